@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Installs what the tests against other people's clients and brokers need. Safe to run again: what is there is not touched.
+# Versions are pinned. What cannot be installed is said in one sentence, and the exit code is then 1.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+mkdir -p .cache
+missing=0
+cannot() { echo "setup-tests: cannot install $1: $2" >&2; missing=1; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# --- RabbitMQ 3.10.8, the reference broker. Its system service is neither needed nor started.
+if [ ! -x /usr/lib/rabbitmq/bin/rabbitmq-server ]; then
+  as_root=""; [ "$(id -u)" = 0 ] || as_root=sudo
+  if have apt-get; then
+    $as_root apt-get update -qq >/dev/null 2>&1
+    # RUNLEVEL=1 makes the packaging tools think of single-user mode, in which services are not started.
+    if ! RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends rabbitmq-server >.cache/apt.log 2>&1; then
+      cannot "rabbitmq-server" "apt-get failed, see .cache/apt.log"
+    fi
+    have systemctl && $as_root systemctl disable --now rabbitmq-server epmd.socket >/dev/null 2>&1
+  else
+    cannot "rabbitmq-server" "there is no apt-get here; install RabbitMQ 3.10 or later yourself"
+  fi
+fi
+
+# --- Python clients, in a virtual environment of their own.
+if have python3; then
+  [ -x .cache/venv/bin/python ] || python3 -m venv .cache/venv || cannot "the Python environment" "python3 -m venv failed"
+  wanted=tests/conformance/python/requirements.txt
+  if [ -x .cache/venv/bin/pip ] && ! cmp -s $wanted .cache/venv/installed.txt; then
+    if .cache/venv/bin/pip install -q --disable-pip-version-check -r $wanted >.cache/pip.log 2>&1; then
+      cp $wanted .cache/venv/installed.txt
+    else
+      cannot "the Python clients (pika, aio-pika, kombu)" "pip failed, see .cache/pip.log"
+    fi
+  fi
+else
+  cannot "the Python clients" "there is no python3"
+fi
+
+# --- Go, Node and Java clients: each directory brings its own setup part.
+for part in tests/conformance/*/setup.sh; do
+  [ -e "$part" ] || continue
+  bash "$part" || missing=1
+done
+
+[ $missing = 0 ] && echo "setup-tests: everything is in place"
+exit $missing
