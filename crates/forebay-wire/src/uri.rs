@@ -1,0 +1,263 @@
+//! AMQP URIs as RabbitMQ specifies them.
+//!
+//! ```text
+//!  amqp[s]://[user[:password]@]host[:port][,host[:port]...][/vhost][?key=value&key=value...]
+//! ```
+//!
+//! User, password, host and vhost are percent-encoded. Without a path the vhost is not given and
+//! defaults to `/`; the path `/` alone names the vhost with the empty name; `/%2f` names `/`.
+
+use std::fmt;
+
+/// Port of `amqp://` when none is given.
+const PORT_PLAIN: u16 = 5672;
+/// Port of `amqps://` when none is given.
+const PORT_TLS: u16 = 5671;
+
+/// Where a broker is and how to log in.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AmqpUri {
+    /// Host name or address of the (first) broker, without the brackets of an IPv6 literal.
+    pub host: String,
+    /// Its port; 5672, or 5671 with TLS, when not given.
+    pub port: u16,
+    /// More hosts of a comma-separated list, to be tried in order.
+    pub more_hosts: Vec<(String, u16)>,
+    /// Whether the scheme is `amqps`.
+    pub tls: bool,
+    /// `guest` when not given.
+    pub username: String,
+    /// `guest` when no user information is given.
+    pub password: String,
+    /// `/` when not given; may be empty.
+    pub vhost: String,
+    /// `heartbeat`: the interval to ask for, in seconds; 0 = none.
+    pub heartbeat_s: Option<u16>,
+    /// `connection_timeout`: how long connecting may take, in milliseconds.
+    pub connection_timeout_ms: Option<u32>,
+    /// `channel_max`: the limit to ask for; 0 = the server's.
+    pub channel_max: Option<u16>,
+    /// `frame_max`: the limit to ask for, in bytes; 0 = the server's.
+    pub frame_max_bytes: Option<u32>,
+    /// Other query parameters, decoded, in order.
+    pub other_parameters: Vec<(String, String)>,
+}
+
+impl Default for AmqpUri {
+    /// `amqp://localhost`.
+    fn default() -> Self {
+        Self {
+            host: "localhost".to_owned(),
+            port: PORT_PLAIN,
+            more_hosts: Vec::new(),
+            tls: false,
+            username: "guest".to_owned(),
+            password: "guest".to_owned(),
+            vhost: "/".to_owned(),
+            heartbeat_s: None,
+            connection_timeout_ms: None,
+            channel_max: None,
+            frame_max_bytes: None,
+            other_parameters: Vec::new(),
+        }
+    }
+}
+
+/// Why a text is no AMQP URI.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UriError {
+    /// It begins with neither `amqp://` nor `amqps://`.
+    Scheme,
+    /// A `%` is not followed by two hexadecimal digits, or the bytes are not UTF-8.
+    Encoding(&'static str),
+    /// A port is not a number from 1 to 65535.
+    Port(String),
+    /// An IPv6 address is not closed by `]`, or something other than a port follows it.
+    Address(String),
+    /// The path has more than one segment; a `/` in a vhost is written `%2f`.
+    Path,
+    /// A known parameter is not a number, or out of its range.
+    Parameter {
+        /// Its name.
+        name: &'static str,
+        /// What was given.
+        value: String,
+    },
+}
+
+impl fmt::Display for UriError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Scheme => write!(f, "the URI must begin with amqp:// or amqps://"),
+            Self::Encoding(part) => write!(f, "the {part} in the URI is not percent-encoded UTF-8"),
+            Self::Port(text) => {
+                write!(f, "port '{text}' in the URI is not a number from 1 to 65535")
+            }
+            Self::Address(text) => {
+                write!(f, "'{text}' in the URI is not an IPv6 address in brackets")
+            }
+            Self::Path => {
+                write!(f, "the vhost in the URI contains '/'; write it as %2f")
+            }
+            Self::Parameter { name, value } => {
+                write!(f, "parameter {name} of the URI cannot be '{value}'")
+            }
+        }
+    }
+}
+
+impl std::error::Error for UriError {}
+
+impl AmqpUri {
+    /// Reads a URI.
+    pub fn parse(text: &str) -> Result<Self, UriError> {
+        let (scheme, rest) = text.split_once("://").ok_or(UriError::Scheme)?;
+        let tls = match scheme {
+            _ if scheme.eq_ignore_ascii_case("amqp") => false,
+            _ if scheme.eq_ignore_ascii_case("amqps") => true,
+            _ => return Err(UriError::Scheme),
+        };
+        let mut uri = Self { tls, ..Self::default() };
+
+        let rest = rest.split_once('#').map_or(rest, |(before, _fragment)| before);
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, vhost) = match rest.split_once('/') {
+            Some((authority, path)) => (authority, Some(path)),
+            None => (rest, None),
+        };
+        if let Some(vhost) = vhost {
+            if vhost.contains('/') {
+                return Err(UriError::Path);
+            }
+            uri.vhost = percent_decoded(vhost, "vhost")?;
+        }
+
+        let hosts = match authority.rsplit_once('@') {
+            Some((user_info, hosts)) => {
+                let (username, password) = user_info.split_once(':').unwrap_or((user_info, ""));
+                uri.username = percent_decoded(username, "user name")?;
+                uri.password = percent_decoded(password, "password")?;
+                hosts
+            }
+            None => authority,
+        };
+        let mut hosts = hosts.split(',').map(|host| host_and_port(host, tls));
+        if let Some(first) = hosts.next() {
+            (uri.host, uri.port) = first?;
+        }
+        uri.more_hosts = hosts.collect::<Result<_, _>>()?;
+
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let name = percent_decoded(name, "query")?;
+            let value = percent_decoded(value, "query")?;
+            match name.as_str() {
+                "heartbeat" => uri.heartbeat_s = Some(number("heartbeat", value)?),
+                "connection_timeout" => {
+                    uri.connection_timeout_ms = Some(number("connection_timeout", value)?);
+                }
+                "channel_max" => uri.channel_max = Some(number("channel_max", value)?),
+                "frame_max" => uri.frame_max_bytes = Some(number("frame_max", value)?),
+                _ => uri.other_parameters.push((name, value)),
+            }
+        }
+        Ok(uri)
+    }
+
+    /// All hosts with their ports, in the order given.
+    pub fn hosts(&self) -> impl Iterator<Item = (&str, u16)> {
+        std::iter::once((self.host.as_str(), self.port))
+            .chain(self.more_hosts.iter().map(|(host, port)| (host.as_str(), *port)))
+    }
+}
+
+impl std::str::FromStr for AmqpUri {
+    type Err = UriError;
+
+    fn from_str(text: &str) -> Result<Self, UriError> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Debug for AmqpUri {
+    /// Like the derived one, but for the password: it shall not reach a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AmqpUri")
+            .field("host", &self.host)
+            .field("port", &self.port)
+            .field("more_hosts", &self.more_hosts)
+            .field("tls", &self.tls)
+            .field("username", &self.username)
+            .field("password", &"***")
+            .field("vhost", &self.vhost)
+            .field("heartbeat_s", &self.heartbeat_s)
+            .field("connection_timeout_ms", &self.connection_timeout_ms)
+            .field("channel_max", &self.channel_max)
+            .field("frame_max_bytes", &self.frame_max_bytes)
+            .field("other_parameters", &self.other_parameters)
+            .finish()
+    }
+}
+
+fn host_and_port(text: &str, tls: bool) -> Result<(String, u16), UriError> {
+    let (host, port) = if let Some(literal) = text.strip_prefix('[') {
+        let (host, after) =
+            literal.split_once(']').ok_or_else(|| UriError::Address(text.to_owned()))?;
+        match after.strip_prefix(':') {
+            Some(port) => (host, Some(port)),
+            None if after.is_empty() => (host, None),
+            None => return Err(UriError::Address(text.to_owned())),
+        }
+    } else {
+        match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        }
+    };
+    let port = match port {
+        // RFC 3986 allows the colon without a port.
+        None | Some("") => {
+            if tls {
+                PORT_TLS
+            } else {
+                PORT_PLAIN
+            }
+        }
+        Some(digits) => digits
+            .parse()
+            .ok()
+            .filter(|port| *port != 0 && digits.bytes().all(|b| b.is_ascii_digit()))
+            .ok_or_else(|| UriError::Port(digits.to_owned()))?,
+    };
+    let host = percent_decoded(host, "host")?;
+    Ok((if host.is_empty() { "localhost".to_owned() } else { host }, port))
+}
+
+fn number<T: std::str::FromStr>(name: &'static str, value: String) -> Result<T, UriError> {
+    match value.parse() {
+        Ok(number) if value.bytes().all(|b| b.is_ascii_digit()) => Ok(number),
+        _ => Err(UriError::Parameter { name, value }),
+    }
+}
+
+fn percent_decoded(text: &str, part: &'static str) -> Result<String, UriError> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    loop {
+        match rest {
+            [] => break,
+            [b'%', high, low, after @ ..] => {
+                let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
+                let (high, low) = digit(*high).zip(digit(*low)).ok_or(UriError::Encoding(part))?;
+                bytes.push(high << 4 | low);
+                rest = after;
+            }
+            [b'%', ..] => return Err(UriError::Encoding(part)),
+            [byte, after @ ..] => {
+                bytes.push(*byte);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8(bytes).map_err(|_| UriError::Encoding(part))
+}
