@@ -1,0 +1,150 @@
+//! A consumer: messages of one queue, one after the other.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use forebay_wire::{TableBuf, basic};
+
+use super::channel::short;
+use super::error::{ChannelFault, ConsumeError};
+use super::link::{Link, SEND_BATCH_BYTES};
+use super::lock;
+use super::message::Message;
+
+/// How a queue is consumed.
+#[derive(Debug, Clone)]
+pub struct ConsumeOptions {
+    /// Deliveries that may be unacked at a time; 0 = no bound. 100 by default.
+    pub prefetch: u16,
+    /// Deliveries need no ack (and are lost with us).
+    pub no_ack: bool,
+    /// No other consumer may share the queue.
+    pub exclusive: bool,
+    /// The consumer's tag; empty lets the broker choose.
+    pub tag: String,
+    /// Arguments, for instance `x-priority`.
+    pub arguments: TableBuf,
+}
+
+impl Default for ConsumeOptions {
+    fn default() -> Self {
+        ConsumeOptions {
+            prefetch: 100,
+            no_ack: false,
+            exclusive: false,
+            tag: String::new(),
+            arguments: TableBuf::default(),
+        }
+    }
+}
+
+/// A consumer under way. As an iterator it waits for each message and ends with an error.
+pub struct Consumer {
+    link: Arc<Mutex<Link>>,
+    channel: u16,
+    tag: String,
+    over: bool,
+}
+
+impl fmt::Debug for Consumer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer").field("tag", &self.tag).finish_non_exhaustive()
+    }
+}
+
+impl Consumer {
+    pub(super) fn new(link: Arc<Mutex<Link>>, channel: u16, tag: String) -> Consumer {
+        Consumer { link, channel, tag, over: false }
+    }
+
+    /// Its tag.
+    pub fn tag(&self) -> &str {
+        &self.tag
+    }
+
+    /// The next message; `None` when none came within `timeout` (`None`: waits as long as it takes).
+    pub fn next_message(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> Result<Option<Message>, ConsumeError> {
+        let mut link = lock(&self.link);
+        if let Some(message) = link.take_delivery(self.channel, &self.tag) {
+            if link.machine.outgoing().len() >= SEND_BATCH_BYTES {
+                link.flush().map_err(ChannelFault::Lost)?;
+            }
+            return Ok(Some(message));
+        }
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        loop {
+            let inbox = link.inbox(self.channel)?;
+            if inbox.cancelled.contains(&self.tag) {
+                return Err(ConsumeError::Cancelled);
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            link.pump(left).map_err(ChannelFault::Lost)?;
+            if let Some(message) = link.take_delivery(self.channel, &self.tag) {
+                return Ok(Some(message));
+            }
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// A message that is here already; never waits.
+    pub fn take_ready(&mut self) -> Option<Message> {
+        lock(&self.link).take_delivery(self.channel, &self.tag)
+    }
+
+    /// Acknowledges a message, or with `multiple` all up to it. Sent with the next wait or flush.
+    pub fn ack(&mut self, message: &Message, multiple: bool) -> Result<(), ChannelFault> {
+        let mut link = lock(&self.link);
+        link.inbox(self.channel)?;
+        Ok(link.machine.ack(self.channel, message.delivery_tag(), multiple)?)
+    }
+
+    /// Refuses a message, or with `multiple` all up to it; with `requeue` it goes back to its queue.
+    pub fn nack(
+        &mut self,
+        message: &Message,
+        multiple: bool,
+        requeue: bool,
+    ) -> Result<(), ChannelFault> {
+        let mut link = lock(&self.link);
+        link.inbox(self.channel)?;
+        Ok(link.machine.nack(self.channel, message.delivery_tag(), multiple, requeue)?)
+    }
+
+    /// Sends the acks that wait.
+    pub fn flush(&mut self) -> Result<(), ChannelFault> {
+        lock(&self.link).flush().map_err(ChannelFault::Lost)
+    }
+
+    /// Stops the consumer; messages that had arrived can still be taken with
+    /// [`Consumer::take_ready`].
+    pub fn cancel(&mut self) -> Result<(), ChannelFault> {
+        let cancel = basic::Cancel { consumer_tag: short(&self.tag)?, ..Default::default() };
+        let mut link = lock(&self.link);
+        link.inbox(self.channel)?;
+        link.machine.send(self.channel, &cancel)?;
+        link.reply(self.channel).map(drop)
+    }
+}
+
+impl Iterator for Consumer {
+    type Item = Result<Message, ConsumeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.over {
+            return None;
+        }
+        match self.next_message(None) {
+            Ok(message) => message.map(Ok),
+            Err(error) => {
+                self.over = true;
+                Some(Err(error))
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What can go wrong, one small enum per operation; every text is a sentence for an operator.
+
+use std::fmt;
+
+use crate::machine::{ChannelError, Failed};
+
+/// A broker's refusal: its reply code and text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// For instance 404.
+    pub code: u16,
+    /// For instance `NOT_FOUND - no queue 'q' in vhost '/'`.
+    pub text: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.text, self.code)
+    }
+}
+
+/// Why a connection is no more. Every later operation on it gives the same answer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Lost {
+    /// The broker closed it.
+    Closed(Refusal),
+    /// We closed it.
+    ClosedByUs,
+    /// The peer broke the protocol, fell silent or hung up.
+    Failed(Failed),
+    /// Reading or writing failed.
+    Io(String),
+    /// More deliveries arrived than [`DELIVERIES_BYTES_MAX`](super::DELIVERIES_BYTES_MAX) while
+    /// nobody took them.
+    TooManyDeliveries,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Lost::Closed(refusal) => write!(f, "the broker closed the connection: {refusal}"),
+            Lost::ClosedByUs => f.write_str("the connection is closed"),
+            Lost::Failed(failed) => write!(f, "the connection was lost: {failed}"),
+            Lost::Io(error) => write!(f, "the connection was lost: {error}"),
+            Lost::TooManyDeliveries => f.write_str(
+                "the connection was given up: deliveries filled their buffer while nobody took them",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Lost {}
+
+/// Why a connection could not be opened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum OpenError {
+    /// The URI cannot be read.
+    Uri {
+        /// As given, without its password.
+        uri: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// `amqps` was asked for; this client has no TLS yet.
+    TlsNotSupported,
+    /// The host name has no address.
+    NoAddress {
+        /// The host.
+        host: String,
+        /// What the resolver said.
+        reason: String,
+    },
+    /// No address took the connection.
+    NotConnected {
+        /// Host and port.
+        address: String,
+        /// What the last attempt said.
+        reason: String,
+    },
+    /// The broker refused the login or the virtual host.
+    Refused(Refusal),
+    /// The connection was lost during the login.
+    Lost(Lost),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Uri { uri, reason } => write!(f, "cannot read the URL {uri}: {reason}"),
+            OpenError::TlsNotSupported => {
+                f.write_str("amqps is not supported yet; use an amqp:// URL")
+            }
+            OpenError::NoAddress { host, reason } => {
+                write!(f, "cannot find the host {host}: {reason}")
+            }
+            OpenError::NotConnected { address, reason } => {
+                write!(f, "cannot connect to {address}: {reason}")
+            }
+            OpenError::Refused(refusal) => write!(f, "the broker refused the login: {refusal}"),
+            OpenError::Lost(lost) => lost.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+/// Why a channel operation was not done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ChannelFault {
+    /// The broker refused it and closed the channel, or had closed it before.
+    Refused(Refusal),
+    /// The channel cannot be had or was closed by us.
+    NotUsable(ChannelError),
+    /// A name is longer than 255 bytes.
+    NameTooLong {
+        /// How long it is.
+        bytes: usize,
+    },
+    /// The connection is gone.
+    Lost(Lost),
+}
+
+impl fmt::Display for ChannelFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ChannelFault::Refused(refusal) => write!(f, "the broker refused: {refusal}"),
+            ChannelFault::NotUsable(error) => error.fmt(f),
+            ChannelFault::NameTooLong { bytes } => {
+                write!(f, "a name of {bytes} bytes is too long: AMQP allows 255")
+            }
+            ChannelFault::Lost(lost) => lost.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ChannelFault {}
+
+/// Why no further message will come from a consumer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ConsumeError {
+    /// The broker cancelled the consumer, for instance because the queue was deleted.
+    Cancelled,
+    /// The channel or connection is gone.
+    Channel(ChannelFault),
+}
+
+impl fmt::Display for ConsumeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConsumeError::Cancelled => {
+                f.write_str("the broker cancelled the consumer: the queue was deleted or moved")
+            }
+            ConsumeError::Channel(fault) => fault.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ConsumeError {}
+
+impl From<Lost> for ChannelFault {
+    fn from(lost: Lost) -> Self {
+        ChannelFault::Lost(lost)
+    }
+}
+
+impl From<ChannelError> for ChannelFault {
+    fn from(error: ChannelError) -> Self {
+        ChannelFault::NotUsable(error)
+    }
+}
+
+impl From<ChannelFault> for ConsumeError {
+    fn from(fault: ChannelFault) -> Self {
+        ConsumeError::Channel(fault)
+    }
+}

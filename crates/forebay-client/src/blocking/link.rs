@@ -1,0 +1,352 @@
+//! The one owner of a connection's state: machine, transport, and what arrived for each channel.
+//!
+//! Handles lock it for one operation at a time. While an operation waits, whatever arrives is sorted
+//! into the inboxes of the channels it is for; nothing is lost and nothing is handled out of order.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+
+use forebay_wire::Method;
+
+use super::error::{ChannelFault, Lost, Refusal};
+use super::message::{Message, ReturnedMessage};
+use super::transport::Transport;
+use crate::ReceiveBuffer;
+use crate::machine::{ChannelError, CloseReason, Event, Machine, Settled, State};
+
+/// Bound of the deliveries that wait in all inboxes of a connection. Prefetch keeps them far below;
+/// only consumers without acknowledgement can reach it.
+pub const DELIVERIES_BYTES_MAX: usize = 256 << 20;
+/// Bound of the returned messages kept for a channel; older ones make room.
+pub const RETURNS_KEPT_MAX: usize = 10_000;
+/// Size of the receive buffer.
+const RECEIVE_BYTES: usize = 256 * 1024;
+/// Bytes after which a publish sends what waits.
+pub(super) const SEND_BATCH_BYTES: usize = 64 * 1024;
+
+/// An answer, reduced to what somebody may want to know of it.
+#[derive(Debug)]
+pub(super) enum Reply {
+    Done,
+    Declared { name: String, message_count: u32, consumer_count: u32 },
+    Count(u32),
+    Consuming { tag: String },
+    Got { message: Message, message_count: u32 },
+    Empty,
+}
+
+/// What arrived for one channel and waits for its owner.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    replies: VecDeque<Reply>,
+    /// By consumer tag.
+    pub(super) deliveries: BTreeMap<String, VecDeque<Message>>,
+    /// Neighbours are joined, so this stays short.
+    pub(super) settled: VecDeque<Settled>,
+    pub(super) returns: VecDeque<ReturnedMessage>,
+    pub(super) closed: Option<Refusal>,
+    pub(super) cancelled: Vec<String>,
+}
+
+pub(super) struct Link {
+    pub(super) machine: Machine,
+    transport: Box<dyn Transport>,
+    input: ReceiveBuffer,
+    started: Instant,
+    pub(super) inboxes: BTreeMap<u16, Inbox>,
+    /// Bytes in all `deliveries`; at most `DELIVERIES_BYTES_MAX`.
+    pub(super) delivery_bytes: usize,
+    pub(super) blocked: Option<String>,
+    opened: bool,
+    lost: Option<Lost>,
+}
+
+impl Link {
+    pub(super) fn new(machine: Machine, transport: Box<dyn Transport>) -> Link {
+        let input = ReceiveBuffer::new(RECEIVE_BYTES, machine.limits().frame_bytes_max);
+        Link {
+            machine,
+            transport,
+            input,
+            started: Instant::now(),
+            inboxes: BTreeMap::new(),
+            delivery_bytes: 0,
+            blocked: None,
+            opened: false,
+            lost: None,
+        }
+    }
+
+    /// Drives the handshake to its end, within `patience`.
+    pub(super) fn open(&mut self, patience: Duration) -> Result<(), Lost> {
+        let deadline = Instant::now() + patience;
+        while !self.opened {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(self.lose(Lost::Io(format!(
+                    "the server did not complete the login within {} s",
+                    patience.as_secs()
+                ))));
+            }
+            self.pump(Some(left))?;
+        }
+        Ok(())
+    }
+
+    /// Says the connection is closed and waits for the answer, within `patience`.
+    pub(super) fn close(&mut self, patience: Duration) -> Result<(), Lost> {
+        self.alive()?;
+        self.machine.close();
+        let deadline = Instant::now() + patience;
+        while self.machine.state() == State::Closing {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            match self.pump(Some(left)) {
+                Ok(()) | Err(Lost::ClosedByUs) => {}
+                Err(lost) => return Err(lost),
+            }
+        }
+        self.lost = Some(Lost::ClosedByUs);
+        Ok(())
+    }
+
+    pub(super) fn alive(&self) -> Result<(), Lost> {
+        self.lost.clone().map_or(Ok(()), Err)
+    }
+
+    /// The inbox of an open channel, or why there is none.
+    pub(super) fn inbox(&mut self, channel: u16) -> Result<&mut Inbox, ChannelFault> {
+        self.alive()?;
+        match self.inboxes.get_mut(&channel) {
+            Some(Inbox { closed: Some(refusal), .. }) => {
+                Err(ChannelFault::Refused(refusal.clone()))
+            }
+            Some(inbox) => Ok(inbox),
+            None => Err(ChannelError::NotOpen.into()),
+        }
+    }
+
+    /// Waits for the answer to the request that `channel` has just made.
+    pub(super) fn reply(&mut self, channel: u16) -> Result<Reply, ChannelFault> {
+        loop {
+            if let Some(reply) = self.inbox(channel)?.replies.pop_front() {
+                return Ok(reply);
+            }
+            self.pump(None)?;
+        }
+    }
+
+    /// Takes the next message of a consumer out of its inbox.
+    pub(super) fn take_delivery(&mut self, channel: u16, tag: &str) -> Option<Message> {
+        let message = self.inboxes.get_mut(&channel)?.deliveries.get_mut(tag)?.pop_front()?;
+        self.delivery_bytes -= message.size_bytes();
+        Some(message)
+    }
+
+    /// Sends what waits, then reads once, for at most `wait` (`None`: as long as it takes), and sorts
+    /// what arrived. Comes back without news when the time is over or a heartbeat is due.
+    pub(super) fn pump(&mut self, wait: Option<Duration>) -> Result<(), Lost> {
+        self.alive()?;
+        self.tick()?;
+        self.flush()?;
+        self.read(wait)
+    }
+
+    /// Sends all that waits.
+    pub(super) fn flush(&mut self) -> Result<(), Lost> {
+        self.alive()?;
+        while !self.machine.outgoing().is_empty() {
+            match self.transport.write(self.machine.outgoing()) {
+                Ok(0) => return Err(self.lose(Lost::Io("the peer takes no more bytes".into()))),
+                Ok(count) => self.machine.sent(count),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // The peer may be waiting for us to read before it reads again.
+                Err(error) if is_timeout(error.kind()) => {
+                    self.tick()?;
+                    self.read(Some(Duration::from_millis(1)))?;
+                }
+                // The broker may have said why before it hung up.
+                Err(error) => {
+                    let _ = self.read(Some(Duration::from_millis(200)));
+                    self.alive()?;
+                    return Err(self.lose(Lost::Io(error.to_string())));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self) -> Result<(), Lost> {
+        let now_us = self.started.elapsed().as_micros() as u64;
+        self.machine.tick(now_us).map_err(|failed| self.lose(Lost::Failed(failed)))
+    }
+
+    fn read(&mut self, wait: Option<Duration>) -> Result<(), Lost> {
+        let beat = self.machine.tick_interval_us().map(Duration::from_micros);
+        let timeout = match (wait, beat) {
+            (Some(wait), Some(beat)) => Some(wait.min(beat)),
+            (wait, beat) => wait.or(beat),
+        };
+        let outcome = self
+            .transport
+            .set_read_timeout(timeout)
+            .and_then(|_| self.transport.read(self.input.spare()));
+        match outcome {
+            Ok(0) => match self.machine.hung_up() {
+                Ok(()) => Err(self.lose(Lost::ClosedByUs)),
+                Err(failed) => Err(self.lose(Lost::Failed(failed))),
+            },
+            Ok(count) => {
+                self.input.filled(count);
+                self.sort()
+            }
+            Err(error) if is_timeout(error.kind()) || error.kind() == ErrorKind::Interrupted => {
+                Ok(())
+            }
+            // A reset during the login is how some brokers say no.
+            Err(error) if self.opened => Err(self.lose(Lost::Io(error.to_string()))),
+            Err(error) => match self.machine.hung_up() {
+                Err(failed) if error.kind() == ErrorKind::ConnectionReset => {
+                    Err(self.lose(Lost::Failed(failed)))
+                }
+                _ => Err(self.lose(Lost::Io(error.to_string()))),
+            },
+        }
+    }
+
+    /// Sorts all whole frames of the receive buffer into the inboxes.
+    fn sort(&mut self) -> Result<(), Lost> {
+        let mut pending = self.input.pending();
+        let before = pending.len();
+        let mut lost = None;
+        while lost.is_none() {
+            match self.machine.poll_event(&mut pending) {
+                Ok(Some(event)) => {
+                    lost = post(
+                        event,
+                        &mut self.inboxes,
+                        &mut self.delivery_bytes,
+                        &mut self.blocked,
+                        &mut self.opened,
+                    );
+                }
+                Ok(None) => break,
+                Err(failed) => lost = Some(Lost::Failed(failed)),
+            }
+        }
+        let used = before - pending.len();
+        self.input.consume(used);
+        match lost {
+            Some(lost) => {
+                // Tell the peer that we agree to its close, or why we leave; it may be gone already.
+                let _ = self.transport.write(self.machine.outgoing());
+                Err(self.lose(lost))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn lose(&mut self, lost: Lost) -> Lost {
+        self.lost.get_or_insert(lost).clone()
+    }
+}
+
+/// Puts one event into the inbox it belongs to. `Some`: the connection is over.
+fn post(
+    event: Event<'_>,
+    inboxes: &mut BTreeMap<u16, Inbox>,
+    delivery_bytes: &mut usize,
+    blocked: &mut Option<String>,
+    opened: &mut bool,
+) -> Option<Lost> {
+    match event {
+        Event::Opened => *opened = true,
+        Event::Delivery(delivery) => {
+            let deliveries = &mut inboxes.entry(delivery.channel).or_default().deliveries;
+            let message = Message::from_delivery(&delivery);
+            *delivery_bytes += message.size_bytes();
+            let tag = String::from_utf8_lossy(delivery.consumer_tag.as_bytes());
+            match deliveries.get_mut(tag.as_ref()) {
+                Some(queue) => queue.push_back(message),
+                None => {
+                    deliveries.insert(tag.into_owned(), VecDeque::from([message]));
+                }
+            }
+            if *delivery_bytes > DELIVERIES_BYTES_MAX {
+                return Some(Lost::TooManyDeliveries);
+            }
+        }
+        Event::Got { delivery, message_count } => {
+            let message = Message::from_delivery(&delivery);
+            let inbox = inboxes.entry(delivery.channel).or_default();
+            inbox.replies.push_back(Reply::Got { message, message_count });
+        }
+        Event::Returned(returned) => {
+            let returns = &mut inboxes.entry(returned.channel).or_default().returns;
+            if returns.len() == RETURNS_KEPT_MAX {
+                returns.pop_front();
+            }
+            returns.push_back(ReturnedMessage {
+                reply_code: returned.reply_code,
+                reply_text: returned.reply_text.to_string(),
+                message: Message::from_returned(&returned),
+            });
+        }
+        Event::Settled { channel, settled } => {
+            let queue = &mut inboxes.entry(channel).or_default().settled;
+            match queue.back_mut() {
+                Some(back) if back.last + 1 == settled.first && back.acked == settled.acked => {
+                    back.last = settled.last;
+                }
+                _ => queue.push_back(settled),
+            }
+        }
+        Event::Reply { channel, method } => {
+            if let Some(reply) = reply_of(method) {
+                inboxes.entry(channel).or_default().replies.push_back(reply);
+            }
+        }
+        Event::ConsumerCancelled { channel, consumer_tag } => {
+            let inbox = inboxes.entry(channel).or_default();
+            inbox.cancelled.push(consumer_tag.to_string());
+        }
+        Event::ChannelClosed { channel, reason } => {
+            inboxes.entry(channel).or_default().closed = Some(refusal(reason));
+        }
+        // Only old brokers send it; they also stop reading, which holds us up all the same.
+        Event::Flow { .. } => {}
+        Event::Blocked { reason } => *blocked = Some(reason.to_string()),
+        Event::Unblocked => *blocked = None,
+        Event::Closed { reason } => {
+            return Some(reason.map_or(Lost::ClosedByUs, |reason| Lost::Closed(refusal(reason))));
+        }
+    }
+    None
+}
+
+fn refusal(reason: CloseReason<'_>) -> Refusal {
+    Refusal { code: reason.code, text: reason.text.to_string() }
+}
+
+/// `None` for methods that answer nothing.
+fn reply_of(method: Method<'_>) -> Option<Reply> {
+    Some(match method {
+        Method::QueueDeclareOk(ok) => Reply::Declared {
+            name: ok.queue.to_string(),
+            message_count: ok.message_count,
+            consumer_count: ok.consumer_count,
+        },
+        Method::QueueDeleteOk(ok) => Reply::Count(ok.message_count),
+        Method::QueuePurgeOk(ok) => Reply::Count(ok.message_count),
+        Method::BasicConsumeOk(ok) => Reply::Consuming { tag: ok.consumer_tag.to_string() },
+        Method::BasicGetEmpty(_) => Reply::Empty,
+        _ => Reply::Done,
+    })
+}
+
+fn is_timeout(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}

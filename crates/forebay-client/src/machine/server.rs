@@ -1,0 +1,37 @@
+//! What the broker says about itself in connection.start.
+
+use forebay_wire::{Table, Value};
+
+/// The peer's product, version and capabilities.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Server {
+    /// For instance `RabbitMQ`.
+    pub product: String,
+    /// For instance `3.13.7`: the level whose behaviour it keeps.
+    pub version: String,
+    /// Names of the capabilities it announces as true, for instance `publisher_confirms`.
+    pub capabilities: Vec<String>,
+}
+
+impl Server {
+    pub(super) fn from_table(table: Table<'_>) -> Server {
+        let text = |name: &str| match table.get(name) {
+            Some(Value::LongStr(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+            _ => String::new(),
+        };
+        let capabilities = match table.get("capabilities") {
+            Some(Value::Table(capabilities)) => capabilities
+                .iter()
+                .filter(|(_, value)| matches!(value, Value::Bool(true)))
+                .map(|(name, _)| name.to_string())
+                .collect(),
+            _ => Vec::new(),
+        };
+        Server { product: text("product"), version: text("version"), capabilities }
+    }
+
+    /// Whether it announced `capability`.
+    pub fn can(&self, capability: &str) -> bool {
+        self.capabilities.iter().any(|name| name == capability)
+    }
+}
