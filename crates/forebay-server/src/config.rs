@@ -1,0 +1,397 @@
+//! Configuration: what may be set, where it comes from, and what it means once all is read.
+//!
+//! ```text
+//!   flags ─┐
+//!   FOREBAY_… variables ─┼─► layers, highest first ─► Config (checked, defaults filled in)
+//!   TOML file ─┘
+//! ```
+//!
+//! A [`Layer`] is what somebody typed; a [`Config`] is what it means. [`KEYS`] declares every key
+//! once, and `docs/configuration.md` is printed from it.
+
+mod error;
+mod keys;
+mod layer;
+mod users;
+
+pub use error::ConfigError;
+pub use keys::{KEYS, Key, reference_page};
+pub use layer::Layer;
+pub use users::{PasswordSetting, PermissionSetting, UserSetting};
+
+use crate::size::Size;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where messages and topology live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Data {
+    /// In this directory; made if it does not exist.
+    Dir(PathBuf),
+    /// In this process; gone when it ends.
+    Memory,
+}
+
+/// When a confirmed message is safe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DurabilitySetting {
+    /// Synced to disk before the confirm.
+    Always,
+    /// Written before the confirm, synced every so many milliseconds: not safe against power loss.
+    Interval {
+        /// Milliseconds between two syncs, at least 1.
+        ms: u64,
+    },
+    /// Written before the confirm, synced when the system likes: not safe against power loss.
+    Os,
+}
+
+impl std::str::FromStr for DurabilitySetting {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let interval = text.strip_prefix("interval=").and_then(|ms| ms.parse::<u64>().ok());
+        match (text, interval) {
+            ("always", _) => Ok(DurabilitySetting::Always),
+            ("os", _) => Ok(DurabilitySetting::Os),
+            (_, Some(ms)) if ms > 0 => Ok(DurabilitySetting::Interval { ms }),
+            _ => Err(ConfigError::value(
+                "durability",
+                format!("`{text}` is none of always, interval=MS (MS at least 1) and os"),
+            )),
+        }
+    }
+}
+
+impl std::fmt::Display for DurabilitySetting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            DurabilitySetting::Always => f.write_str("always"),
+            DurabilitySetting::Interval { ms } => write!(f, "interval={ms}"),
+            DurabilitySetting::Os => f.write_str("os"),
+        }
+    }
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Everything a server needs to know; made by [`Config::from_layers`] or from [`Config::default`].
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where messages and topology live.
+    pub data: Data,
+    /// Addresses to accept AMQP on, `host:port`; port 0 picks a free one. May be empty (embedding).
+    pub amqp: Vec<String>,
+    /// Address of the HTTP endpoint, `host:port`; `None` has none.
+    pub http: Option<String>,
+    /// What messages in memory may take together, in bytes.
+    pub memory_budget_bytes: u64,
+    /// When a confirmed message is safe.
+    pub durability: DurabilitySetting,
+    /// Log size above which old segments are evacuated, in bytes.
+    pub log_cap_bytes: u64,
+    /// Who may log in.
+    pub users: Vec<UserSetting>,
+    /// Virtual hosts that exist.
+    pub vhosts: Vec<String>,
+    /// Users that may log in from this machine only.
+    pub loopback_users: Vec<String>,
+    /// Channels a connection may have, 1 to 65535.
+    pub channel_max: u16,
+    /// Largest frame in bytes, head and end included; at least 4096.
+    pub frame_max_bytes: u32,
+    /// Heartbeat interval offered to clients, in seconds; 0 offers none.
+    pub heartbeat_s: u16,
+    /// A connection that is not open by then is closed, in milliseconds.
+    pub handshake_timeout_ms: u64,
+    /// Largest message body, in bytes.
+    pub message_max_bytes: u64,
+    /// Connections at one time.
+    pub connections_max: usize,
+    /// How log lines look.
+    pub log_format: LogFormat,
+    /// Which log lines are written: a level, or a filter such as `info,forebay_server=debug`.
+    pub log_level: String,
+    /// How long clients may take to close when the server stops.
+    pub drain_timeout: Duration,
+}
+
+/// The most that the default memory budget takes, whatever the machine has.
+const MEMORY_BUDGET_DEFAULT_MAX_BYTES: u64 = 256 * 1000 * 1000;
+/// Descriptors kept back from connections: log, runs, listeners, HTTP.
+const DESCRIPTORS_RESERVED: u64 = 128;
+/// More connections than this are allowed only by name.
+const CONNECTIONS_DEFAULT_MAX: u64 = 65_536;
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            data: Data::Dir(PathBuf::from("./forebay-data")),
+            amqp: vec!["127.0.0.1:5672".to_owned()],
+            http: Some("127.0.0.1:15672".to_owned()),
+            memory_budget_bytes: default_memory_budget_bytes(),
+            durability: DurabilitySetting::Always,
+            log_cap_bytes: 1 << 30,
+            users: vec![UserSetting::guest()],
+            vhosts: vec!["/".to_owned()],
+            loopback_users: vec!["guest".to_owned()],
+            channel_max: 2047,
+            frame_max_bytes: 131_072,
+            heartbeat_s: 60,
+            handshake_timeout_ms: 10_000,
+            message_max_bytes: 16 << 20,
+            connections_max: default_connections_max(),
+            log_format: LogFormat::Text,
+            log_level: "info".to_owned(),
+            drain_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A quarter of the memory this process may use, 256 MB at most.
+fn default_memory_budget_bytes() -> u64 {
+    let quarter = memory_total_bytes().map_or(u64::MAX, |bytes| bytes / 4);
+    quarter.min(MEMORY_BUDGET_DEFAULT_MAX_BYTES)
+}
+
+/// What the machine has, or what the control group allows if that is less.
+fn memory_total_bytes() -> Option<u64> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
+    });
+    let cgroup = std::fs::read_to_string("/sys/fs/cgroup/memory.max")
+        .ok()
+        .and_then(|text| text.trim().parse::<u64>().ok());
+    meminfo.into_iter().chain(cgroup).min()
+}
+
+/// As many as descriptors allow.
+fn default_connections_max() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let room = limit.unwrap_or(u64::MAX).saturating_sub(DESCRIPTORS_RESERVED);
+    room.clamp(16, CONNECTIONS_DEFAULT_MAX) as usize
+}
+
+impl Config {
+    /// What `layers` say together, the first that mentions a key winning, and defaults for the rest.
+    ///
+    /// # Errors
+    /// The first key whose value makes no sense, by name.
+    pub fn from_layers(layers: &[Layer]) -> Result<Config, ConfigError> {
+        /// The value of a key in the highest layer that has it.
+        macro_rules! first {
+            ($field:ident) => {
+                layers.iter().find_map(|layer| layer.$field.clone())
+            };
+        }
+        if layers.iter().any(|layer| layer.amqps.as_ref().is_some_and(|list| !list.is_empty())) {
+            return Err(ConfigError::value(
+                "amqps",
+                "TLS is not available in this version; listen with amqp on a trusted network",
+            ));
+        }
+        let default = Config::default();
+        let config = Config {
+            data: data(layers)?.unwrap_or(default.data),
+            amqp: first!(amqp).unwrap_or(default.amqp),
+            http: match first!(http) {
+                Some(http) if http == "off" || http.is_empty() => None,
+                Some(http) => Some(http),
+                None => default.http,
+            },
+            memory_budget_bytes: first!(memory_budget)
+                .map_or(default.memory_budget_bytes, |Size(bytes)| bytes),
+            durability: match first!(durability) {
+                Some(text) => text.parse()?,
+                None => default.durability,
+            },
+            log_cap_bytes: first!(log_cap).map_or(default.log_cap_bytes, |Size(bytes)| bytes),
+            users: first!(users).unwrap_or(default.users),
+            vhosts: first!(vhosts).unwrap_or(default.vhosts),
+            loopback_users: first!(loopback_users).unwrap_or(default.loopback_users),
+            channel_max: first!(channel_max).unwrap_or(default.channel_max),
+            frame_max_bytes: match first!(frame_max) {
+                Some(Size(bytes)) => u32::try_from(bytes).unwrap_or(u32::MAX),
+                None => default.frame_max_bytes,
+            },
+            heartbeat_s: first!(heartbeat_s).unwrap_or(default.heartbeat_s),
+            handshake_timeout_ms: first!(handshake_timeout_ms)
+                .unwrap_or(default.handshake_timeout_ms),
+            message_max_bytes: first!(message_max)
+                .map_or(default.message_max_bytes, |Size(bytes)| bytes),
+            connections_max: first!(connections_max).unwrap_or(default.connections_max),
+            log_format: match first!(log_format).as_deref() {
+                Some("text") => LogFormat::Text,
+                Some("json") => LogFormat::Json,
+                Some(other) => {
+                    let text = format!("`{other}` is neither text nor json");
+                    return Err(ConfigError::value("log_format", text));
+                }
+                None => default.log_format,
+            },
+            log_level: first!(log_level).unwrap_or(default.log_level),
+            drain_timeout: first!(drain_timeout_ms)
+                .map_or(default.drain_timeout, Duration::from_millis),
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Whether the values make sense, each by itself and together.
+    ///
+    /// # Errors
+    /// The first key that does not, by name.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let at_least = |key: &'static str, value: u64, least: u64, unit: &str| {
+            if value >= least {
+                return Ok(());
+            }
+            Err(ConfigError::value(key, format!("{value} is less than {least}{unit}")))
+        };
+        at_least("memory_budget", self.memory_budget_bytes, 16 << 20, " bytes (16 MiB)")?;
+        at_least("log_cap", self.log_cap_bytes, 256 << 20, " bytes (256 MiB)")?;
+        at_least("channel_max", self.channel_max.into(), 1, "")?;
+        at_least("frame_max", self.frame_max_bytes.into(), 4096, " bytes")?;
+        at_least("message_max", self.message_max_bytes, 1, " bytes")?;
+        at_least("connections_max", self.connections_max as u64, 1, "")?;
+        at_least("handshake_timeout_ms", self.handshake_timeout_ms, 1, " ms")?;
+        if self.frame_max_bytes > FRAME_MAX_LARGEST_BYTES {
+            let text = format!("{} is more than 16 MiB", self.frame_max_bytes);
+            return Err(ConfigError::value("frame_max", text));
+        }
+        for address in &self.amqp {
+            check_address("amqp", address)?;
+        }
+        if let Some(address) = &self.http {
+            check_address("http", address)?;
+        }
+        if self.vhosts.is_empty() {
+            return Err(ConfigError::value("vhosts", "there must be at least one"));
+        }
+        users::check(&self.users, &self.vhosts, &self.loopback_users)
+    }
+}
+
+/// Beyond this one connection's partial frame would weigh too much in the memory budget.
+const FRAME_MAX_LARGEST_BYTES: u32 = 16 << 20;
+
+/// The highest layer that says where data lives.
+fn data(layers: &[Layer]) -> Result<Option<Data>, ConfigError> {
+    for layer in layers {
+        match (layer.in_memory, &layer.data_dir) {
+            (Some(true), Some(_)) => {
+                let text = "true and a data_dir beside it contradict each other";
+                return Err(ConfigError::value("in_memory", text));
+            }
+            (Some(true), None) => return Ok(Some(Data::Memory)),
+            (_, Some(dir)) => return Ok(Some(Data::Dir(dir.clone()))),
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
+fn check_address(key: &'static str, address: &str) -> Result<(), ConfigError> {
+    let valid = address
+        .rsplit_once(':')
+        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    if valid {
+        return Ok(());
+    }
+    let text = format!("`{address}` is not HOST:PORT, such as 127.0.0.1:5672");
+    Err(ConfigError::value(key, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> Layer {
+        Layer::from_toml("forebay.toml", text).unwrap()
+    }
+
+    fn error(text: &str) -> String {
+        Layer::from_toml("forebay.toml", text)
+            .and_then(|layer| Config::from_layers(&[layer]))
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn nothing_set_gives_the_defaults() {
+        let config = Config::from_layers(&[]).unwrap();
+        assert_eq!(config.data, Data::Dir("./forebay-data".into()));
+        assert_eq!(config.amqp, ["127.0.0.1:5672"]);
+        assert_eq!(config.http.as_deref(), Some("127.0.0.1:15672"));
+        assert!(config.memory_budget_bytes <= 256_000_000);
+        assert_eq!(config.loopback_users, ["guest"]);
+    }
+
+    #[test]
+    fn the_first_layer_that_mentions_a_key_wins() {
+        let high = file("memory_budget = \"64MB\"");
+        let low = file("memory_budget = \"128MB\"\nheartbeat_s = 5");
+        let config = Config::from_layers(&[high, low]).unwrap();
+        assert_eq!(config.memory_budget_bytes, 64_000_000);
+        assert_eq!(config.heartbeat_s, 5);
+    }
+
+    #[test]
+    fn in_memory_above_beats_a_data_dir_below_and_the_other_way_round() {
+        let (memory, dir) = (file("in_memory = true"), file("data_dir = \"/x\""));
+        let config = Config::from_layers(&[memory.clone(), dir.clone()]).unwrap();
+        assert_eq!(config.data, Data::Memory);
+        let config = Config::from_layers(&[dir, memory]).unwrap();
+        assert_eq!(config.data, Data::Dir("/x".into()));
+        assert!(error("in_memory = true\ndata_dir = \"/x\"").contains("in_memory"));
+    }
+
+    #[test]
+    fn http_may_be_switched_off() {
+        assert_eq!(Config::from_layers(&[file("http = \"off\"")]).unwrap().http, None);
+    }
+
+    #[test]
+    fn durability_has_three_forms() {
+        let check = |text: &str, expected| {
+            let layer = file(&format!("durability = \"{text}\""));
+            assert_eq!(Config::from_layers(&[layer]).unwrap().durability, expected);
+            assert_eq!(expected.to_string(), text);
+        };
+        check("always", DurabilitySetting::Always);
+        check("interval=50", DurabilitySetting::Interval { ms: 50 });
+        check("os", DurabilitySetting::Os);
+        for bad in ["never", "interval=0", "interval=", "interval=x"] {
+            let text = error(&format!("durability = \"{bad}\""));
+            assert!(text.contains("durability") && text.contains(bad), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_makes_no_sense_is_named() {
+        let check = |toml: &str, key: &str| {
+            let text = error(toml);
+            assert!(text.contains(key), "{toml}: {text}");
+            assert!(!text.contains('\n'), "one sentence: {text}");
+        };
+        check("memory_budget = \"1MB\"", "memory_budget");
+        check("log_cap = 1", "log_cap");
+        check("frame_max = 100", "frame_max");
+        check("frame_max = \"1GiB\"", "frame_max");
+        check("channel_max = 0", "channel_max");
+        check("connections_max = 0", "connections_max");
+        check("amqp = [\"5672\"]", "amqp");
+        check("http = \"localhost\"", "http");
+        check("vhosts = []", "vhosts");
+        check("log_format = \"xml\"", "log_format");
+        check("amqps = [\"127.0.0.1:5671\"]", "amqps");
+    }
+}

@@ -1,0 +1,165 @@
+//! What one source of settings says: the command line, the environment, or a file.
+
+use super::error::ConfigError;
+use super::keys::{KEYS, Kind};
+use super::users::UserSetting;
+use crate::size::Size;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+/// Settings as somebody typed them; `None` where nothing was said. See [`KEYS`] for their meaning.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "each is a key, and keys are documented once, in KEYS")]
+pub struct Layer {
+    pub data_dir: Option<PathBuf>,
+    pub in_memory: Option<bool>,
+    pub amqp: Option<Vec<String>>,
+    pub amqps: Option<Vec<String>>,
+    pub http: Option<String>,
+    pub memory_budget: Option<Size>,
+    pub durability: Option<String>,
+    pub log_cap: Option<Size>,
+    pub users: Option<Vec<UserSetting>>,
+    pub vhosts: Option<Vec<String>>,
+    pub loopback_users: Option<Vec<String>>,
+    pub channel_max: Option<u16>,
+    pub frame_max: Option<Size>,
+    pub heartbeat_s: Option<u16>,
+    pub handshake_timeout_ms: Option<u64>,
+    pub message_max: Option<Size>,
+    pub connections_max: Option<usize>,
+    pub log_format: Option<String>,
+    pub log_level: Option<String>,
+    pub drain_timeout_ms: Option<u64>,
+}
+
+impl Layer {
+    /// Reads a TOML file.
+    ///
+    /// # Errors
+    /// Unreadable, not TOML, an unknown key, or a value of the wrong type.
+    pub fn from_file(path: &Path) -> Result<Layer, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+        Layer::from_toml(&path.display().to_string(), &text)
+    }
+
+    /// Reads TOML; `origin` is what errors call it.
+    ///
+    /// # Errors
+    /// Not TOML, an unknown key, or a value of the wrong type.
+    pub fn from_toml(origin: &str, text: &str) -> Result<Layer, ConfigError> {
+        toml::from_str(text).map_err(|error| {
+            let start = error.span().map(|span| span.start.min(text.len()));
+            let line = start.map(|start| text[..start].matches('\n').count() + 1);
+            // The library knows where a value is wrong and not under which key.
+            let key = line
+                .and_then(|line| text.lines().nth(line - 1))
+                .and_then(|line| line.split_once('='))
+                .map(|(key, _)| key.trim().to_owned());
+            let what = error.message().trim().replace('\n', ", ");
+            ConfigError::Syntax { origin: origin.to_owned(), line, key, what }
+        })
+    }
+
+    /// Reads the variables `FOREBAY_<KEY>`; `variable` looks one up (`std::env::var` in a program).
+    ///
+    /// Lists are separated by commas. Users and permissions can be set in a file only.
+    ///
+    /// # Errors
+    /// A value of the wrong type; the message names the variable.
+    pub fn from_env(variable: impl Fn(&str) -> Option<String>) -> Result<Layer, ConfigError> {
+        let mut table = toml::Table::new();
+        for key in KEYS {
+            let name = key.variable();
+            let Some(text) = variable(&name) else { continue };
+            let error = |what: String| ConfigError::Syntax {
+                origin: name.clone(),
+                line: None,
+                key: None,
+                what,
+            };
+            let value = match key.kind {
+                Kind::Users => continue,
+                Kind::Text | Kind::Size => toml::Value::String(text),
+                Kind::List => toml::Value::Array(
+                    text.split(',')
+                        .map(str::trim)
+                        .filter(|part| !part.is_empty())
+                        .map(|part| toml::Value::String(part.to_owned()))
+                        .collect(),
+                ),
+                Kind::Number => toml::Value::Integer(
+                    text.trim().parse().map_err(|_| error(format!("`{text}` is not a number")))?,
+                ),
+                Kind::Bool => toml::Value::Boolean(match text.trim() {
+                    "true" | "1" => true,
+                    "false" | "0" | "" => false,
+                    _ => return Err(error(format!("`{text}` is neither true nor false"))),
+                }),
+            };
+            let one: toml::Table = [(key.name.to_owned(), value.clone())].into_iter().collect();
+            Layer::deserialize(one).map_err(|e| error(e.message().to_owned()))?;
+            table.insert(key.name.to_owned(), value);
+        }
+        Layer::deserialize(table).map_err(|e| ConfigError::Syntax {
+            origin: "the environment".to_owned(),
+            line: None,
+            key: None,
+            what: e.message().to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn env(pairs: &[(&str, &str)]) -> Result<Layer, ConfigError> {
+        let map: BTreeMap<_, _> = pairs.iter().copied().collect();
+        Layer::from_env(|name| map.get(name).map(|value| (*value).to_owned()))
+    }
+
+    #[test]
+    fn variables_carry_every_scalar_and_lists_with_commas() {
+        let layer = env(&[
+            ("FOREBAY_AMQP", "127.0.0.1:1, 127.0.0.1:2"),
+            ("FOREBAY_IN_MEMORY", "true"),
+            ("FOREBAY_MEMORY_BUDGET", "1GiB"),
+            ("FOREBAY_HEARTBEAT_S", "7"),
+        ])
+        .unwrap();
+        assert_eq!(layer.amqp.unwrap(), ["127.0.0.1:1", "127.0.0.1:2"]);
+        assert_eq!(layer.in_memory, Some(true));
+        assert_eq!(layer.memory_budget, Some(Size(1 << 30)));
+        assert_eq!(layer.heartbeat_s, Some(7));
+        assert!(layer.data_dir.is_none());
+    }
+
+    #[test]
+    fn a_bad_variable_is_named() {
+        for (name, value) in [
+            ("FOREBAY_HEARTBEAT_S", "soon"),
+            ("FOREBAY_HEARTBEAT_S", "70000"),
+            ("FOREBAY_IN_MEMORY", "maybe"),
+            ("FOREBAY_LOG_CAP", "much"),
+        ] {
+            let text = env(&[(name, value)]).unwrap_err().to_string();
+            assert!(text.starts_with(name), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_and_a_wrong_type_are_named_with_their_line() {
+        let error = |text| Layer::from_toml("f.toml", text).unwrap_err().to_string();
+        let text = error("heartbeat_s = 5\nheartbeet = 6\n");
+        assert!(text.starts_with("f.toml line 2") && text.contains("heartbeet"), "{text}");
+        let text = error("channel_max = \"many\"");
+        assert!(text.starts_with("f.toml line 1, channel_max: "), "{text}");
+        let text = error("memory_budget = \"lots\"");
+        assert!(text.contains("memory_budget") && text.contains("lots"), "{text}");
+        assert!(!error("a = [").contains('\n'));
+    }
+}

@@ -1,0 +1,173 @@
+//! Users and what they may do, as configured.
+
+use super::error::ConfigError;
+use serde::Deserialize;
+use std::fmt;
+
+/// A user who may log in.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UserSetting {
+    /// Login name.
+    pub name: String,
+    /// The password itself. Exactly one of this and `password_hash` is set.
+    pub password: Option<String>,
+    /// Base64 of a 4-byte salt and SHA-256 of salt and password: RabbitMQ's `password_hash`.
+    pub password_hash: Option<String>,
+    /// What the user may do, per virtual host; nothing listed means no access anywhere.
+    #[serde(default)]
+    pub permissions: Vec<PermissionSetting>,
+}
+
+/// A password as configured.
+#[derive(Clone, Copy)]
+pub enum PasswordSetting<'a> {
+    /// In the clear.
+    Plain(&'a str),
+    /// Salted and hashed, see [`UserSetting::password_hash`].
+    Hash(&'a str),
+}
+
+/// What a user may do in one virtual host. The patterns are regular expressions over names of
+/// exchanges and queues, anchored at both ends; an empty one matches nothing.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PermissionSetting {
+    /// Virtual host.
+    pub vhost: String,
+    /// What may be declared and deleted.
+    pub configure: String,
+    /// What may be published to and bound to.
+    pub write: String,
+    /// What may be consumed from and bound from.
+    pub read: String,
+}
+
+impl UserSetting {
+    /// `guest` with the password `guest`, who may do everything in `/`.
+    pub fn guest() -> UserSetting {
+        UserSetting::with_password("guest", "guest", "/")
+    }
+
+    /// A user who may do everything in `vhost`.
+    pub fn with_password(name: &str, password: &str, vhost: &str) -> UserSetting {
+        UserSetting {
+            name: name.to_owned(),
+            password: Some(password.to_owned()),
+            password_hash: None,
+            permissions: vec![PermissionSetting {
+                vhost: vhost.to_owned(),
+                configure: ".*".to_owned(),
+                write: ".*".to_owned(),
+                read: ".*".to_owned(),
+            }],
+        }
+    }
+
+    /// The password; `None` when not exactly one form is set, which a checked configuration excludes.
+    pub fn password(&self) -> Option<PasswordSetting<'_>> {
+        match (&self.password, &self.password_hash) {
+            (Some(plain), None) => Some(PasswordSetting::Plain(plain)),
+            (None, Some(hash)) => Some(PasswordSetting::Hash(hash)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Debug for UserSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UserSetting")
+            .field("name", &self.name)
+            .field("permissions", &self.permissions)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether all users can be what they claim.
+pub(super) fn check(
+    users: &[UserSetting],
+    vhosts: &[String],
+    loopback_users: &[String],
+) -> Result<(), ConfigError> {
+    let error = |what: String| Err(ConfigError::value("users", what));
+    for (index, user) in users.iter().enumerate() {
+        let name = &user.name;
+        if name.is_empty() || name.len() > 255 {
+            return error("a name must have 1 to 255 bytes".to_owned());
+        }
+        if users[..index].iter().any(|other| other.name == *name) {
+            return error(format!("`{name}` is there twice"));
+        }
+        if user.password().is_none() {
+            return error(format!("`{name}` needs exactly one of password and password_hash"));
+        }
+        for permission in &user.permissions {
+            if !vhosts.contains(&permission.vhost) {
+                let vhost = &permission.vhost;
+                return error(format!("`{name}` has permissions in `{vhost}`, not one of vhosts"));
+            }
+        }
+    }
+    // `guest` is in the default of loopback_users and need not be in a list of one's own users.
+    let unknown = loopback_users
+        .iter()
+        .find(|name| *name != "guest" && !users.iter().any(|user| user.name == **name));
+    match unknown {
+        Some(name) => {
+            Err(ConfigError::value("loopback_users", format!("there is no user `{name}`")))
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Config, Layer};
+
+    fn read(text: &str) -> Result<Config, String> {
+        Layer::from_toml("f.toml", text)
+            .and_then(|layer| Config::from_layers(&[layer]))
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn users_have_passwords_and_permissions() {
+        let config = read(
+            r#"
+            vhosts = ["/", "shop"]
+            [[users]]
+            name = "app"
+            password = "secret"
+            [[users.permissions]]
+            vhost = "shop"
+            configure = ""
+            write = "orders.*"
+            read = ".*"
+            "#,
+        )
+        .unwrap();
+        assert_eq!(config.users[0].permissions[0].vhost, "shop");
+        assert!(!format!("{:?}", config.users).contains("secret"));
+    }
+
+    #[test]
+    fn what_cannot_be_is_named() {
+        let check = |toml: &str, part: &str| {
+            let text = read(toml).unwrap_err();
+            assert!(text.contains(part), "{text}");
+        };
+        check("[[users]]\nname = \"a\"", "`a` needs exactly one of password");
+        check("[[users]]\nname = \"a\"\npassword = \"x\"\npassword_hash = \"y\"", "exactly one");
+        check("[[users]]\nname = \"a\"\npassword = \"x\"\nrole = \"y\"", "role");
+        check(
+            "[[users]]\nname=\"a\"\npassword=\"x\"\n[[users]]\nname=\"a\"\npassword=\"x\"",
+            "twice",
+        );
+        check(
+            "[[users]]\nname=\"a\"\npassword=\"x\"\npermissions = [{vhost=\"v\", configure=\"\", \
+             write=\"\", read=\"\"}]",
+            "`v`",
+        );
+        check("loopback_users = [\"nobody\"]", "nobody");
+    }
+}

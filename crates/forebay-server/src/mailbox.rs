@@ -1,0 +1,93 @@
+//! Letters from other threads to the shard: finished disk requests, new in-process connections,
+//! questions about the state, the order to stop.
+//!
+//! Bound: disk completions are at most one per lane; everything else is one letter per call of an
+//! outside thread that waits for the answer, or one per in-process connection and turn.
+
+use crate::in_process::ServerEnd;
+use crate::poller::Waker;
+use forebay_broker::Status;
+use forebay_store::Completion;
+use std::net::TcpListener;
+use std::sync::mpsc::SyncSender;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One letter.
+pub(crate) enum Mail {
+    /// A lane has finished its request.
+    Completed(Completion),
+    /// A new connection of the same process.
+    Connect(ServerEnd),
+    /// The other side of an in-process connection has written, read or gone.
+    Ready(usize),
+    /// Accept connections here as well.
+    Listen(TcpListener),
+    /// Answer with a snapshot.
+    Status(SyncSender<Snapshot>),
+    /// Drain and stop.
+    Stop,
+}
+
+/// What the shard and the shell around it count.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// The broker's own state and counters.
+    pub broker: Status,
+    /// What the shell counts: sockets, bytes, turns.
+    pub shell: ShellCounters,
+}
+
+/// Counters of the shell, all since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ShellCounters {
+    /// Connections open now, handshakes included.
+    pub connections_open: u64,
+    /// Connections accepted.
+    pub connections_accepted: u64,
+    /// Connections closed at once because `connections_max` was reached.
+    pub connections_refused: u64,
+    /// Bytes read from connections.
+    pub received_bytes: u64,
+    /// Bytes written to connections.
+    pub sent_bytes: u64,
+    /// Turns of the shard's loop.
+    pub turns: u64,
+    /// Microseconds since the server was ready.
+    pub uptime_us: u64,
+}
+
+/// The shard's letter box; any thread may post.
+pub(crate) struct Mailbox {
+    letters: Mutex<Vec<Mail>>,
+    waker: Waker,
+}
+
+impl Mailbox {
+    pub(crate) fn new(waker: Waker) -> Mailbox {
+        Mailbox { letters: Mutex::new(Vec::new()), waker }
+    }
+
+    /// Puts a letter in; wakes the shard only for the first, because it always takes them all.
+    pub(crate) fn post(&self, mail: Mail) {
+        let mut letters = self.lock();
+        letters.push(mail);
+        let first = letters.len() == 1;
+        drop(letters);
+        if first {
+            self.waker.wake();
+        }
+    }
+
+    /// Takes all letters; `empty` becomes the next box, so that no turn allocates.
+    pub(crate) fn take(&self, empty: &mut Vec<Mail>) {
+        debug_assert!(empty.is_empty());
+        let mut letters = self.lock();
+        if !letters.is_empty() {
+            std::mem::swap(&mut *letters, empty);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Mail>> {
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,628 @@
+//! The loop of a shard's thread: what the state machine decides is performed here, and nothing is
+//! decided here.
+//!
+//! ```text
+//!   wait ─► letters (disk completions first) ─► events ─► Tick ─► read, with budgets ─► Turn
+//!    ▲                                                                                    │
+//!    └── accept ◄── disk requests to the lanes ◄── close ◄── write what sockets take ◄────┘
+//! ```
+//!
+//! A turn is bounded by [`TURN_READ_BYTES_MAX`]; what is left readable goes on in the next turn, in
+//! the same order, so nobody is read twice before everybody was read once.
+
+use crate::connection::{Connection, Phase, Transport};
+use crate::in_process::ServerEnd;
+use crate::lane::Lane;
+use crate::listener::{Accepted, accept};
+use crate::mailbox::{Mail, Mailbox, ShellCounters, Snapshot};
+use crate::poller::{Poller, Ready};
+use forebay_broker::{CloseHow, ConnectionId, Input, Peer, Shard};
+use forebay_store::{Lane as StoreLane, StoreFailed};
+use slab::Slab;
+use std::collections::VecDeque;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The one buffer that all connections of a shard are read into, in bytes.
+const READ_BUFFER_BYTES: usize = 256 * 1024;
+/// Bytes read from one connection in one turn.
+const READ_BUDGET_BYTES: usize = 64 * 1024;
+/// The same when more than [`CROWD`] connections have something to read.
+const READ_BUDGET_CROWDED_BYTES: usize = 16 * 1024;
+/// Readable connections beyond which each gets the smaller budget.
+const CROWD: usize = 500;
+/// Bytes read in one turn, from all connections together: about a millisecond of work.
+const TURN_READ_BYTES_MAX: usize = 1024 * 1024;
+/// Connections taken from one listener in one turn.
+const ACCEPTS_PER_TURN_MAX: usize = 64;
+/// How long accepting rests when the process has no descriptor left.
+const ACCEPT_REST_US: u64 = 100_000;
+/// How long a closing connection may take to take our last bytes, and again to end its side.
+const CLOSE_PATIENCE_US: u64 = 2_000_000;
+/// Keys of listeners start here; connections count from 0.
+const LISTENER_KEY_FIRST: usize = 1 << 40;
+
+/// What the loop is given.
+pub(crate) struct Setup {
+    pub(crate) shard: Shard,
+    pub(crate) poller: Poller,
+    pub(crate) mailbox: Arc<Mailbox>,
+    /// Log and background, absent when everything is in memory.
+    pub(crate) lanes: Option<[Lane; 2]>,
+    pub(crate) listeners: Vec<TcpListener>,
+    pub(crate) connections_max: usize,
+    pub(crate) drain_timeout: Duration,
+    pub(crate) started: Instant,
+}
+
+/// Why the loop ended other than by order.
+#[derive(Debug)]
+pub(crate) enum LoopFailed {
+    Store(StoreFailed),
+    Poll(io::Error),
+    Lane,
+}
+
+impl From<StoreFailed> for LoopFailed {
+    fn from(failed: StoreFailed) -> Self {
+        LoopFailed::Store(failed)
+    }
+}
+
+struct Listening {
+    listener: TcpListener,
+    name: String,
+    ready: bool,
+}
+
+/// The state of the loop.
+pub(crate) struct ShardLoop {
+    shard: Shard,
+    poller: Poller,
+    mailbox: Arc<Mailbox>,
+    lanes: Option<[Lane; 2]>,
+    listeners: Vec<Listening>,
+    connections: Slab<Connection>,
+    connections_max: usize,
+    /// Readable connections in the order in which they will be read.
+    to_read: VecDeque<usize>,
+    /// Readable connections whose gate is closed; asked again each turn.
+    gated: Vec<usize>,
+    /// Closing connections in the order in which patience with them ends.
+    closing: VecDeque<(u64, usize)>,
+    letters: Vec<Mail>,
+    read_buffer: Box<[u8]>,
+    started: Instant,
+    now_us: u64,
+    /// Accepting rests until then (descriptors exhausted); listeners are out of the poller meanwhile.
+    accept_rests_until_us: Option<u64>,
+    drain_timeout: Duration,
+    draining: bool,
+    /// When the last connections are cut, while there are any.
+    drain_until_us: Option<u64>,
+    /// A connection went after the state machine's last look, so the next turn comes at once.
+    turn_again: bool,
+    counters: ShellCounters,
+}
+
+impl ShardLoop {
+    pub(crate) fn new(setup: Setup) -> io::Result<ShardLoop> {
+        let mut this = ShardLoop {
+            shard: setup.shard,
+            poller: setup.poller,
+            mailbox: setup.mailbox,
+            lanes: setup.lanes,
+            listeners: Vec::new(),
+            connections: Slab::new(),
+            connections_max: setup.connections_max,
+            to_read: VecDeque::new(),
+            gated: Vec::new(),
+            closing: VecDeque::new(),
+            letters: Vec::new(),
+            read_buffer: vec![0; READ_BUFFER_BYTES].into_boxed_slice(),
+            started: setup.started,
+            now_us: 0,
+            accept_rests_until_us: None,
+            drain_timeout: setup.drain_timeout,
+            draining: false,
+            drain_until_us: None,
+            turn_again: false,
+            counters: ShellCounters::default(),
+        };
+        for listener in setup.listeners {
+            this.add_listener(listener)?;
+        }
+        Ok(this)
+    }
+
+    /// Runs until the order to stop is carried out or the store fails.
+    pub(crate) fn run(mut self) -> Result<(), LoopFailed> {
+        loop {
+            let timeout_us = self.timeout_us();
+            self.poller.wait(timeout_us).map_err(LoopFailed::Poll)?;
+            self.now_us = self.clock_us();
+            self.counters.turns += 1;
+            self.take_letters()?;
+            self.take_events()?;
+            if self.shard.next_deadline_us().is_some_and(|deadline| deadline <= self.now_us) {
+                self.shard.step(self.now_us, Input::Tick)?;
+            }
+            self.read_turn()?;
+            self.shard.step(self.now_us, Input::Turn)?;
+            self.flush_dirty()?;
+            self.close_turn()?;
+            self.submit_disk()?;
+            self.accept_turn()?;
+            self.ask_gates();
+            if self.finished()? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn clock_us(&self) -> u64 {
+        self.started.elapsed().as_micros() as u64
+    }
+
+    /// 0 while there is work at hand, else until the next deadline of anybody.
+    fn timeout_us(&mut self) -> Option<u64> {
+        if !self.to_read.is_empty() || std::mem::take(&mut self.turn_again) {
+            return Some(0);
+        }
+        let deadlines = [
+            self.shard.next_deadline_us(),
+            self.closing.front().map(|(until_us, _)| *until_us),
+            self.accept_rests_until_us,
+            self.drain_until_us,
+        ];
+        let next_us = deadlines.into_iter().flatten().min()?;
+        Some(next_us.saturating_sub(self.clock_us()))
+    }
+
+    // ---- letters
+
+    fn take_letters(&mut self) -> Result<(), LoopFailed> {
+        let mut letters = std::mem::take(&mut self.letters);
+        self.mailbox.take(&mut letters);
+        for mail in letters.drain(..) {
+            match mail {
+                Mail::Completed(completion) => {
+                    self.shard.step(self.now_us, Input::Disk(completion))?;
+                }
+                Mail::Ready(key) => {
+                    self.on_ready(Ready {
+                        key,
+                        readable: true,
+                        writable: true,
+                        hangup: false,
+                        error: false,
+                    })?;
+                }
+                Mail::Connect(end) => self.connect_in_process(end)?,
+                Mail::Listen(listener) => self.add_listener(listener).map_err(LoopFailed::Poll)?,
+                // A caller that no longer waits for its answer misses nothing.
+                Mail::Status(reply) => drop(reply.try_send(self.snapshot())),
+                Mail::Stop => self.begin_drain()?,
+            }
+        }
+        self.letters = letters;
+        Ok(())
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let mut shell = self.counters;
+        shell.connections_open = self.connections.len() as u64;
+        shell.uptime_us = self.now_us;
+        Snapshot { broker: self.shard.status(), shell }
+    }
+
+    fn connect_in_process(&mut self, end: ServerEnd) -> Result<(), LoopFailed> {
+        if self.draining {
+            return Ok(());
+        }
+        self.counters.connections_accepted += 1;
+        let peer = Peer {
+            address: "in-process".to_owned(),
+            loopback: true,
+            listener: "in-process".to_owned(),
+        };
+        let key = self.connections.vacant_key();
+        end.register(key);
+        let mut connection = Connection::new(Transport::InProcess(end));
+        // It may have written before it had a key to tell us under.
+        connection.readable = true;
+        self.adopt(connection, peer)
+    }
+
+    fn adopt(&mut self, mut connection: Connection, peer: Peer) -> Result<(), LoopFailed> {
+        let key = self.connections.vacant_key();
+        if connection.readable {
+            connection.listed = true;
+            self.to_read.push_back(key);
+        }
+        self.connections.insert(connection);
+        self.shard.step(self.now_us, Input::Connected { connection: id(key), peer })?;
+        Ok(())
+    }
+
+    // ---- readiness
+
+    fn take_events(&mut self) -> Result<(), LoopFailed> {
+        for index in 0..self.poller.events_len() {
+            let Some(ready) = self.poller.event(index) else { continue };
+            if ready.key >= LISTENER_KEY_FIRST {
+                if let Some(listening) = self.listeners.get_mut(ready.key - LISTENER_KEY_FIRST) {
+                    listening.ready = true;
+                }
+            } else {
+                self.on_ready(ready)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn on_ready(&mut self, ready: Ready) -> Result<(), LoopFailed> {
+        let Some(connection) = self.connections.get_mut(ready.key) else { return Ok(()) };
+        if ready.error {
+            return self.disconnect(ready.key);
+        }
+        connection.hangup |= ready.hangup;
+        if ready.readable {
+            connection.readable = true;
+            if !connection.listed {
+                connection.listed = true;
+                self.to_read.push_back(ready.key);
+            }
+        }
+        if ready.writable && !connection.writable {
+            connection.writable = true;
+            self.flush(ready.key)?;
+        }
+        Ok(())
+    }
+
+    // ---- reading
+
+    fn read_turn(&mut self) -> Result<(), LoopFailed> {
+        let crowd = self.to_read.len();
+        let budget = if crowd > CROWD { READ_BUDGET_CROWDED_BYTES } else { READ_BUDGET_BYTES };
+        let mut left = TURN_READ_BYTES_MAX;
+        for _ in 0..crowd {
+            if left == 0 {
+                break;
+            }
+            let Some(key) = self.to_read.pop_front() else { break };
+            left = left.saturating_sub(self.read(key, budget)?);
+        }
+        Ok(())
+    }
+
+    /// Reads one connection once; returns the bytes read.
+    fn read(&mut self, key: usize, budget: usize) -> Result<usize, LoopFailed> {
+        let Some(connection) = self.connections.get_mut(key) else { return Ok(0) };
+        connection.listed = false;
+        if connection.phase == Phase::Open && !self.shard.accepts_input(id(key)) {
+            connection.listed = true;
+            self.gated.push(key);
+            return Ok(0);
+        }
+        let buffer = &mut self.read_buffer[..budget];
+        let n = match connection.transport.read(buffer) {
+            Ok(0) => {
+                self.disconnect(key)?;
+                return Ok(0);
+            }
+            Ok(n) => n,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                connection.readable = false;
+                self.poller.drained(key);
+                return Ok(0);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            Err(_) => {
+                self.disconnect(key)?;
+                return Ok(0);
+            }
+        };
+        // Less than asked for means that the kernel has no more, and a later arrival is a new event;
+        // only the peer's end may already have been announced together with these bytes.
+        if n > 0 && n < budget && !connection.hangup {
+            connection.readable = false;
+            self.poller.drained(key);
+        } else {
+            connection.listed = true;
+            self.to_read.push_back(key);
+        }
+        self.counters.received_bytes += n as u64;
+        if connection.phase == Phase::Open && n > 0 {
+            let bytes = &self.read_buffer[..n];
+            self.shard.step(self.now_us, Input::Received { connection: id(key), bytes })?;
+        }
+        Ok(n)
+    }
+
+    /// Connections whose gate has opened are read in the next turn, which then comes at once.
+    fn ask_gates(&mut self) {
+        let (shard, connections, to_read) = (&self.shard, &self.connections, &mut self.to_read);
+        self.gated.retain(|&key| match connections.get(key) {
+            None => false,
+            Some(connection) if !connection.listed => false,
+            Some(connection) => {
+                let open = connection.phase != Phase::Open || shard.accepts_input(id(key));
+                if open {
+                    to_read.push_back(key);
+                }
+                !open
+            }
+        });
+    }
+
+    // ---- writing
+
+    fn flush_dirty(&mut self) -> Result<(), LoopFailed> {
+        while let Some(connection) = self.shard.next_dirty() {
+            self.flush(connection.0 as usize)?;
+        }
+        Ok(())
+    }
+
+    /// Writes what the socket takes.
+    fn flush(&mut self, key: usize) -> Result<(), LoopFailed> {
+        loop {
+            let Some(connection) = self.connections.get_mut(key) else { return Ok(()) };
+            if !connection.writable || connection.phase == Phase::Lingering {
+                return Ok(());
+            }
+            let bytes = self.shard.outgoing(id(key));
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            let n = match connection.transport.write(bytes) {
+                Ok(n) => n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    connection.writable = false;
+                    self.poller.blocked(key);
+                    return Ok(());
+                }
+                Err(_) => return self.disconnect(key),
+            };
+            let all = n == bytes.len();
+            if !all {
+                connection.writable = false;
+                self.poller.blocked(key);
+            }
+            self.counters.sent_bytes += n as u64;
+            self.shard.step(self.now_us, Input::Sent { connection: id(key), bytes: n })?;
+            if all {
+                return Ok(());
+            }
+        }
+    }
+
+    // ---- closing
+
+    fn close_turn(&mut self) -> Result<(), LoopFailed> {
+        while let Some((connection, how)) = self.shard.next_closed() {
+            let key = connection.0 as usize;
+            let Some(open) = self.connections.get_mut(key) else { continue };
+            match how {
+                CloseHow::Now => self.disconnect(key)?,
+                CloseHow::Flushed => {
+                    open.phase = Phase::Flushing;
+                    self.be_patient(key);
+                }
+            }
+        }
+        // Looked at only while something is closing, and then there are few.
+        if !self.closing.is_empty() {
+            for index in 0..self.closing.len() {
+                let (_, key) = self.closing[index];
+                let flushing =
+                    self.connections.get(key).is_some_and(|c| c.phase == Phase::Flushing);
+                if flushing && self.shard.outgoing(id(key)).is_empty() {
+                    self.linger(key)?;
+                }
+            }
+            while let Some(&(until_us, key)) = self.closing.front() {
+                let over = match self.connections.get(key) {
+                    None => true,
+                    // An old entry of a connection with newer patience, or of another one.
+                    Some(c) if c.phase == Phase::Open || c.patience_until_us != until_us => true,
+                    Some(_) if until_us > self.now_us => false,
+                    Some(_) => {
+                        self.disconnect(key)?;
+                        true
+                    }
+                };
+                if !over {
+                    break;
+                }
+                self.closing.pop_front();
+            }
+        }
+        Ok(())
+    }
+
+    fn be_patient(&mut self, key: usize) {
+        let until_us = self.now_us + CLOSE_PATIENCE_US;
+        self.connections[key].patience_until_us = until_us;
+        self.closing.push_back((until_us, key));
+    }
+
+    /// All is written: the shard may forget the connection, the socket waits for the peer's end.
+    fn linger(&mut self, key: usize) -> Result<(), LoopFailed> {
+        let connection = &mut self.connections[key];
+        if matches!(connection.transport, Transport::InProcess(_)) {
+            // Bytes in a pipe outlive its end; there is nothing to wait for.
+            return self.disconnect(key);
+        }
+        connection.phase = Phase::Lingering;
+        connection.transport.end_writing();
+        if !connection.listed {
+            connection.listed = true;
+            self.to_read.push_back(key);
+        }
+        self.be_patient(key);
+        self.turn_again = true;
+        self.shard.step(self.now_us, Input::Disconnected { connection: id(key) })?;
+        Ok(())
+    }
+
+    /// Closes the socket. A lingering connection is one that the shard has already forgotten.
+    fn disconnect(&mut self, key: usize) -> Result<(), LoopFailed> {
+        self.poller.remove_socket(key);
+        let connection = self.connections.remove(key);
+        if connection.phase != Phase::Lingering {
+            self.shard.step(self.now_us, Input::Disconnected { connection: id(key) })?;
+        }
+        self.turn_again = true;
+        Ok(())
+    }
+
+    // ---- disk
+
+    fn submit_disk(&mut self) -> Result<(), LoopFailed> {
+        while let Some(request) = self.shard.poll_disk(self.now_us) {
+            let Some([log, background]) = &self.lanes else { return Err(LoopFailed::Lane) };
+            let lane = match request.lane() {
+                StoreLane::Log => log,
+                StoreLane::Background => background,
+            };
+            if !lane.submit(request) {
+                return Err(LoopFailed::Lane);
+            }
+        }
+        Ok(())
+    }
+
+    // ---- accepting
+
+    fn add_listener(&mut self, listener: TcpListener) -> io::Result<()> {
+        let key = LISTENER_KEY_FIRST + self.listeners.len();
+        let name = listener.local_addr()?.to_string();
+        if self.accept_rests_until_us.is_none() {
+            self.poller.add_listener(&listener, key)?;
+        }
+        self.listeners.push(Listening { listener, name, ready: false });
+        Ok(())
+    }
+
+    fn accept_turn(&mut self) -> Result<(), LoopFailed> {
+        if self.accept_rests_until_us.is_some_and(|until_us| until_us <= self.now_us) {
+            self.accept_rests_until_us = None;
+            for (index, listening) in self.listeners.iter().enumerate() {
+                let key = LISTENER_KEY_FIRST + index;
+                self.poller.add_listener(&listening.listener, key).map_err(LoopFailed::Poll)?;
+            }
+        }
+        for index in 0..self.listeners.len() {
+            if std::mem::take(&mut self.listeners[index].ready) {
+                self.accept_from(index)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn accept_from(&mut self, index: usize) -> Result<(), LoopFailed> {
+        for _ in 0..ACCEPTS_PER_TURN_MAX {
+            match accept(&self.listeners[index].listener) {
+                Accepted::Nobody => return Ok(()),
+                Accepted::Stream(stream, _) if self.connections.len() >= self.connections_max => {
+                    drop(stream);
+                    self.counters.connections_refused += 1;
+                    // The 1st, 2nd, 4th, 8th … time: a flood must not fill the log.
+                    if self.counters.connections_refused.is_power_of_two() {
+                        tracing::warn!(
+                            connections_max = self.connections_max,
+                            refused = self.counters.connections_refused,
+                            "closed a new connection: connections_max is reached"
+                        );
+                    }
+                }
+                Accepted::Stream(stream, address) => {
+                    self.counters.connections_accepted += 1;
+                    let key = self.connections.vacant_key();
+                    if let Err(error) = self.poller.add_socket(&stream, key) {
+                        tracing::warn!(%error, "cannot watch a new connection; closed it");
+                        continue;
+                    }
+                    let peer = self.peer(address, index);
+                    self.adopt(Connection::new(Transport::Tcp(stream)), peer)?;
+                }
+                Accepted::Exhausted(error) => {
+                    tracing::warn!(%error, "cannot accept connections for the moment");
+                    return self.rest_accepting().map_err(LoopFailed::Poll);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn peer(&self, address: SocketAddr, listener: usize) -> Peer {
+        Peer {
+            address: address.to_string(),
+            loopback: address.ip().to_canonical().is_loopback(),
+            listener: self.listeners[listener].name.clone(),
+        }
+    }
+
+    /// A listener that cannot be served stays readable, so it must leave the poller for a while.
+    fn rest_accepting(&mut self) -> io::Result<()> {
+        if self.accept_rests_until_us.is_none() {
+            for (index, listening) in self.listeners.iter().enumerate() {
+                self.poller.remove_listener(&listening.listener, LISTENER_KEY_FIRST + index)?;
+            }
+            self.accept_rests_until_us = Some(self.now_us + ACCEPT_REST_US);
+        }
+        Ok(())
+    }
+
+    // ---- stopping
+
+    fn begin_drain(&mut self) -> Result<(), LoopFailed> {
+        if std::mem::replace(&mut self.draining, true) {
+            return Ok(());
+        }
+        for (index, listening) in self.listeners.drain(..).enumerate() {
+            if self.accept_rests_until_us.is_none() {
+                self.poller
+                    .remove_listener(&listening.listener, LISTENER_KEY_FIRST + index)
+                    .map_err(LoopFailed::Poll)?;
+            }
+        }
+        self.accept_rests_until_us = None;
+        self.drain_until_us = Some(self.now_us + self.drain_timeout.as_micros() as u64);
+        tracing::info!(connections = self.connections.len(), "draining");
+        self.shard.step(self.now_us, Input::Shutdown)?;
+        Ok(())
+    }
+
+    /// True when the order to stop is carried out: everybody told, everything on disk.
+    fn finished(&mut self) -> Result<bool, LoopFailed> {
+        if !self.draining {
+            return Ok(false);
+        }
+        if self.drain_until_us.is_some_and(|until_us| until_us <= self.now_us) {
+            tracing::warn!(
+                connections = self.connections.len(),
+                "cut the connections that did not close within drain_timeout_ms"
+            );
+            let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
+            for key in keys {
+                self.disconnect(key)?;
+            }
+        }
+        if self.connections.is_empty() {
+            // Only the disk is waited for now.
+            self.drain_until_us = None;
+        }
+        Ok(self.connections.is_empty() && self.shard.stopped())
+    }
+}
+
+fn id(key: usize) -> ConnectionId {
+    ConnectionId(key as u32)
+}

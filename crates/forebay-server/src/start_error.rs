@@ -1,0 +1,74 @@
+//! Why a server does not start.
+
+use crate::config::ConfigError;
+use forebay_broker::RestoreError;
+use forebay_store::OpenError;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a server does not start; one sentence for an operator.
+#[derive(Debug)]
+pub enum StartError {
+    /// The configuration makes no sense.
+    Config(ConfigError),
+    /// An address cannot be listened on.
+    Listen {
+        /// Which one.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The data directory cannot be made or entered.
+    DataDir {
+        /// Which one.
+        dir: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The store in the data directory cannot be opened.
+    Store {
+        /// Which directory.
+        dir: PathBuf,
+        /// Why.
+        source: OpenError,
+    },
+    /// What the store holds cannot be taken over by this broker.
+    Restore(RestoreError),
+    /// The system gives no thread or no descriptor.
+    System(io::Error),
+}
+
+impl StartError {
+    /// Whether the configuration is at fault, rather than the machine or the data.
+    pub fn is_configuration(&self) -> bool {
+        matches!(self, StartError::Config(_))
+    }
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Config(error) => error.fmt(f),
+            StartError::Listen { address, source } => {
+                write!(f, "cannot listen on {address}: {source}")
+            }
+            StartError::DataDir { dir, source } => {
+                write!(f, "cannot use the data directory {}: {source}", dir.display())
+            }
+            StartError::Store { dir, source } => {
+                write!(f, "cannot open the store in {}: {source}", dir.display())
+            }
+            StartError::Restore(error) => write!(f, "cannot take over the stored state: {error}"),
+            StartError::System(error) => write!(f, "cannot start: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<ConfigError> for StartError {
+    fn from(error: ConfigError) -> Self {
+        StartError::Config(error)
+    }
+}
