@@ -1,0 +1,5 @@
+module forebay.test/conformance
+
+go 1.25
+
+require github.com/rabbitmq/amqp091-go v1.16.0
