@@ -1,0 +1,172 @@
+//! The boundary to the medium: a directory of files, in a dozen calls.
+//!
+//! Names are relative to the data directory and contain no separator. [`FileDisk`] is the real one;
+//! [`fault_disk`](crate::fault_disk) holds one in memory that breaks on demand.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+/// A flat directory of files. Calls block; lanes call them from their own threads.
+///
+/// What a caller may assume after a power loss is written in `docs/storage-format.md`, section
+/// "Assumptions": bytes survive [`sync_data`](Disk::sync_data), names survive
+/// [`sync_dir`](Disk::sync_dir), nothing else does.
+pub trait Disk: Send + Sync {
+    /// Takes the lock of the directory until [`unlock`](Disk::unlock) or the end of the process;
+    /// `WouldBlock` if another process holds it.
+    fn lock(&self) -> io::Result<()>;
+    /// Gives the lock back.
+    fn unlock(&self);
+    /// Names of all files.
+    fn list(&self) -> io::Result<Vec<String>>;
+    /// Size of a file in bytes.
+    fn len(&self, name: &str) -> io::Result<u64>;
+    /// Creates an empty file, or empties an existing one.
+    fn create(&self, name: &str) -> io::Result<()>;
+    /// Writes all of `bytes` at `offset`; the file must exist and grows as needed.
+    fn write_at(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Reads until `buffer` is full or the file ends; returns how many bytes were read.
+    fn read_at(&self, name: &str, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
+    /// Makes the file's bytes and length survive a power loss (`fdatasync`).
+    fn sync_data(&self, name: &str) -> io::Result<()>;
+    /// Makes creations, renames and removals survive a power loss (`fsync` of the directory).
+    fn sync_dir(&self) -> io::Result<()>;
+    /// Renames a file, replacing a file with the new name.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, name: &str) -> io::Result<()>;
+}
+
+/// Name of the lock file.
+pub(crate) const LOCK_FILE: &str = "LOCK";
+
+/// A directory of the file system.
+pub struct FileDisk {
+    root: PathBuf,
+    /// Files opened for writing; at most the current segment, a spare and the run being written, since
+    /// renames and removals drop their entry and reads of runs open their file afresh.
+    open: Mutex<HashMap<String, Arc<File>>>,
+    lock: Mutex<Option<File>>,
+}
+
+/// Bound of [`FileDisk::open`]: the cache is emptied when it would grow beyond.
+const OPEN_FILES_MAX: usize = 16;
+
+impl FileDisk {
+    /// A disk on a directory, which is created if it is missing.
+    ///
+    /// # Errors
+    /// When the directory cannot be created.
+    pub fn new(root: impl AsRef<Path>) -> io::Result<FileDisk> {
+        let root = root.as_ref().to_path_buf();
+        fs::create_dir_all(&root)?;
+        Ok(FileDisk { root, open: Mutex::default(), lock: Mutex::default() })
+    }
+
+    fn file(&self, name: &str) -> io::Result<Arc<File>> {
+        let mut open = self.open.lock().expect("no holder of this lock panics");
+        if let Some(file) = open.get(name) {
+            return Ok(file.clone());
+        }
+        let file = OpenOptions::new().read(true).write(true).open(self.root.join(name))?;
+        let file = Arc::new(file);
+        if open.len() >= OPEN_FILES_MAX {
+            open.clear();
+        }
+        open.insert(name.to_owned(), file.clone());
+        Ok(file)
+    }
+
+    fn forget(&self, name: &str) {
+        self.open.lock().expect("no holder of this lock panics").remove(name);
+    }
+}
+
+impl Disk for FileDisk {
+    fn lock(&self) -> io::Result<()> {
+        let mut lock = self.lock.lock().expect("no holder of this lock panics");
+        if lock.is_some() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(self.root.join(LOCK_FILE))?;
+        match file.try_lock() {
+            Ok(()) => {
+                *lock = Some(file);
+                Ok(())
+            }
+            Err(TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    fn unlock(&self) {
+        *self.lock.lock().expect("no holder of this lock panics") = None;
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.root)? {
+            let entry = entry?;
+            if entry.file_type()?.is_file()
+                && let Ok(name) = entry.file_name().into_string()
+            {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    fn len(&self, name: &str) -> io::Result<u64> {
+        Ok(fs::metadata(self.root.join(name))?.len())
+    }
+
+    fn create(&self, name: &str) -> io::Result<()> {
+        self.forget(name);
+        File::create(self.root.join(name)).map(drop)
+    }
+
+    fn write_at(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file(name)?.write_all_at(bytes, offset)
+    }
+
+    fn read_at(&self, name: &str, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let file = File::open(self.root.join(name))?;
+        let mut done = 0;
+        while done < buffer.len() {
+            match file.read_at(&mut buffer[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn sync_data(&self, name: &str) -> io::Result<()> {
+        self.file(name)?.sync_data()
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        File::open(&self.root)?.sync_all()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.forget(from);
+        self.forget(to);
+        fs::rename(self.root.join(from), self.root.join(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.forget(name);
+        fs::remove_file(self.root.join(name))
+    }
+}

@@ -1,0 +1,196 @@
+//! Disk work as data: what a lane is to do, and what came of it.
+
+use std::io;
+
+use crate::disk::Disk;
+use crate::home::{RunId, Seq};
+use crate::run::{self, RunDamage};
+use crate::segment::{segment_file, spare_file};
+
+/// Which thread carries a request out. At most one request is in flight per lane.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Lane {
+    /// Commits: nothing slow may stand before them.
+    Log,
+    /// Run files, pre-writing, recycling, unlinking.
+    Background,
+}
+
+/// One piece of disk work, from [`Store::poll`](crate::Store::poll), for [`perform`].
+#[derive(Debug)]
+pub struct Request {
+    pub(crate) work: Work,
+}
+
+/// What came of a [`Request`]; goes back into [`Store::complete`](crate::Store::complete).
+#[derive(Debug)]
+pub struct Completion {
+    pub(crate) work: Work,
+    pub(crate) result: Result<Output, WorkError>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// Write one batch (with the segment's header before it, if it is the first) and sync it.
+    Commit { epoch: u64, offset: u64, bytes: Vec<u8>, begin: Option<Begin>, sync: bool },
+    /// Sync a segment that was written without syncing.
+    Sync { epoch: u64 },
+    /// Write a run file; `durable`: sync it and its name.
+    WriteRun { run: RunId, bytes: Vec<u8>, durable: bool },
+    /// Read records of a run from a record boundary on, up to about [`run::BLOCK_BYTES`] of payload.
+    ReadRun { run: RunId, from_offset: u64, records_end: u64, from_seq: Seq },
+    /// Fill a slice of a spare with zeros and sync it.
+    Prewrite { spare: u32, offset: u64, slice_bytes: u64 },
+    /// Turn a dead segment into a spare.
+    Recycle { epoch: u64, spare: u32 },
+    /// Unlink a dead segment.
+    RemoveSegment { epoch: u64 },
+    /// Unlink a dead run, or what was written of one.
+    RemoveRun { run: RunId },
+}
+
+/// A commit that begins a segment.
+#[derive(Debug)]
+pub(crate) struct Begin {
+    /// The pre-written or recycled file to take; `None`: create one.
+    pub(crate) spare: Option<u32>,
+    /// The segment before, if it has bytes that were not synced.
+    pub(crate) sync_first: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Output {
+    Done,
+    Block { messages: Vec<(Seq, bool, Vec<u8>)>, next_offset: u64 },
+}
+
+#[derive(Debug)]
+pub(crate) enum WorkError {
+    Io(io::Error),
+    Damaged(RunDamage),
+}
+
+impl From<io::Error> for WorkError {
+    fn from(error: io::Error) -> WorkError {
+        WorkError::Io(error)
+    }
+}
+
+impl Request {
+    /// The lane this request belongs to.
+    pub fn lane(&self) -> Lane {
+        match self.work {
+            Work::Commit { .. } | Work::Sync { .. } => Lane::Log,
+            _ => Lane::Background,
+        }
+    }
+
+    /// Bytes this request writes, for pacing in a simulator and for statistics.
+    pub fn write_bytes(&self) -> u64 {
+        match &self.work {
+            Work::Commit { bytes, .. } | Work::WriteRun { bytes, .. } => bytes.len() as u64,
+            Work::Prewrite { slice_bytes, .. } => *slice_bytes,
+            _ => 0,
+        }
+    }
+}
+
+impl Completion {
+    /// The lane that is free again.
+    pub fn lane(&self) -> Lane {
+        match self.work {
+            Work::Commit { .. } | Work::Sync { .. } => Lane::Log,
+            _ => Lane::Background,
+        }
+    }
+}
+
+impl Work {
+    /// The work in words, for an error message.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Work::Commit { epoch, offset, bytes, .. } => format!(
+                "write {} bytes at {offset} of {} and sync them",
+                bytes.len(),
+                segment_file(*epoch)
+            ),
+            Work::Sync { epoch } => format!("sync {}", segment_file(*epoch)),
+            Work::WriteRun { run, .. } => format!("write {}", run::run_file(*run)),
+            Work::ReadRun { run, from_offset, .. } => {
+                format!("read {} from byte {from_offset}", run::run_file(*run))
+            }
+            Work::Prewrite { spare, .. } => format!("pre-write {}", spare_file(*spare)),
+            Work::Recycle { epoch, .. } => format!("recycle {}", segment_file(*epoch)),
+            Work::RemoveSegment { epoch } => format!("remove {}", segment_file(*epoch)),
+            Work::RemoveRun { run } => format!("remove {}", run::run_file(*run)),
+        }
+    }
+}
+
+/// Carries a request out, blocking; on a lane's thread, or in a simulator.
+pub fn perform(disk: &dyn Disk, request: Request) -> Completion {
+    let result = carry_out(disk, &request.work);
+    Completion { work: request.work, result }
+}
+
+fn carry_out(disk: &dyn Disk, work: &Work) -> Result<Output, WorkError> {
+    match work {
+        Work::Commit { epoch, offset, bytes, begin, sync } => {
+            let name = segment_file(*epoch);
+            if let Some(begin) = begin {
+                if let Some(previous) = begin.sync_first {
+                    disk.sync_data(&segment_file(previous))?;
+                }
+                match begin.spare {
+                    Some(spare) => disk.rename(&spare_file(spare), &name)?,
+                    None => disk.create(&name)?,
+                }
+                // The name before the bytes: a synced batch in a file nobody can find is lost.
+                disk.sync_dir()?;
+            }
+            disk.write_at(&name, *offset, bytes)?;
+            if *sync {
+                disk.sync_data(&name)?;
+            }
+        }
+        Work::Sync { epoch } => disk.sync_data(&segment_file(*epoch))?,
+        Work::WriteRun { run, bytes, durable } => {
+            let name = run::run_file(*run);
+            disk.create(&name)?;
+            disk.write_at(&name, 0, bytes)?;
+            if *durable {
+                disk.sync_data(&name)?;
+                disk.sync_dir()?;
+            }
+        }
+        Work::ReadRun { run, from_offset, records_end, from_seq } => {
+            return run::read_block(disk, *run, *from_offset, *records_end, *from_seq);
+        }
+        Work::Prewrite { spare, offset, slice_bytes } => {
+            let name = spare_file(*spare);
+            if *offset == 0 {
+                disk.create(&name)?;
+            }
+            disk.write_at(&name, *offset, &vec![0; *slice_bytes as usize])?;
+            disk.sync_data(&name)?;
+        }
+        Work::Recycle { epoch, spare } => {
+            disk.rename(&segment_file(*epoch), &spare_file(*spare))?;
+            // Before anything else may free the next segment: the log loses segments oldest first.
+            disk.sync_dir()?;
+        }
+        Work::RemoveSegment { epoch } => {
+            remove_if_there(disk, &segment_file(*epoch))?;
+            disk.sync_dir()?;
+        }
+        Work::RemoveRun { run } => remove_if_there(disk, &run::run_file(*run))?,
+    }
+    Ok(Output::Done)
+}
+
+fn remove_if_there(disk: &dyn Disk, name: &str) -> io::Result<()> {
+    match disk.remove(name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
