@@ -97,6 +97,13 @@ impl Consumer {
         lock(&self.link).take_delivery(self.channel, &self.tag)
     }
 
+    /// Whether a message is here already.
+    pub fn has_ready(&self) -> bool {
+        let link = lock(&self.link);
+        let inbox = link.inboxes.get(&self.channel);
+        inbox.and_then(|inbox| inbox.deliveries.get(&self.tag)).is_some_and(|q| !q.is_empty())
+    }
+
     /// Acknowledges a message, or with `multiple` all up to it. Sent with the next wait or flush.
     pub fn ack(&mut self, message: &Message, multiple: bool) -> Result<(), ChannelFault> {
         let mut link = lock(&self.link);

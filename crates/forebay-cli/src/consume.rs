@@ -1,0 +1,294 @@
+//! `forebay consume`: bodies of a queue's messages to standard output.
+//!
+//! A message is acked after its body was written *and* flushed, so a full disk or a closed pipe
+//! behind us loses nothing: what was not written goes back to its queue.
+
+use std::io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use forebay_client::blocking::DeclareQueue;
+use forebay_client::{Channel, Connection, ConsumeOptions, Consumer, Message};
+use serde_json::{Map, Value, json};
+
+use crate::stop_signal::StopSignal;
+
+/// Written bytes after which standard output is flushed and what was written is acked.
+const FLUSH_BYTES: usize = 64 * 1024;
+/// How soon a signal is noticed while nothing arrives.
+const SIGNAL_PATIENCE: Duration = Duration::from_millis(100);
+/// How long to wait for a message before asking whether the queue is empty.
+const EMPTY_PATIENCE: Duration = Duration::from_millis(20);
+
+/// Write the bodies of a queue's messages to standard output, one a line. A message is acked after
+/// it was written; stops cleanly on SIGINT, SIGTERM and a closed pipe.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The broker
+    #[arg(
+        long,
+        env = "FOREBAY_URL",
+        value_name = "URL",
+        default_value = "amqp://guest:guest@127.0.0.1:5672/%2f",
+        hide_env_values = true
+    )]
+    url: String,
+    /// The queue, which must exist
+    #[arg(long, value_name = "QUEUE")]
+    queue: String,
+    /// Stop after this many messages, and take no more than these from the queue
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Stop when the queue is empty
+    #[arg(long, alias = "no-wait")]
+    until_empty: bool,
+    /// Messages that may be on their way to us at a time
+    #[arg(long, value_name = "N", default_value_t = 500,
+          value_parser = clap::value_parser!(u16).range(1..))]
+    prefetch: u16,
+    /// Write each message as a JSON object with its routing key and properties
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> ExitCode {
+    match consume(&args) {
+        Ok(written) => {
+            if io::stderr().is_terminal() {
+                eprintln!("consumed {written}");
+            }
+            ExitCode::SUCCESS
+        }
+        Err(sentence) => {
+            eprintln!("forebay consume: {sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn consume(args: &Args) -> Result<u64, String> {
+    let stop = StopSignal::listen().map_err(|error| format!("cannot handle signals: {error}"))?;
+    let connection = Connection::open_named(&args.url, Some("forebay consume"))
+        .map_err(|error| error.to_string())?;
+    let mut channel = connection.channel().map_err(|fault| fault.to_string())?;
+    let prefetch = args
+        .count
+        .map_or(args.prefetch, |count| args.prefetch.min(u16::try_from(count).unwrap_or(u16::MAX)));
+    let options = ConsumeOptions { prefetch, ..Default::default() };
+    let consumer = channel.consume(&args.queue, options).map_err(|error| error.to_string())?;
+    let mut writing = Writing {
+        args,
+        channel,
+        consumer,
+        out: BufWriter::with_capacity(FLUSH_BYTES, io::stdout().lock()),
+        written: 0,
+        unflushed_bytes: 0,
+        acked: 0,
+        ack_ahead_max: args.count.map_or(u64::MAX, |count| count - u64::from(prefetch)),
+    };
+    let outcome = writing.run(&stop);
+    let written = writing.acked;
+    drop(writing.out.into_parts());
+    let closed = connection.close();
+    match outcome {
+        // The reader behind the pipe has seen enough; what it did not get is back in its queue.
+        Err(Fault::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(written),
+        Err(Fault::Output(error)) => Err(format!("cannot write to standard output: {error}")),
+        Err(Fault::Broker(sentence)) => Err(sentence),
+        Ok(()) => closed.map(|()| written).map_err(|lost| {
+            format!("the last acknowledgements may be lost, and their messages come again: {lost}")
+        }),
+    }
+}
+
+enum Fault {
+    Output(io::Error),
+    Broker(String),
+}
+
+struct Writing<'a> {
+    args: &'a Args,
+    channel: Channel,
+    consumer: Consumer,
+    out: BufWriter<StdoutLock<'static>>,
+    /// Messages written; their delivery tags are 1 to `written`.
+    written: u64,
+    unflushed_bytes: usize,
+    /// acked ≤ written
+    acked: u64,
+    /// Acks beyond it wait for the end: each ack lets the broker send one more, and the broker shall
+    /// never have sent more than `--count`.
+    ack_ahead_max: u64,
+}
+
+impl Writing<'_> {
+    fn run(&mut self, stop: &StopSignal) -> Result<(), Fault> {
+        while !stop.came() && self.args.count != Some(self.written) {
+            let message = match self.consumer.take_ready() {
+                Some(message) => message,
+                None => {
+                    self.settle(self.ack_ahead_max)?;
+                    match self.await_message()? {
+                        Some(message) => message,
+                        None if self.args.until_empty && self.queue_is_empty()? => break,
+                        None => continue,
+                    }
+                }
+            };
+            self.write(&message).map_err(Fault::Output)?;
+            if self.unflushed_bytes >= FLUSH_BYTES {
+                self.settle(self.ack_ahead_max)?;
+            }
+        }
+        self.settle(u64::MAX)
+    }
+
+    fn await_message(&mut self) -> Result<Option<Message>, Fault> {
+        let patience = if self.args.until_empty { EMPTY_PATIENCE } else { SIGNAL_PATIENCE };
+        self.consumer.next_message(Some(patience)).map_err(|error| Fault::Broker(error.to_string()))
+    }
+
+    /// Everything that was sent to us is written and acked; is there more?
+    fn queue_is_empty(&mut self) -> Result<bool, Fault> {
+        let passive = DeclareQueue { passive: true, ..Default::default() };
+        let info = self
+            .channel
+            .declare_queue(&self.args.queue, passive)
+            .map_err(|fault| Fault::Broker(fault.to_string()))?;
+        Ok(info.message_count == 0 && !self.consumer.has_ready())
+    }
+
+    fn write(&mut self, message: &Message) -> io::Result<()> {
+        if self.args.json {
+            let line = as_json(message).to_string();
+            self.out.write_all(line.as_bytes())?;
+            self.unflushed_bytes += line.len();
+        } else {
+            self.out.write_all(message.body())?;
+            self.unflushed_bytes += message.body().len();
+        }
+        self.out.write_all(b"\n")?;
+        self.unflushed_bytes += 1;
+        self.written = message.delivery_tag();
+        Ok(())
+    }
+
+    /// Flushes, then acks what was flushed, up to delivery tag `upto_max`.
+    fn settle(&mut self, upto_max: u64) -> Result<(), Fault> {
+        if self.unflushed_bytes > 0 {
+            self.out.flush().map_err(Fault::Output)?;
+            self.unflushed_bytes = 0;
+        }
+        let upto = self.written.min(upto_max);
+        if upto > self.acked {
+            self.channel
+                .ack(upto, true)
+                .and_then(|()| self.channel.flush())
+                .map_err(|fault| Fault::Broker(fault.to_string()))?;
+            self.acked = upto;
+        }
+        Ok(())
+    }
+}
+
+/// A message for machines: its body as text if it is UTF-8, otherwise as base64.
+fn as_json(message: &Message) -> Value {
+    let text = |bytes: &[u8]| Value::from(String::from_utf8_lossy(bytes).into_owned());
+    let mut object = Map::new();
+    match std::str::from_utf8(message.body()) {
+        Ok(body) => object.insert("body".into(), body.into()),
+        Err(_) => object.insert("body_base64".into(), base64(message.body()).into()),
+    };
+    object.insert("exchange".into(), text(message.exchange()));
+    object.insert("routing_key".into(), text(message.routing_key()));
+    object.insert("redelivered".into(), message.redelivered().into());
+    let parsed = message.properties();
+    let mut properties = Map::new();
+    for (name, value) in [
+        ("content_type", parsed.content_type),
+        ("content_encoding", parsed.content_encoding),
+        ("correlation_id", parsed.correlation_id),
+        ("reply_to", parsed.reply_to),
+        ("expiration", parsed.expiration),
+        ("message_id", parsed.message_id),
+        ("type", parsed.type_name),
+        ("user_id", parsed.user_id),
+        ("app_id", parsed.app_id),
+    ] {
+        if let Some(value) = value {
+            properties.insert(name.into(), text(value.as_bytes()));
+        }
+    }
+    if let Some(mode) = parsed.delivery_mode {
+        properties.insert("delivery_mode".into(), mode.into());
+    }
+    if let Some(priority) = parsed.priority {
+        properties.insert("priority".into(), priority.into());
+    }
+    if let Some(timestamp) = parsed.timestamp {
+        properties.insert("timestamp".into(), timestamp.into());
+    }
+    if let Some(headers) = parsed.headers {
+        properties.insert("headers".into(), table(headers));
+    }
+    object.insert("properties".into(), Value::Object(properties));
+    Value::Object(object)
+}
+
+fn table(table: forebay_wire::Table<'_>) -> Value {
+    table.iter().map(|(name, value)| (name.to_string(), field(value))).collect::<Map<_, _>>().into()
+}
+
+fn field(value: forebay_wire::Value<'_>) -> Value {
+    use forebay_wire::Value as Field;
+    match value {
+        Field::Bool(value) => value.into(),
+        Field::F32(value) => json!(value),
+        Field::F64(value) => json!(value),
+        Field::Decimal { scale, value } => json!({ "scale": scale, "value": value }),
+        Field::LongStr(bytes) => match std::str::from_utf8(bytes) {
+            Ok(text) => text.into(),
+            Err(_) => json!({ "base64": base64(bytes) }),
+        },
+        Field::Bytes(bytes) => json!({ "base64": base64(bytes) }),
+        Field::Array(array) => array.iter().map(field).collect::<Vec<_>>().into(),
+        Field::Timestamp(seconds) => seconds.into(),
+        Field::Table(inner) => table(inner),
+        Field::Void => Value::Null,
+        integer => integer.as_i64().into(),
+    }
+}
+
+/// RFC 4648, with padding.
+fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let bits = three.iter().fold(0_u32, |bits, &byte| bits << 8 | u32::from(byte))
+            << (8 * (3 - three.len()));
+        for sextet in 0..4 {
+            if sextet <= three.len() {
+                text.push(char::from(ALPHABET[(bits >> (18 - 6 * sextet) & 63) as usize]));
+            } else {
+                text.push('=');
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_that_of_the_rfc() {
+        for (plain, coded) in
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
+        {
+            assert_eq!(base64(plain.as_bytes()), coded);
+        }
+        assert_eq!(base64(&[0xff, 0xef]), "/+8=");
+    }
+}
