@@ -1,0 +1,8 @@
+//! A stream of frames, in pieces of any size.
+#![no_main]
+#![allow(dead_code)] // each target runs one of the bodies
+
+#[path = "../../crates/forebay-wire/tests/support/fuzz_bodies.rs"]
+mod fuzz_bodies;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_bodies::connection_bytes(data));
