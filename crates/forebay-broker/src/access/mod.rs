@@ -1,0 +1,17 @@
+//! Who may log in, and what they may do.
+//!
+//! ```text
+//!   start-ok ──► sasl: mechanism, response ──► users: name, password, place ──► User
+//!   open     ──► User::permissions(vhost) ──► Permissions
+//!   methods  ──► Permissions::check(Access, Resource) ──► Ok or 403
+//! ```
+
+mod password;
+mod permissions;
+mod sasl;
+mod users;
+
+pub use password::{Password, PasswordError};
+pub use permissions::{Access, Pattern, PatternError, Permissions};
+pub use sasl::{Credentials, MECHANISMS, SaslError, read_response};
+pub use users::{LoginError, User, authenticate};
