@@ -3,7 +3,9 @@
 import itertools
 
 import pika
+import pika.spec as spec
 from harness import case, channel_error, connection_error, drain
+from raw import opened
 
 ALL_PREDECLARED = ["amq.direct", "amq.fanout", "amq.topic", "amq.headers", "amq.match"]
 
@@ -64,7 +66,7 @@ def reserved(t):
 def declare_errors(t):
     name = t.name("x")
     t.refused("unknown type", lambda ch: ch.exchange_declare(name, "nonsense"), want=connection_error(503, "COMMAND_INVALID - unknown exchange type 'nonsense'"))
-    t.refused("empty type", lambda ch: ch.exchange_declare(name, ""), want=connection_error(503, "COMMAND_INVALID - unknown exchange type ''"))
+    t.refused("empty type", lambda ch: ch.exchange_declare(name, ""), want=connection_error(503, "COMMAND_INVALID - invalid exchange type ''"))
     t.refused("passive and absent", lambda ch: ch.exchange_declare(name, passive=True), want=channel_error(404, f"NOT_FOUND - no exchange '{name}' in vhost '/'"))
     t.refused("delete absent", lambda ch: ch.exchange_delete(name), want="ok")
     t.refused("delete absent if-unused", lambda ch: ch.exchange_delete(name, if_unused=True), want="ok")
@@ -275,7 +277,6 @@ def headers(t):
         publish(ch, x, "some.key", headers=values)
         t.see(what, reached(ch, queues.values()))
     queue = t.queue(ch, "bad", exclusive=True)
-    text = "PRECONDITION_FAILED - Invalid x-match field value {}"
     t.refused("x-match unknown", lambda ch: ch.queue_bind(queue, x, "", {"x-match": "some", "a": "1"}))
     t.refused("x-match not a string", lambda ch: ch.queue_bind(queue, x, "", {"x-match": 1, "a": "1"}))
     t.refused("unbind with other arguments", lambda ch: ch.queue_unbind(queues["all-ab"], x, "", {"a": "1"}), want="ok")
@@ -284,7 +285,6 @@ def headers(t):
     t.refused("unbind with its arguments", lambda ch: ch.queue_unbind(queues["all-ab"], x, "", bindings["all-ab"]), want="ok")
     publish(ch, x, headers={"a": "1", "b": 2})
     t.see("no longer bound", "all-ab" in reached(ch, queues.values()), want=False)
-    assert text
 
 
 @case("exchange.alternate")
@@ -419,9 +419,6 @@ def auto_delete(t):
 
 @case("exchange.nowait")
 def nowait(t):
-    from raw import opened
-    import pika.spec as spec
-
     x, queue = t.name("x"), t.name("q")
     with opened(t.uri) as raw:
         raw.method(1, spec.Exchange.Declare(exchange=x, type="fanout", auto_delete=True, nowait=True))

@@ -191,6 +191,12 @@ def ready(channel, queue):
     return channel.queue_declare(queue, passive=True).method.message_count
 
 
+def ready_soon(channel, queue, count):
+    """ready(), waiting a while for the count: RabbitMQ answers a declare before publishes that reached the queue earlier."""
+    await_until(channel, lambda: ready(channel, queue) == count, timeout_s=2)
+    return ready(channel, queue)
+
+
 def consumers(channel, queue):
     return channel.queue_declare(queue, passive=True).method.consumer_count
 
