@@ -1,1 +1,54 @@
-//! (being built)
+//! The broker as a state machine.
+//!
+//! One [`Shard`] owns connections, channels, topology, queues, consumers and the open batch of its
+//! [store](forebay_store). It is driven from outside:
+//!
+//! ```text
+//!              bytes, disk completions, ticks                  bytes to send, sockets to close,
+//!   shell ───────────────► step(now_us, Input) ───────────►    disk requests, next deadline
+//! ```
+//!
+//! Deliberately absent: sockets, threads, clocks, files, random numbers that nobody seeded. The same
+//! inputs at the same times give the same outputs, which is what the simulator lives on.
+//!
+//! Polling order for a shell, once per turn of its loop: step every [`Input`] it has, then
+//! [`Input::Turn`], then [`Shard::next_dirty`]/[`Shard::outgoing`] until empty, then
+//! [`Shard::next_closed`], then [`Shard::poll_disk`] until `None`, then sleep no longer than
+//! [`Shard::next_deadline_us`].
+
+pub mod access;
+mod basic;
+mod channel;
+mod cold;
+mod config;
+mod confirm;
+mod connection;
+mod connection_methods;
+mod consumer;
+mod delivery;
+pub mod error;
+mod exchange_methods;
+mod flow;
+mod frames;
+mod handshake;
+mod input;
+mod message;
+mod publish;
+mod queue;
+mod queue_methods;
+mod reply_to;
+mod restore;
+mod routing;
+mod server_properties;
+mod shard;
+mod status;
+pub mod topology;
+mod tx;
+mod unacked;
+
+pub use config::ShardConfig;
+pub use input::{CloseHow, ConnectionId, Input, Mail, Peer, ShardId};
+pub use message::Message;
+pub use restore::RestoreError;
+pub use shard::Shard;
+pub use status::{Counters, QueueStatus, Status};

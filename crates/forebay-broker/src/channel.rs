@@ -1,0 +1,150 @@
+//! A channel: its mode, its publish being assembled, its deliveries and its limits.
+//!
+//! ```text
+//!              channel.open          soft error: channel.close sent
+//!   (none) ───────────────► open ─────────────────────────────────► closing
+//!      ▲                     │ channel.close received, -ok sent        │ channel.close-ok
+//!      └─────────────────────┴─────────────────────────────────────────┘
+//! ```
+//! A closing channel ignores everything but `channel.close` and `channel.close-ok` (0-9-1 section
+//! 4.10: "discard all frames except those").
+
+use std::sync::Arc;
+
+use crate::confirm::Confirms;
+use crate::consumer::ConsumerKey;
+use crate::message::Message;
+use crate::topology::QueueKey;
+use crate::tx::Transaction;
+use crate::unacked::{Delivery, Unacked};
+
+/// What publishes on a channel are answered with.
+#[derive(Debug)]
+pub(crate) enum Mode {
+    /// Nothing.
+    Plain,
+    /// Confirms.
+    Confirm(Confirms),
+    /// `tx.commit-ok`, all together.
+    Tx(Transaction),
+}
+
+/// A publish whose content is not complete.
+#[derive(Debug, Default)]
+pub(crate) struct Assembly {
+    /// What has to come next.
+    pub(crate) expects: Expects,
+    pub(crate) exchange: Vec<u8>,
+    pub(crate) routing_key: Vec<u8>,
+    pub(crate) mandatory: bool,
+    /// The message's bytes from the header frame on.
+    pub(crate) bytes: Vec<u8>,
+    /// Body bytes still to come.
+    pub(crate) missing_bytes: u64,
+    pub(crate) persistent: bool,
+}
+
+/// 0-9-1 section 4.2.6: a method that carries content, a header, then body frames.
+#[derive(Debug, Default, PartialEq, Eq, Clone, Copy)]
+pub(crate) enum Expects {
+    /// A method.
+    #[default]
+    Method,
+    /// The content header of a publish.
+    Header,
+    /// A body frame.
+    Body,
+}
+
+/// The last route of a channel: most channels publish to one place over and over.
+#[derive(Debug, Default)]
+pub(crate) struct RouteCache {
+    /// Topology version it was found at; 0 = empty.
+    pub(crate) version: u64,
+    pub(crate) exchange: Vec<u8>,
+    pub(crate) routing_key: Vec<u8>,
+    pub(crate) queues: Vec<QueueKey>,
+}
+
+/// A direct reply-to consumer (RabbitMQ's `amq.rabbitmq.reply-to`).
+#[derive(Debug)]
+pub(crate) struct ReplyConsumer {
+    pub(crate) tag: Box<[u8]>,
+    /// What stands after `amq.rabbitmq.reply-to.` in a rewritten `reply-to`.
+    pub(crate) token: Vec<u8>,
+}
+
+/// A publish held by a transaction, or ready to be routed.
+#[derive(Debug)]
+pub(crate) struct Publish {
+    pub(crate) message: Arc<Message>,
+    pub(crate) mandatory: bool,
+    pub(crate) persistent: bool,
+}
+
+/// One channel.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub(crate) closing: bool,
+    /// `channel.flow` from the client: false = send no deliveries.
+    pub(crate) active: bool,
+    pub(crate) mode: Mode,
+    pub(crate) assembly: Assembly,
+    pub(crate) unacked: Unacked,
+    /// The last delivery tag given.
+    pub(crate) delivery_tag: u64,
+    /// For consumers started from now on (`basic.qos`, global=false); 0 = no limit.
+    pub(crate) prefetch: u16,
+    /// For the channel as a whole (`basic.qos`, global=true); 0 = no limit.
+    pub(crate) prefetch_global: u16,
+    /// Unsettled deliveries that count against `prefetch_global`.
+    pub(crate) unacked_consumed: u32,
+    pub(crate) consumers: Vec<ConsumerKey>,
+    pub(crate) reply_consumer: Option<ReplyConsumer>,
+    /// For an empty queue name (0-9-1: "the last declared queue on the channel").
+    pub(crate) last_queue: Option<Vec<u8>>,
+    pub(crate) route_cache: RouteCache,
+    /// In the shard's list of channels with confirms to tell.
+    pub(crate) confirms_dirty: bool,
+}
+
+impl Channel {
+    pub(crate) fn new() -> Channel {
+        Channel {
+            closing: false,
+            active: true,
+            mode: Mode::Plain,
+            assembly: Assembly::default(),
+            unacked: Unacked::default(),
+            delivery_tag: 0,
+            prefetch: 0,
+            prefetch_global: 0,
+            unacked_consumed: 0,
+            consumers: Vec::new(),
+            reply_consumer: None,
+            last_queue: None,
+            route_cache: RouteCache::default(),
+            confirms_dirty: false,
+        }
+    }
+
+    /// Whether the channel as a whole may get one more delivery that must be acknowledged.
+    pub(crate) fn has_credit(&self) -> bool {
+        self.prefetch_global == 0 || self.unacked_consumed < u32::from(self.prefetch_global)
+    }
+
+    /// Every delivery it holds, in a transaction or not.
+    pub(crate) fn deliveries_mut(&mut self) -> impl Iterator<Item = &mut Delivery> {
+        let held = match &mut self.mode {
+            Mode::Tx(transaction) => Some(transaction.deliveries_mut()),
+            _ => None,
+        };
+        self.unacked.iter_mut().chain(held.into_iter().flatten())
+    }
+
+    /// The next delivery tag, taken.
+    pub(crate) fn take_delivery_tag(&mut self) -> u64 {
+        self.delivery_tag += 1;
+        self.delivery_tag
+    }
+}

@@ -1,0 +1,288 @@
+//! Long backlogs: their middle is written to run files and comes back block by block.
+//!
+//! From half of the memory budget on, the longest queues are spilled, oldest message of the tail
+//! first; what a consumer needs next stays in RAM. A message leaves RAM only when its run is synced
+//! and the log says so, so at no time is a durable message without a durable copy.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use forebay_store::{Home, QueueId, RunBuilder, RunId, Seq};
+
+use crate::message::Message;
+use crate::queue::{ColdRun, Entry, Queue, Spilling};
+use crate::shard::{Shard, release};
+use crate::topology::QueueKey;
+
+/// Bytes of messages in one run file.
+const RUN_MAX_BYTES: u64 = 8 * 1024 * 1024;
+
+/// Bytes being written to runs at one time, over all queues.
+const SPILLING_MAX_BYTES: u64 = 32 * 1024 * 1024;
+
+/// How often the queues are searched for something to spill.
+const SPILL_EVERY_US: u64 = 5_000;
+
+/// A block is asked for when fewer messages than this are in RAM ahead of a run.
+const LOAD_BELOW_MESSAGES: usize = 2_048;
+
+/// How hard memory presses: what a queue may keep at its head, and the smallest run worth a file.
+struct Pressure {
+    keep_messages: usize,
+    keep_bytes: u64,
+    run_min_bytes: u64,
+}
+
+impl Shard {
+    /// Spills while memory is above half of its budget.
+    pub(crate) fn spill(&mut self) {
+        let budget = self.config.memory_budget_bytes;
+        if self.memory_bytes < budget / 2
+            || self.now_us < self.spill_checked_us + SPILL_EVERY_US
+            || !self.on_disk
+        {
+            return;
+        }
+        self.spill_checked_us = self.now_us;
+        let pressure = match self.memory_bytes * 100 / budget.max(1) {
+            0..75 => Pressure {
+                keep_messages: 4096,
+                keep_bytes: 1024 * 1024,
+                run_min_bytes: 1024 * 1024,
+            },
+            75..90 => {
+                Pressure { keep_messages: 256, keep_bytes: 64 * 1024, run_min_bytes: 256 * 1024 }
+            }
+            _ => Pressure { keep_messages: 16, keep_bytes: 4 * 1024, run_min_bytes: 4 * 1024 },
+        };
+        while self.memory_bytes.saturating_sub(self.spilling_bytes) >= budget / 2
+            && self.spilling_bytes < SPILLING_MAX_BYTES
+        {
+            let longest = self
+                .queues
+                .iter()
+                .filter(|(_, queue)| spillable_bytes(queue) >= pressure.run_min_bytes)
+                .max_by_key(|(_, queue)| spillable_bytes(queue))
+                .map(|(index, _)| QueueKey(index as u32));
+            let Some(key) = longest else { break };
+            if !self.spill_run(key, &pressure) {
+                break;
+            }
+        }
+    }
+
+    /// Writes one run from the oldest messages of a queue's tail; false if there is nothing to write.
+    fn spill_run(&mut self, key: QueueKey, pressure: &Pressure) -> bool {
+        let queue = &mut self.queues[key.0 as usize];
+        if queue.cold.is_empty() && queue.spilling.is_empty() {
+            split_head(queue, pressure);
+        }
+        let mut builder = RunBuilder::new();
+        let mut entries = VecDeque::new();
+        let mut bytes = 0;
+        while bytes < RUN_MAX_BYTES
+            && let Some(entry) = queue.tail.pop_front()
+        {
+            bytes += entry.message.memory_bytes();
+            builder.push(entry.seq, entry.home, entry.message.as_stored());
+            entries.push_back(entry);
+        }
+        if entries.is_empty() {
+            queue.refill_from_ram();
+            return false;
+        }
+        let (queue_id, durable) = (queue.id, queue.stored);
+        let run = self.store.write_run(queue_id, builder, durable);
+        let queue = &mut self.queues[key.0 as usize];
+        queue.spilling.push_back(Spilling { run, entries, purged: false });
+        self.spilling_bytes += bytes;
+        self.runs.insert(run, (key, queue_id));
+        self.counters.runs_written += 1;
+        true
+    }
+
+    /// A run is synced and the log says so: its messages may leave RAM.
+    pub(crate) fn run_durable(&mut self, run: RunId, queue_id: QueueId) {
+        let Some((key, id)) = self.runs.get(&run).copied() else {
+            // Its queue is gone; so is what was in it.
+            self.store.settle_run(run);
+            return;
+        };
+        debug_assert_eq!(id, queue_id);
+        let Some(queue) = self.queues.get_mut(key.0 as usize).filter(|queue| queue.id == id) else {
+            return;
+        };
+        let Some(at) = queue.spilling.iter().position(|spilling| spilling.run == run) else {
+            return;
+        };
+        let Some(Spilling { entries, purged, .. }) = queue.spilling.remove(at) else { return };
+        let bytes: u64 = entries.iter().map(|entry| entry.message.memory_bytes()).sum();
+        self.spilling_bytes -= bytes;
+        if purged {
+            self.runs.remove(&run);
+            self.store.settle_run(run);
+            for entry in entries {
+                release(&mut self.memory_bytes, entry.message);
+            }
+            self.after_change_of_runs(key);
+            return;
+        }
+        let is_next = at == 0 && queue.cold.is_empty() && queue.head.is_empty();
+        if is_next {
+            // Wanted at once: no need to read back what is still here.
+            let home = Home::run(run);
+            queue.head.extend(entries.into_iter().map(|entry| Entry { home, ..entry }));
+            self.runs.remove(&run);
+        } else {
+            queue.ready_bytes -= bytes;
+            queue.cold.push_back(ColdRun {
+                run,
+                messages: entries.len() as u64,
+                next_seq: entries.front().map_or(0, |entry| entry.seq),
+            });
+            for entry in entries {
+                release(&mut self.memory_bytes, entry.message);
+            }
+        }
+        self.after_change_of_runs(key);
+    }
+
+    fn after_change_of_runs(&mut self, key: QueueKey) {
+        if let Some(queue) = self.queues.get_mut(key.0 as usize) {
+            queue.refill_from_ram();
+        }
+        self.answer_pending_gets(key);
+        self.load_cold(key);
+        self.mark_queue(key);
+    }
+
+    /// Asks for the next block if the head runs low.
+    pub(crate) fn load_cold(&mut self, key: QueueKey) {
+        let Some(queue) = self.queues.get_mut(key.0 as usize) else { return };
+        if queue.loading || queue.head.len() >= LOAD_BELOW_MESSAGES {
+            return;
+        }
+        let Some(next) = queue.cold.front() else { return };
+        // Full memory means that others must be served first; an empty head means that these must.
+        let room = self.memory_bytes < self.config.memory_budget_bytes;
+        if room || (queue.head.is_empty() && queue.unacked == 0) {
+            queue.loading = true;
+            let (run, from) = (next.run, next.next_seq);
+            self.store.read_run(run, from);
+        }
+    }
+
+    /// A block of a run has been read.
+    pub(crate) fn run_block(
+        &mut self,
+        run: RunId,
+        queue_id: QueueId,
+        messages: Vec<(Seq, bool, Vec<u8>)>,
+        at_end: bool,
+    ) {
+        let Some((key, id)) = self.runs.get(&run).copied() else { return };
+        debug_assert_eq!(id, queue_id);
+        let Some(queue) = self.queues.get_mut(key.0 as usize).filter(|queue| queue.id == id) else {
+            return;
+        };
+        queue.loading = false;
+        let Some(cold) = queue.cold.front_mut().filter(|cold| cold.run == run) else { return };
+        cold.messages = cold.messages.saturating_sub(messages.len() as u64);
+        if let Some((last, _, _)) = messages.last() {
+            cold.next_seq = last + 1;
+        }
+        if at_end {
+            queue.cold.pop_front();
+            self.runs.remove(&run);
+        }
+        let home = Home::run(run);
+        let was_delivered = queue.redelivered_upto;
+        for (seq, _, bytes) in messages {
+            match Message::from_stored(bytes) {
+                Some(message) => {
+                    let size = message.memory_bytes();
+                    self.memory_bytes += size;
+                    queue.ready_bytes += size;
+                    let redelivered = seq <= was_delivered;
+                    queue.head.push_back(Entry {
+                        seq,
+                        message: Arc::new(message),
+                        home,
+                        redelivered,
+                    });
+                }
+                // Its checksum was right, so a broker wrote it that stores messages differently.
+                None => {
+                    self.counters.undecodable += 1;
+                    self.store.settle(queue_id, seq, home);
+                }
+            }
+        }
+        self.after_change_of_runs(key);
+    }
+
+    /// The log wants to free its oldest segment: live messages in it are copied forward, as many as
+    /// the open batch takes; the rest in later turns.
+    pub(crate) fn evacuate(&mut self, segment: Home) {
+        self.evacuating = Some(segment);
+        self.evacuate_some();
+    }
+
+    pub(crate) fn evacuate_some(&mut self) {
+        let Some(segment) = self.evacuating else { return };
+        let store = &mut self.store;
+        for (_, queue) in &mut self.queues {
+            let id = queue.id;
+            for entry in queue.head.iter_mut().chain(queue.tail.iter_mut()) {
+                if entry.home == segment {
+                    if store.is_full() {
+                        return;
+                    }
+                    entry.home = store.relocate(id, entry.seq, entry.message.as_stored());
+                }
+            }
+        }
+        for channel in self.connections.iter_mut().flatten().flat_map(|c| c.channels.iter_mut()) {
+            for delivery in channel.iter_mut().flat_map(|channel| channel.deliveries_mut()) {
+                let entry = &mut delivery.entry;
+                if entry.home == segment {
+                    if store.is_full() {
+                        return;
+                    }
+                    entry.home =
+                        store.relocate(delivery.queue_id, entry.seq, entry.message.as_stored());
+                }
+            }
+        }
+        self.evacuating = None;
+    }
+}
+
+/// Bytes of a queue that could go to disk, roughly: what is in RAM and not next to be delivered.
+fn spillable_bytes(queue: &Queue) -> u64 {
+    let candidates = if queue.cold.is_empty() && queue.spilling.is_empty() {
+        queue.head.len()
+    } else {
+        queue.tail.len()
+    };
+    let in_ram: usize = queue.head.len()
+        + queue.tail.len()
+        + queue.spilling.iter().map(|s| s.entries.len()).sum::<usize>();
+    queue.ready_bytes * candidates as u64 / in_ram.max(1) as u64
+}
+
+/// The head keeps what is needed next; the rest becomes the tail.
+fn split_head(queue: &mut Queue, pressure: &Pressure) {
+    let mut keep = 0;
+    let mut bytes = 0;
+    for entry in &queue.head {
+        // What was delivered before stays: only messages that were never delivered are spilled.
+        let fresh = entry.seq > queue.delivered_upto;
+        if fresh && (keep >= pressure.keep_messages || bytes >= pressure.keep_bytes) {
+            break;
+        }
+        keep += 1;
+        bytes += entry.message.memory_bytes();
+    }
+    queue.tail = queue.head.split_off(keep);
+}

@@ -1,0 +1,49 @@
+//! What a shard is told once, when it is made.
+
+use crate::access::User;
+
+/// Settings of a shard. Units are in the names; defaults are RabbitMQ's where clients see them.
+#[derive(Clone, Debug)]
+pub struct ShardConfig {
+    /// Who may log in.
+    pub users: Vec<User>,
+    /// Virtual hosts that exist.
+    pub vhosts: Vec<String>,
+    /// Channels a connection may have; offered in `connection.tune`. 1 to 65535.
+    pub channel_max: u16,
+    /// Largest frame, in bytes with its 8 bytes of head and end; offered in `connection.tune`.
+    pub frame_max_bytes: u32,
+    /// Heartbeat interval offered, in seconds; 0 offers none.
+    pub heartbeat_s: u16,
+    /// A connection that is not open by then is closed.
+    pub handshake_timeout_ms: u64,
+    /// Largest message body, in bytes.
+    pub message_max_bytes: u64,
+    /// What messages in RAM may take together, in bytes; beyond half of it, backlogs go to disk; at
+    /// all of it, publishers wait.
+    pub memory_budget_bytes: u64,
+    /// Connections at one time; one more is closed at once.
+    pub connections_max: usize,
+    /// Seed of the names and tokens that the server makes up.
+    pub seed: u64,
+    /// Name announced in the server properties.
+    pub node_name: String,
+}
+
+impl Default for ShardConfig {
+    fn default() -> Self {
+        ShardConfig {
+            users: vec![User::guest()],
+            vhosts: vec!["/".to_owned()],
+            channel_max: 2047,
+            frame_max_bytes: 131_072,
+            heartbeat_s: 60,
+            handshake_timeout_ms: 10_000,
+            message_max_bytes: 16 * 1024 * 1024,
+            memory_budget_bytes: 256 * 1024 * 1024,
+            connections_max: 65_536,
+            seed: 0,
+            node_name: "forebay@localhost".to_owned(),
+        }
+    }
+}

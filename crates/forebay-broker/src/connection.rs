@@ -1,0 +1,276 @@
+//! A connection: where it stands, its channels, its partial frame and its outgoing bytes.
+//!
+//! ```text
+//!                protocol header      start-ok        tune-ok, open
+//!   Header ────────────────► Start ──────────► Tune ──────────────► Open ──► Closing ──► gone
+//!      │ wrong header          │ bad login       │ bad tune            │ error, or   ▲ close-ok
+//!      ▼                       ▼                 ▼                     │ close       │
+//!    gone                   Refused ── 3 s ──► gone                    └─────────────┘
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use forebay_store::BatchNo;
+use forebay_wire::FRAME_MIN_SIZE_BYTES;
+
+use crate::access::Permissions;
+use crate::channel::Channel;
+use crate::input::{CloseHow, Peer};
+use crate::topology::QueueKey;
+
+/// Above this many outgoing bytes a connection gets no more deliveries (when few connections consume;
+/// see `Shard::out_soft_bytes`).
+pub(crate) const OUT_SOFT_MAX_BYTES: usize = 256 * 1024;
+
+/// Above this many outgoing bytes a connection is not read any more: its replies would pile up.
+pub(crate) const OUT_HARD_BYTES: usize = 1024 * 1024;
+
+/// A buffer that was emptied keeps at most this much capacity.
+const OUT_KEEP_BYTES: usize = 64 * 1024;
+
+/// The largest frame before tune (RabbitMQ's limit before authentication is a start-ok of 4096).
+pub(crate) const FRAME_MAX_BEFORE_TUNE_BYTES: u32 = FRAME_MIN_SIZE_BYTES;
+
+/// Where a connection stands.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(crate) enum Stage {
+    /// The protocol header is awaited.
+    Header,
+    /// `connection.start` was sent.
+    Start,
+    /// `connection.tune` was sent.
+    Tune,
+    /// `connection.tune-ok` came, `connection.open` is awaited.
+    Tuned,
+    /// In use.
+    Open,
+    /// `connection.close` was sent; only its answer counts.
+    Closing,
+    /// A login was refused and the client cannot be told: the socket closes a little later.
+    Refused,
+    /// Nothing is read any more; what is outgoing may still be written.
+    Done,
+}
+
+/// Outgoing bytes, with places before which they must wait for a batch to be synced.
+///
+/// A reply that promises durability (`queue.declare-ok`, `tx.commit-ok`) must not leave before its
+/// batch is on disk, and nothing may overtake it; so it raises a barrier and all that follows waits.
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    bytes: Vec<u8>,
+    /// `0 ≤ sent ≤ bytes.len()`.
+    sent: usize,
+    /// (batch, position in `bytes`), both rising.
+    barriers: VecDeque<(BatchNo, usize)>,
+}
+
+impl Outgoing {
+    /// Where to encode into.
+    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// What follows waits for `batch`.
+    pub(crate) fn raise_barrier(&mut self, batch: BatchNo) {
+        if self.barriers.back().is_none_or(|(last, _)| *last < batch) {
+            self.barriers.push_back((batch, self.bytes.len()));
+        }
+    }
+
+    /// `batch` and all before it are synced. Returns whether something may go now.
+    pub(crate) fn durable(&mut self, batch: BatchNo) -> bool {
+        let before = self.barriers.len();
+        while self.barriers.front().is_some_and(|(waits, _)| *waits <= batch) {
+            self.barriers.pop_front();
+        }
+        self.barriers.len() < before
+    }
+
+    /// Bytes that may be written now.
+    pub(crate) fn ready(&self) -> &[u8] {
+        let end = self.barriers.front().map_or(self.bytes.len(), |(_, at)| *at);
+        &self.bytes[self.sent..end]
+    }
+
+    /// Bytes not written, whether they may be or not.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+
+    /// The first `count` bytes of [`Outgoing::ready`] were written.
+    pub(crate) fn written(&mut self, count: usize) {
+        debug_assert!(count <= self.ready().len());
+        self.sent += count;
+        if self.sent == self.bytes.len() {
+            for (_, at) in &mut self.barriers {
+                *at -= self.sent;
+            }
+            self.bytes.clear();
+            self.sent = 0;
+            if self.bytes.capacity() > OUT_KEEP_BYTES {
+                self.bytes.shrink_to(OUT_KEEP_BYTES);
+            }
+        } else if self.sent >= OUT_SOFT_MAX_BYTES && self.sent * 2 >= self.bytes.len() {
+            // Moves at most as many bytes as were written since the last move.
+            self.bytes.drain(..self.sent);
+            for (_, at) in &mut self.barriers {
+                *at -= self.sent;
+            }
+            self.sent = 0;
+        }
+    }
+
+    /// An idle connection keeps no buffer.
+    pub(crate) fn release(&mut self) {
+        if self.len() == 0 {
+            self.bytes = Vec::new();
+            self.sent = 0;
+        }
+    }
+
+    /// Capacity held, in bytes.
+    pub(crate) fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+}
+
+/// Who has logged in.
+#[derive(Debug, Clone)]
+pub(crate) struct Login {
+    pub(crate) user: Arc<str>,
+    /// Impersonators may set `user-id` freely.
+    pub(crate) impersonator: bool,
+}
+
+/// What a client can do, from its `capabilities`.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Capabilities {
+    pub(crate) authentication_failure_close: bool,
+    pub(crate) consumer_cancel_notify: bool,
+    pub(crate) connection_blocked: bool,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    /// Never reused; tells a stale index from a live one.
+    pub(crate) serial: u64,
+    pub(crate) peer: Peer,
+    pub(crate) stage: Stage,
+    pub(crate) frame_max_bytes: u32,
+    pub(crate) channel_max: u16,
+    /// Negotiated; 0 = none.
+    pub(crate) heartbeat_s: u16,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) login: Option<Login>,
+    pub(crate) vhost: u32,
+    pub(crate) permissions: Option<Arc<Permissions>>,
+    /// The beginning of a frame; at most one frame.
+    pub(crate) partial: Vec<u8>,
+    pub(crate) out: Outgoing,
+    /// By channel number; grows with the highest one opened.
+    pub(crate) channels: Vec<Option<Box<Channel>>>,
+    pub(crate) channels_open: u16,
+    pub(crate) received_us: u64,
+    pub(crate) sent_us: u64,
+    /// Its place in the timer heap is at this time; an older entry is stale.
+    pub(crate) timer_us: u64,
+    pub(crate) connected_us: u64,
+    /// When the current stage began; bounds Closing and Refused.
+    pub(crate) stage_us: u64,
+    /// Has published: flow control concerns it.
+    pub(crate) publisher: bool,
+    /// `connection.blocked` was sent and `unblocked` not yet.
+    pub(crate) blocked_told: bool,
+    /// Too many of its publishes are unconfirmed.
+    pub(crate) confirms_full: bool,
+    /// When a paused connection was last read a little, so that its acks arrive.
+    pub(crate) trickle_us: u64,
+    /// Channels that consume (their queues are looked at when the socket drains).
+    pub(crate) consumers: u32,
+    /// Queues that go with it, with their durable identity.
+    pub(crate) exclusive_queues: Vec<(QueueKey, u64)>,
+    /// It was over its outgoing limit; its queues wait for the socket.
+    pub(crate) starved: bool,
+    /// In the shard's list of connections to send to.
+    pub(crate) dirty: bool,
+    /// Its end was reported to the shell.
+    pub(crate) close_how: Option<CloseHow>,
+}
+
+impl Connection {
+    pub(crate) fn new(serial: u64, peer: Peer, now_us: u64) -> Connection {
+        Connection {
+            serial,
+            peer,
+            stage: Stage::Header,
+            frame_max_bytes: FRAME_MAX_BEFORE_TUNE_BYTES,
+            channel_max: 0,
+            heartbeat_s: 0,
+            capabilities: Capabilities::default(),
+            login: None,
+            vhost: 0,
+            permissions: None,
+            partial: Vec::new(),
+            out: Outgoing::default(),
+            channels: Vec::new(),
+            channels_open: 0,
+            received_us: now_us,
+            sent_us: now_us,
+            timer_us: u64::MAX,
+            connected_us: now_us,
+            stage_us: now_us,
+            publisher: false,
+            blocked_told: false,
+            confirms_full: false,
+            trickle_us: 0,
+            consumers: 0,
+            exclusive_queues: Vec::new(),
+            starved: false,
+            dirty: false,
+            close_how: None,
+        }
+    }
+
+    /// The open or closing channel with this number.
+    pub(crate) fn channel(&mut self, number: u16) -> Option<&mut Channel> {
+        self.channels.get_mut(usize::from(number))?.as_deref_mut()
+    }
+
+    /// Enters a stage.
+    pub(crate) fn enter(&mut self, stage: Stage, now_us: u64) {
+        self.stage = stage;
+        self.stage_us = now_us;
+    }
+
+    /// Whether any of its channels holds unacknowledged deliveries.
+    pub(crate) fn has_unacked(&self) -> bool {
+        self.channels.iter().flatten().any(|channel| channel.unacked.len() > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_overtakes_a_reply_that_waits_for_the_disk() {
+        let mut out = Outgoing::default();
+        out.buffer().extend_from_slice(b"before");
+        out.raise_barrier(4);
+        out.buffer().extend_from_slice(b"declare-ok");
+        out.raise_barrier(5);
+        out.buffer().extend_from_slice(b"commit-ok");
+        assert_eq!(out.ready(), b"before");
+        out.written(6);
+        assert_eq!(out.ready(), b"");
+        assert!(out.durable(4));
+        assert_eq!(out.ready(), b"declare-ok");
+        assert!(out.durable(9));
+        assert_eq!(out.ready(), b"declare-okcommit-ok");
+        out.written(19);
+        assert_eq!(out.len(), 0);
+    }
+}

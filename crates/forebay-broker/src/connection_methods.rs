@@ -1,0 +1,323 @@
+//! The life of connections and channels: opening, errors, closing, heartbeats.
+
+use std::cmp::Reverse;
+
+use forebay_wire::{Method, ReplyCode, Scope, ShortStr, channel, connection, write_heartbeat};
+
+use crate::channel::{Channel, Mode};
+use crate::connection::{Connection, Stage};
+use crate::error::AmqpError;
+use crate::handshake::REFUSED_MS;
+use crate::input::{CloseHow, ConnectionId, Peer};
+use crate::shard::Shard;
+
+/// How long `connection.close-ok` is waited for.
+const CLOSING_MS: u64 = 5_000;
+
+/// How often a connection without heartbeats is looked at (to give back its idle buffers).
+const IDLE_CHECK_MS: u64 = 30_000;
+
+impl Shard {
+    pub(crate) fn connected(&mut self, id: ConnectionId, peer: Peer) {
+        let index = id.0 as usize;
+        if self.connections.len() <= index {
+            self.connections.resize_with(index + 1, || None);
+        }
+        debug_assert!(self.connections[index].is_none(), "index used twice");
+        let serial = self.take_serial();
+        self.connections[index] = Some(Box::new(Connection::new(serial, peer, self.now_us)));
+        self.connections_open += 1;
+        self.counters.connections_opened += 1;
+        if self.connections_open > self.config.connections_max || self.is_stopping() {
+            self.close_socket(id, CloseHow::Now);
+            return;
+        }
+        self.set_timer(id, self.now_us + self.config.handshake_timeout_ms * 1000);
+    }
+
+    pub(crate) fn disconnected(&mut self, id: ConnectionId) {
+        if self.connection(id).is_none() {
+            return;
+        }
+        self.tear_down(id);
+        self.connections[id.0 as usize] = None;
+        self.connections_open -= 1;
+    }
+
+    /// Takes back everything the connection had: deliveries, consumers, exclusive queues.
+    fn tear_down(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connection(id) else { return };
+        let numbers: Vec<u16> = connection
+            .channels
+            .iter()
+            .enumerate()
+            .filter(|(_, channel)| channel.is_some())
+            .map(|(number, _)| number as u16)
+            .collect();
+        for number in numbers {
+            self.forget_channel(id, number);
+        }
+        self.delete_exclusive_queues(id);
+    }
+
+    /// Nothing more is read from this connection; the shell is to close its socket.
+    pub(crate) fn close_socket(&mut self, id: ConnectionId, how: CloseHow) {
+        let now_us = self.now_us;
+        let Some(connection) = self.connection(id) else { return };
+        connection.enter(Stage::Done, now_us);
+        if connection.close_how.is_none() {
+            connection.close_how = Some(how);
+            self.closed.push_back((id, how));
+        }
+        self.tear_down(id);
+    }
+
+    /// Tells the client why, by `connection.close`, and waits for its answer.
+    pub(crate) fn connection_error(
+        &mut self,
+        id: ConnectionId,
+        error: AmqpError,
+        class_id: u16,
+        method_id: u16,
+    ) {
+        let now_us = self.now_us;
+        let Some(connection) = self.connection(id) else { return };
+        if matches!(connection.stage, Stage::Closing | Stage::Done | Stage::Refused) {
+            return;
+        }
+        connection.enter(Stage::Closing, now_us);
+        if error.code != ReplyCode::ConnectionForced {
+            self.counters.connection_errors += 1;
+        }
+        self.tear_down(id);
+        let text = error.reply_text();
+        self.send(
+            id,
+            0,
+            &connection::Close {
+                reply_code: error.code.code(),
+                reply_text: ShortStr::truncated(&text),
+                class_id,
+                method_id,
+            },
+        );
+        self.set_timer(id, now_us + CLOSING_MS * 1000);
+    }
+
+    /// An error of a channel's method: closes the channel, or the connection where 0-9-1 says so.
+    pub(crate) fn channel_error(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        error: AmqpError,
+        class_id: u16,
+        method_id: u16,
+    ) {
+        if error.code.scope() == Scope::Connection {
+            return self.connection_error(id, error, class_id, method_id);
+        }
+        self.counters.channel_errors += 1;
+        self.forget_channel(id, number);
+        if let Some(connection) = self.connection(id) {
+            let mut closing = Channel::new();
+            closing.closing = true;
+            connection.channels[usize::from(number)] = Some(Box::new(closing));
+            connection.channels_open += 1;
+        }
+        let text = error.reply_text();
+        self.send(
+            id,
+            number,
+            &channel::Close {
+                reply_code: error.code.code(),
+                reply_text: ShortStr::truncated(&text),
+                class_id,
+                method_id,
+            },
+        );
+    }
+
+    pub(crate) fn open_channel(&mut self, id: ConnectionId, number: u16) -> Result<(), AmqpError> {
+        let Some(connection) = self.connection(id) else { return Ok(()) };
+        // RabbitMQ counts the channels that are open; their numbers may be any.
+        if connection.channels_open >= connection.channel_max {
+            return Err(AmqpError::too_many_channels(
+                connection.channels_open,
+                connection.channel_max,
+            ));
+        }
+        let index = usize::from(number);
+        if connection.channels.len() <= index {
+            connection.channels.resize_with(index + 1, || None);
+        }
+        if connection.channels[index].is_some() {
+            return Err(AmqpError::second_channel_open());
+        }
+        connection.channels[index] = Some(Box::new(Channel::new()));
+        connection.channels_open += 1;
+        self.send(id, number, &channel::OpenOk::default());
+        Ok(())
+    }
+
+    /// Ends a channel: its consumers are cancelled and its deliveries go back to their places.
+    pub(crate) fn forget_channel(&mut self, id: ConnectionId, number: u16) {
+        let Some(connection) = self.connection(id) else { return };
+        let Some(slot) = connection.channels.get_mut(usize::from(number)) else { return };
+        let Some(mut channel) = slot.take() else { return };
+        connection.channels_open -= 1;
+        for key in std::mem::take(&mut channel.consumers) {
+            self.remove_consumer(key);
+        }
+        if let Some(reply) = channel.reply_consumer.take() {
+            self.reply_tokens.remove(&reply.token);
+        }
+        if let Mode::Tx(transaction) = &mut channel.mode {
+            self.roll_back(transaction, &mut channel.unacked);
+        }
+        while let Some((_, delivery)) = channel.unacked.take_oldest(u64::MAX) {
+            self.requeue(delivery);
+        }
+        // The buffer of a half-received message was counted when it was begun.
+        self.memory_bytes -= channel.assembly.bytes.capacity() as u64;
+    }
+
+    /// A method on channel 0 of an open connection.
+    pub(crate) fn connection_method(
+        &mut self,
+        id: ConnectionId,
+        method: &Method<'_>,
+    ) -> Result<(), AmqpError> {
+        match method {
+            Method::ConnectionClose(_) => {
+                self.send(id, 0, &connection::CloseOk::default());
+                self.close_socket(id, CloseHow::Flushed);
+                Ok(())
+            }
+            Method::ConnectionUpdateSecret(_) => {
+                // Secrets do not expire here; the client is told that its new one was taken.
+                self.send(id, 0, &connection::UpdateSecretOk::default());
+                Ok(())
+            }
+            Method::ConnectionCloseOk(_) => Ok(()),
+            _ => Err(AmqpError::out_of_order(method.name(), "running")),
+        }
+    }
+
+    /// After our `connection.close` only its answer counts, or a close that crossed it.
+    pub(crate) fn closing_method(&mut self, id: ConnectionId, method: &Method<'_>) {
+        match method {
+            Method::ConnectionCloseOk(_) => self.close_socket(id, CloseHow::Flushed),
+            Method::ConnectionClose(_) => {
+                self.send(id, 0, &connection::CloseOk::default());
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn channel_close(&mut self, id: ConnectionId, number: u16) {
+        self.tell_confirms_of(id, number);
+        self.forget_channel(id, number);
+        self.send(id, number, &channel::CloseOk::default());
+    }
+
+    /// `channel.flow` (0-9-1 section 1.5.2.3): the client asks for no more deliveries, or for them.
+    pub(crate) fn channel_flow(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        active: bool,
+    ) -> Result<(), AmqpError> {
+        if !active {
+            return Err(AmqpError::not_implemented("active=false".to_owned()));
+        }
+        self.send(id, number, &channel::FlowOk { active });
+        Ok(())
+    }
+
+    /// Plans the next look at a connection; the earliest plan holds.
+    pub(crate) fn set_timer(&mut self, id: ConnectionId, at_us: u64) {
+        if let Some(connection) = self.connection(id) {
+            connection.timer_us = at_us;
+            self.timers.push(Reverse((at_us, id.0)));
+        }
+    }
+
+    /// The next look after the handshake.
+    pub(crate) fn plan_heartbeat(&mut self, id: ConnectionId) {
+        let now_us = self.now_us;
+        if let Some(connection) = self.connection(id) {
+            let every_ms = match connection.heartbeat_s {
+                0 => IDLE_CHECK_MS,
+                heartbeat_s => u64::from(heartbeat_s) * 500,
+            };
+            self.set_timer(id, now_us + every_ms * 1000);
+        }
+    }
+
+    pub(crate) fn tick(&mut self) {
+        while let Some(Reverse((at_us, index))) = self.timers.peek().copied() {
+            if at_us > self.now_us {
+                break;
+            }
+            self.timers.pop();
+            let id = ConnectionId(index);
+            // An entry of a connection that is gone, or that was planned anew, says nothing.
+            if self.connection(id).is_some_and(|connection| connection.timer_us == at_us) {
+                self.connection_timer(id);
+            }
+        }
+    }
+
+    fn connection_timer(&mut self, id: ConnectionId) {
+        let now_us = self.now_us;
+        let paused = self.is_paused(id);
+        let Some(connection) = self.connection(id) else { return };
+        match connection.stage {
+            Stage::Header | Stage::Start | Stage::Tune => {
+                self.counters.handshake_timeouts += 1;
+                self.close_socket(id, CloseHow::Now);
+            }
+            Stage::Closing => self.close_socket(id, CloseHow::Flushed),
+            Stage::Refused => {
+                debug_assert!(now_us >= connection.stage_us + REFUSED_MS * 1000);
+                self.close_socket(id, CloseHow::Flushed);
+            }
+            Stage::Done => {}
+            Stage::Tuned | Stage::Open => {
+                let handshake_end_us =
+                    connection.connected_us + self.config.handshake_timeout_ms * 1000;
+                let connection = self.connections[id.0 as usize].as_mut().expect("looked up above");
+                if connection.stage == Stage::Tuned && now_us >= handshake_end_us {
+                    self.counters.handshake_timeouts += 1;
+                    return self.close_socket(id, CloseHow::Now);
+                }
+                let interval_us = u64::from(connection.heartbeat_s) * 1_000_000;
+                if interval_us > 0 {
+                    // 0-9-1 section 4.2.7: a peer silent for two intervals is gone. While we do not
+                    // read, its silence is our doing.
+                    if !paused
+                        && now_us - connection.received_us > 2 * interval_us + interval_us / 2
+                    {
+                        self.counters.heartbeat_timeouts += 1;
+                        return self.close_socket(id, CloseHow::Now);
+                    }
+                    if connection.out.len() == 0 && now_us - connection.sent_us >= interval_us / 2 {
+                        write_heartbeat(connection.out.buffer());
+                        self.mark_connection(id);
+                    }
+                }
+                if let Some(connection) = self.connection(id)
+                    && now_us - connection.received_us > 1_000_000
+                {
+                    connection.out.release();
+                    connection.partial.shrink_to(0);
+                }
+                self.plan_heartbeat(id);
+            }
+        }
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping != crate::shard::Stopping::No
+    }
+}

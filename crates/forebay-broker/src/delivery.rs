@@ -1,0 +1,210 @@
+//! Deliveries: messages from queues to consumers with credit, round robin.
+//!
+//! Deliveries do not wait for the disk (confirms do). A queue is visited when something changed for it:
+//! a message came, credit came back, a socket drained. A visit is bounded, and so is what one turn
+//! delivers, so that nobody waits long for anybody.
+
+use forebay_wire::{
+    RawProperties, ShortStr, basic, write_body_frame, write_header_frame, write_method,
+};
+
+use crate::connection::{OUT_SOFT_MAX_BYTES, Stage};
+use crate::message::Message;
+use crate::queue::Entry;
+use crate::shard::{Shard, release};
+use crate::topology::QueueKey;
+use crate::unacked::Delivery;
+
+/// Messages delivered from one queue before the next one has its turn.
+const VISIT_MESSAGES: usize = 64;
+
+/// Bytes delivered in one turn; the rest goes on in the next.
+const TURN_BYTES: usize = 4 * 1024 * 1024;
+
+/// Outgoing bytes of all consuming connections together at which deliveries stop.
+const OUT_TOTAL_BYTES: usize = 32 * 1024 * 1024;
+
+/// Every consuming connection may have this much outgoing, however many there are.
+const OUT_SOFT_MIN_BYTES: usize = 16 * 1024;
+
+/// Class of `basic`.
+const BASIC: u16 = 60;
+
+impl Shard {
+    /// Outgoing bytes above which a connection gets no more deliveries, for now.
+    pub(crate) fn out_soft_bytes(&self) -> usize {
+        (OUT_TOTAL_BYTES / self.consuming_connections.max(1))
+            .clamp(OUT_SOFT_MIN_BYTES, OUT_SOFT_MAX_BYTES)
+    }
+
+    /// Visits the queues that have something to deliver until they are done or the turn is.
+    pub(crate) fn deliver_dirty_queues(&mut self) {
+        let soft = self.out_soft_bytes();
+        let mut budget = TURN_BYTES as isize;
+        while budget > 0 {
+            let Some(key) = self.dirty_queues.pop_front() else { break };
+            let Some(queue) = self.queues.get_mut(key.0 as usize) else { continue };
+            if !queue.dirty {
+                continue;
+            }
+            queue.dirty = false;
+            let (bytes, more) = self.visit(key, soft);
+            budget -= bytes as isize;
+            if more {
+                self.mark_queue(key);
+            }
+        }
+    }
+
+    /// Delivers up to [`VISIT_MESSAGES`]; returns the bytes and whether it could go on.
+    fn visit(&mut self, key: QueueKey, soft: usize) -> (usize, bool) {
+        let mut bytes = 0;
+        for _ in 0..VISIT_MESSAGES {
+            match self.deliver_one(key, soft) {
+                Some(size) => bytes += size,
+                None => {
+                    self.load_cold(key);
+                    return (bytes, false);
+                }
+            }
+        }
+        self.load_cold(key);
+        (bytes, true)
+    }
+
+    /// Delivers the head of a queue to the next consumer with credit; `None` if there is no message in
+    /// RAM or nobody for it.
+    fn deliver_one(&mut self, key: QueueKey, soft: usize) -> Option<usize> {
+        let queue = self.queues.get_mut(key.0 as usize)?;
+        if queue.head.is_empty() {
+            return None;
+        }
+        let count = queue.consumers.len();
+        let mut at = queue.cursor;
+        for _ in 0..count {
+            if at >= count {
+                at = 0;
+            }
+            let consumer_key = queue.consumers[at];
+            at += 1;
+            let consumer = &mut self.consumers[consumer_key.0 as usize];
+            if !consumer.has_credit() {
+                continue;
+            }
+            let Some(Some(connection)) = self.connections.get_mut(consumer.connection.0 as usize)
+            else {
+                continue;
+            };
+            if connection.stage != Stage::Open {
+                continue;
+            }
+            if connection.out.len() >= soft {
+                connection.starved = true;
+                continue;
+            }
+            let frame_max_bytes = connection.frame_max_bytes;
+            let Some(Some(channel)) = connection.channels.get_mut(usize::from(consumer.channel))
+            else {
+                continue;
+            };
+            if !channel.active || !(consumer.no_ack || channel.has_credit()) {
+                continue;
+            }
+            queue.cursor = at;
+            let entry = queue.pop()?;
+            let delivery_tag = channel.take_delivery_tag();
+            let out = connection.out.buffer();
+            let before = out.len();
+            write_method(
+                out,
+                consumer.channel,
+                &basic::Deliver {
+                    consumer_tag: ShortStr::new(&consumer.tag).unwrap_or_default(),
+                    delivery_tag,
+                    redelivered: entry.redelivered,
+                    exchange: entry.message.exchange(),
+                    routing_key: entry.message.routing_key(),
+                },
+            );
+            write_content(out, consumer.channel, frame_max_bytes, &entry.message);
+            let size = out.len() - before;
+            self.counters.delivered += 1;
+            if consumer.no_ack {
+                self.store.settle(queue.id, entry.seq, entry.home);
+                release(&mut self.memory_bytes, entry.message);
+            } else {
+                consumer.unacked += 1;
+                channel.unacked_consumed += 1;
+                queue.unacked += 1;
+                let consumer = Some((consumer_key, consumer.serial));
+                let delivery = Delivery { queue: key, queue_id: queue.id, entry, consumer };
+                channel.unacked.push(delivery_tag, delivery);
+            }
+            let id = self.consumers[consumer_key.0 as usize].connection;
+            self.mark_connection(id);
+            return Some(size);
+        }
+        None
+    }
+
+    /// A message is done with: acknowledged, rejected, or not to be acknowledged.
+    pub(crate) fn discard(&mut self, queue_id: u64, entry: Entry) {
+        self.store.settle(queue_id, entry.seq, entry.home);
+        self.release(entry.message);
+    }
+
+    /// A delivery has left its channel: its consumer and queue may go on.
+    /// The caller decides what becomes of the entry.
+    pub(crate) fn delivery_left(&mut self, delivery: &Delivery) {
+        if let Some((key, serial)) = delivery.consumer
+            && let Some(consumer) = self.consumers.get_mut(key.0 as usize)
+            && consumer.serial == serial
+        {
+            consumer.unacked -= 1;
+        }
+        if let Some(queue) = self.queues.get_mut(delivery.queue.0 as usize)
+            && queue.id == delivery.queue_id
+        {
+            queue.unacked -= 1;
+            if !queue.head.is_empty() || !queue.cold.is_empty() {
+                self.mark_queue(delivery.queue);
+            }
+        }
+    }
+
+    /// Puts a delivery back at its place, or drops it if its queue is gone.
+    pub(crate) fn requeue(&mut self, delivery: Delivery) {
+        self.delivery_left(&delivery);
+        match self.queues.get_mut(delivery.queue.0 as usize) {
+            Some(queue) if queue.id == delivery.queue_id => {
+                queue.requeue(delivery.entry);
+                self.mark_queue(delivery.queue);
+            }
+            _ => self.discard(delivery.queue_id, delivery.entry),
+        }
+    }
+}
+
+/// Writes header and body frames of a message.
+pub(crate) fn write_content(
+    out: &mut Vec<u8>,
+    channel: u16,
+    frame_max_bytes: u32,
+    message: &Message,
+) {
+    let body = message.body();
+    write_header_frame(
+        out,
+        channel,
+        BASIC,
+        body.len() as u64,
+        RawProperties::trusted(message.raw_properties()),
+    );
+    let limit = match frame_max_bytes {
+        0 => usize::MAX,
+        max => max as usize - forebay_wire::FRAME_OVERHEAD_BYTES,
+    };
+    for part in body.chunks(limit.max(1)) {
+        write_body_frame(out, channel, part);
+    }
+}

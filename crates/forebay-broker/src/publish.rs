@@ -1,0 +1,322 @@
+//! Publishing: a message is assembled, checked, routed, stored and enqueued.
+
+use forebay_wire::{
+    ContentHeader, Properties, RawProperties, ReplyCode, Scope, ShortStr, basic, write_method,
+};
+
+use crate::channel::{Expects, Mode, Publish};
+use crate::confirm::UNCONFIRMED_MAX;
+use crate::delivery::write_content;
+use crate::error::AmqpError;
+use crate::input::ConnectionId;
+use crate::message::Message;
+use crate::queue::Entry;
+use crate::reply_to::REPLY_TO;
+use crate::shard::{ConfirmWaiter, Shard};
+use crate::topology::QueueKey;
+
+/// `delivery-mode` of a persistent message (0-9-1 section 1.8, basic properties).
+const PERSISTENT: u8 = 2;
+
+/// A body is given this much room when its header comes; more as its frames arrive, so that headers
+/// alone cannot fill the memory.
+const BODY_ROOM_BYTES: u64 = 128 * 1024;
+
+/// Content class of `basic`.
+const BASIC: u16 = 60;
+
+impl Shard {
+    /// `basic.publish`: its content comes next.
+    pub(crate) fn publish_method(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        publish: &basic::Publish<'_>,
+    ) -> Result<(), AmqpError> {
+        if publish.immediate {
+            return Err(AmqpError::not_implemented("immediate=true"));
+        }
+        let Some(connection) = self.connection(id) else { return Ok(()) };
+        connection.publisher = true;
+        let Some(channel) = connection.channel(number) else { return Ok(()) };
+        let assembly = &mut channel.assembly;
+        assembly.expects = Expects::Header;
+        assembly.mandatory = publish.mandatory;
+        assembly.exchange.clear();
+        assembly.exchange.extend_from_slice(publish.exchange.as_bytes());
+        assembly.routing_key.clear();
+        assembly.routing_key.extend_from_slice(publish.routing_key.as_bytes());
+        Ok(())
+    }
+
+    /// The content header of a publish.
+    pub(crate) fn publish_header(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        header: &ContentHeader<'_>,
+    ) -> Result<(), AmqpError> {
+        if header.class_id != BASIC {
+            return Err(AmqpError::unexpected_frame(format!(
+                "expected content header for class 60, got one for class {} instead",
+                header.class_id
+            )));
+        }
+        let message_max_bytes = self.config.message_max_bytes;
+        let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else {
+            return Ok(());
+        };
+        let assembly = &mut channel.assembly;
+        if header.body_size_bytes > message_max_bytes {
+            assembly.expects = Expects::Method;
+            return Err(AmqpError::message_too_large(
+                header.body_size_bytes,
+                message_max_bytes,
+                true,
+            ));
+        }
+        assembly.bytes = Message::start(
+            &assembly.exchange,
+            &assembly.routing_key,
+            header.properties.raw(),
+            header.body_size_bytes.min(BODY_ROOM_BYTES) as usize,
+        );
+        assembly.persistent = header.properties.delivery_mode() == Some(PERSISTENT);
+        assembly.missing_bytes = header.body_size_bytes;
+        self.memory_bytes += channel_assembly_bytes(channel);
+        if header.body_size_bytes == 0 {
+            return self.published(id, number);
+        }
+        channel_expects(self, id, number, Expects::Body);
+        Ok(())
+    }
+
+    /// A body frame of a publish.
+    pub(crate) fn publish_body(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        payload: &[u8],
+    ) -> Result<(), AmqpError> {
+        let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else {
+            return Ok(());
+        };
+        let assembly = &mut channel.assembly;
+        if payload.len() as u64 > assembly.missing_bytes {
+            return Err(AmqpError::body_too_long());
+        }
+        let before = assembly.bytes.capacity() as u64;
+        assembly.bytes.extend_from_slice(payload);
+        assembly.missing_bytes -= payload.len() as u64;
+        let complete = assembly.missing_bytes == 0;
+        let after = assembly.bytes.capacity() as u64;
+        self.memory_bytes += after - before;
+        if complete { self.published(id, number) } else { Ok(()) }
+    }
+
+    /// The content is complete.
+    fn published(&mut self, id: ConnectionId, number: u16) -> Result<(), AmqpError> {
+        self.counters.published += 1;
+        let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else {
+            return Ok(());
+        };
+        let assembly = &mut channel.assembly;
+        assembly.expects = Expects::Method;
+        let bytes = std::mem::take(&mut assembly.bytes);
+        let (mandatory, persistent) = (assembly.mandatory, assembly.persistent);
+        self.memory_bytes -= bytes.capacity() as u64;
+        let bytes = self.check_publish(id, number, bytes)?;
+        let message = self.shared(Message::from_bytes(bytes));
+        let publish = Publish { message, mandatory, persistent };
+        let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else {
+            return Ok(());
+        };
+        if let Mode::Tx(transaction) = &mut channel.mode {
+            return transaction.publish(publish);
+        }
+        let batch = self.route_and_enqueue(id, number, publish)?;
+        self.confirm(id, number, batch);
+        Ok(())
+    }
+
+    /// What a publish must fulfil beside being routed; returns the bytes, with `reply-to` rewritten.
+    fn check_publish(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        bytes: Vec<u8>,
+    ) -> Result<Vec<u8>, AmqpError> {
+        let message = Message::from_bytes(bytes);
+        // Validated with the header frame.
+        let properties = RawProperties::trusted(message.raw_properties()).parse();
+        self.check_exchange(id, number, message.exchange(), message.routing_key())?;
+        let Some(connection) = self.connection(id) else { return Ok(message.into_bytes()) };
+        if let (Some(user_id), Some(login)) = (properties.user_id, &connection.login)
+            && user_id.as_bytes() != login.user.as_bytes()
+            && !login.impersonator
+        {
+            return Err(AmqpError::wrong_user_id(&user_id.to_string(), &login.user));
+        }
+        if let Some(expiration) = properties.expiration {
+            check_expiration(expiration)?;
+        }
+        if let Some(reply_to) = properties.reply_to
+            && reply_to.as_bytes() == REPLY_TO
+        {
+            let rewritten = self.rewritten_reply_to(id, number)?;
+            let reply_to = ShortStr::new(&rewritten).unwrap_or_default();
+            let mut raw = Vec::new();
+            Properties { reply_to: Some(reply_to), ..properties }.encode(&mut raw);
+            return Ok(message.with_properties(&raw));
+        }
+        Ok(message.into_bytes())
+    }
+
+    /// Finds the queues and puts the message into them. Returns the batch to wait for, if any.
+    pub(crate) fn route_and_enqueue(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        publish: Publish,
+    ) -> Result<Option<forebay_store::BatchNo>, AmqpError> {
+        let Publish { message, mandatory, persistent } = publish;
+        if message.exchange().is_empty() && self.is_reply(message.routing_key()) {
+            let delivered = self.deliver_reply(&message);
+            if !delivered && mandatory {
+                self.return_message(id, number, &message);
+            }
+            self.release(message);
+            return Ok(None);
+        }
+        let mut queues = std::mem::take(&mut self.scratch_queues);
+        queues.clear();
+        let routed = self.route(id, number, &message, &mut queues);
+        let message = match routed {
+            Ok(None) => message,
+            // BCC is not for the consumers' eyes.
+            Ok(Some(stripped)) => {
+                self.release(message);
+                self.shared(stripped)
+            }
+            Err(error) => {
+                self.scratch_queues = queues;
+                self.release(message);
+                return Err(error);
+            }
+        };
+        let batch = if queues.is_empty() {
+            self.counters.unroutable += 1;
+            if mandatory {
+                self.return_message(id, number, &message);
+            }
+            None
+        } else {
+            self.enqueue(&message, persistent, &queues)
+        };
+        self.scratch_queues = queues;
+        self.release(message);
+        Ok(batch)
+    }
+
+    /// Appends to the log and to each queue.
+    fn enqueue(
+        &mut self,
+        message: &std::sync::Arc<Message>,
+        persistent: bool,
+        queues: &[QueueKey],
+    ) -> Option<forebay_store::BatchNo> {
+        let mut places = std::mem::take(&mut self.scratch_places);
+        places.clear();
+        if persistent {
+            for key in queues {
+                let queue = &self.queues[key.0 as usize];
+                if queue.stored {
+                    places.push((queue.id, queue.next_seq));
+                }
+            }
+        }
+        let home = if places.is_empty() {
+            forebay_store::Home::NONE
+        } else {
+            self.store.publish(&places, message.as_stored())
+        };
+        self.scratch_places = places;
+        for key in queues {
+            let queue = &mut self.queues[key.0 as usize];
+            let seq = queue.take_seq();
+            let home = if queue.stored { home } else { forebay_store::Home::NONE };
+            queue.push(Entry { seq, message: message.clone(), home, redelivered: false });
+            self.mark_queue(*key);
+        }
+        (home != forebay_store::Home::NONE).then(|| self.store.open_batch())
+    }
+
+    /// Numbers a publish in confirm mode.
+    fn confirm(&mut self, id: ConnectionId, number: u16, batch: Option<forebay_store::BatchNo>) {
+        let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return };
+        let serial = connection.serial;
+        let Some(Some(channel)) = connection.channels.get_mut(usize::from(number)) else { return };
+        let Mode::Confirm(confirms) = &mut channel.mode else { return };
+        let first = confirms.published(batch);
+        if confirms.unconfirmed() >= UNCONFIRMED_MAX {
+            connection.confirms_full = true;
+        }
+        match batch {
+            Some(batch) if first => {
+                let waiter = ConfirmWaiter { batch, connection: id, serial, channel: number };
+                self.confirm_waiters.push_back(waiter);
+                self.store.add_waiter();
+            }
+            Some(_) => {}
+            None if channel.confirms_dirty => {}
+            None => {
+                channel.confirms_dirty = true;
+                self.dirty_confirms.push((id, number));
+            }
+        }
+    }
+
+    /// `basic.return`, strictly before the confirm (which is sent at the end of the turn).
+    fn return_message(&mut self, id: ConnectionId, number: u16, message: &Message) {
+        self.counters.returned += 1;
+        let Some(connection) = self.connection(id) else { return };
+        let frame_max_bytes = connection.frame_max_bytes;
+        let out = connection.out.buffer();
+        write_method(
+            out,
+            number,
+            &basic::Return {
+                reply_code: ReplyCode::NoRoute.code(),
+                reply_text: ShortStr::truncated(ReplyCode::NoRoute.name()),
+                exchange: message.exchange(),
+                routing_key: message.routing_key(),
+            },
+        );
+        write_content(out, number, frame_max_bytes, message);
+        self.mark_connection(id);
+        debug_assert_eq!(ReplyCode::NoRoute.scope(), Scope::Channel);
+    }
+}
+
+fn channel_assembly_bytes(channel: &crate::channel::Channel) -> u64 {
+    channel.assembly.bytes.capacity() as u64
+}
+
+fn channel_expects(shard: &mut Shard, id: ConnectionId, number: u16, expects: Expects) {
+    if let Some(channel) = shard.connection(id).and_then(|c| c.channel(number)) {
+        channel.assembly.expects = expects;
+    }
+}
+
+/// `expiration` is a decimal number of milliseconds, as text (RabbitMQ: 0 to 2^32 − 1).
+fn check_expiration(expiration: ShortStr<'_>) -> Result<u64, AmqpError> {
+    let text = expiration.to_string();
+    match text.parse::<i64>() {
+        Ok(ms) if ms < 0 => Err(AmqpError::invalid_expiration(&text, "{value_negative,_}")),
+        Ok(ms) if ms > i64::from(u32::MAX) => {
+            Err(AmqpError::invalid_expiration(&text, "{value_too_big,_}"))
+        }
+        Ok(ms) if text.bytes().all(|b| b.is_ascii_digit()) => Ok(ms as u64),
+        _ => Err(AmqpError::invalid_expiration(&text, "no_integer")),
+    }
+}

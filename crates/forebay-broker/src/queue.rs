@@ -1,0 +1,223 @@
+//! A queue: messages in order, those in RAM and those in run files, and who consumes them.
+//!
+//! ```text
+//!   next to deliver                                                     newest
+//!   ┌───────────────┐  ┌───────┬───────┬─────┐  ┌──────────────┐  ┌──────────────┐
+//!   │ head (RAM)    │  │ run 1 │ run 2 │ ... │  │ spilling     │  │ tail (RAM)   │
+//!   └───────────────┘  └───────┴───────┴─────┘  └──────────────┘  └──────────────┘
+//!      requeues go       cold: on disk only       being written      publishes go
+//!      here, by seq                               to a run           here
+//! ```
+//! Sequence numbers rise from left to right, and are unique within the queue. While nothing is cold or
+//! spilling the tail is empty and publishes go to the head. Only messages that were never delivered
+//! are spilled, so everything requeued belongs into the head.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use forebay_store::{Home, QueueId, RunId, Seq};
+use forebay_wire::TableBuf;
+
+use crate::consumer::ConsumerKey;
+use crate::input::ConnectionId;
+use crate::message::Message;
+
+/// One message's place in one queue.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) seq: Seq,
+    pub(crate) message: Arc<Message>,
+    /// Where its durable copy is; [`Home::NONE`] if it has none.
+    pub(crate) home: Home,
+    pub(crate) redelivered: bool,
+}
+
+/// A run file that holds part of this queue and nothing of it in RAM.
+#[derive(Debug)]
+pub(crate) struct ColdRun {
+    pub(crate) run: RunId,
+    pub(crate) messages: u64,
+    /// Reading goes on at this sequence number.
+    pub(crate) next_seq: Seq,
+}
+
+/// Messages that are being written to a run; they stay in RAM until it is synced.
+#[derive(Debug)]
+pub(crate) struct Spilling {
+    pub(crate) run: RunId,
+    pub(crate) entries: VecDeque<Entry>,
+    /// Purged while it was being written: drop the run when it is there.
+    pub(crate) purged: bool,
+}
+
+/// A `basic.get` that waits for its message to be read from a run.
+#[derive(Debug)]
+pub(crate) struct PendingGet {
+    pub(crate) connection: ConnectionId,
+    pub(crate) serial: u64,
+    pub(crate) channel: u16,
+    pub(crate) no_ack: bool,
+}
+
+/// A queue.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    /// Never reused, also not over restarts.
+    pub(crate) id: QueueId,
+    pub(crate) vhost: u32,
+    pub(crate) name: Box<[u8]>,
+    pub(crate) durable: bool,
+    /// Its declaration and persistent messages are in the store: durable, and nobody's own.
+    pub(crate) stored: bool,
+    pub(crate) auto_delete: bool,
+    /// The connection that alone may use it; the queue goes with it.
+    pub(crate) owner: Option<ConnectionId>,
+    /// As declared.
+    pub(crate) arguments: TableBuf,
+    pub(crate) next_seq: Seq,
+    pub(crate) head: VecDeque<Entry>,
+    pub(crate) cold: VecDeque<ColdRun>,
+    pub(crate) spilling: VecDeque<Spilling>,
+    pub(crate) tail: VecDeque<Entry>,
+    /// Memory of head, spilling and tail, in bytes.
+    pub(crate) ready_bytes: u64,
+    /// Delivered and not settled.
+    pub(crate) unacked: u64,
+    /// Highest sequence number delivered.
+    pub(crate) delivered_upto: Seq,
+    /// Messages up to this number may have been delivered before the broker was started.
+    pub(crate) redelivered_upto: Seq,
+    /// A block of the first cold run has been asked for.
+    pub(crate) loading: bool,
+    /// Everybody who consumes, in round-robin order; `cursor` is whose turn it is.
+    pub(crate) consumers: Vec<ConsumerKey>,
+    pub(crate) cursor: usize,
+    pub(crate) exclusive_consumer: bool,
+    /// An auto-delete queue goes when its last consumer does, and not before it had one.
+    pub(crate) had_consumer: bool,
+    pub(crate) gets: VecDeque<PendingGet>,
+    /// In the shard's list of queues to look at.
+    pub(crate) dirty: bool,
+}
+
+impl Queue {
+    /// An empty queue.
+    pub(crate) fn new(id: QueueId, vhost: u32, name: &[u8]) -> Queue {
+        Queue {
+            id,
+            vhost,
+            name: name.into(),
+            durable: false,
+            stored: false,
+            auto_delete: false,
+            owner: None,
+            arguments: TableBuf::new(),
+            next_seq: 1,
+            head: VecDeque::new(),
+            cold: VecDeque::new(),
+            spilling: VecDeque::new(),
+            tail: VecDeque::new(),
+            ready_bytes: 0,
+            unacked: 0,
+            delivered_upto: 0,
+            redelivered_upto: 0,
+            loading: false,
+            consumers: Vec::new(),
+            cursor: 0,
+            exclusive_consumer: false,
+            had_consumer: false,
+            gets: VecDeque::new(),
+            dirty: false,
+        }
+    }
+
+    /// Messages waiting to be delivered, in RAM and on disk.
+    pub(crate) fn ready(&self) -> u64 {
+        let cold: u64 = self.cold.iter().map(|run| run.messages).sum();
+        let spilling: usize =
+            self.spilling.iter().filter(|s| !s.purged).map(|s| s.entries.len()).sum();
+        (self.head.len() + spilling + self.tail.len()) as u64 + cold
+    }
+
+    /// The next sequence number, taken.
+    pub(crate) fn take_seq(&mut self) -> Seq {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        seq
+    }
+
+    /// Adds a new message at the end.
+    pub(crate) fn push(&mut self, entry: Entry) {
+        self.ready_bytes += entry.message.memory_bytes();
+        if self.cold.is_empty() && self.spilling.is_empty() {
+            debug_assert!(self.tail.is_empty());
+            self.head.push_back(entry);
+        } else {
+            self.tail.push_back(entry);
+        }
+    }
+
+    /// Takes the next message to deliver, if it is in RAM.
+    pub(crate) fn pop(&mut self) -> Option<Entry> {
+        let entry = self.head.pop_front()?;
+        self.ready_bytes -= entry.message.memory_bytes();
+        self.delivered_upto = self.delivered_upto.max(entry.seq);
+        if self.head.is_empty() {
+            self.refill_from_ram();
+        }
+        Some(entry)
+    }
+
+    /// With nothing on disk any more the tail is next.
+    pub(crate) fn refill_from_ram(&mut self) {
+        if self.cold.is_empty() && self.spilling.is_empty() && !self.tail.is_empty() {
+            self.head.append(&mut self.tail);
+        }
+    }
+
+    /// Puts a message back at its original place (0-9-1 section 4.7; RabbitMQ does the same).
+    pub(crate) fn requeue(&mut self, mut entry: Entry) {
+        entry.redelivered = true;
+        self.ready_bytes += entry.message.memory_bytes();
+        // Nearly always the front; from there a search of the few that were requeued before.
+        let at = self.head.partition_point(|other| other.seq < entry.seq);
+        self.head.insert(at, entry);
+    }
+
+    /// Whether nobody holds or waits for anything here.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ready() == 0
+    }
+
+    /// Name for texts.
+    pub(crate) fn display_name(&self) -> String {
+        String::from_utf8_lossy(&self.name).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(seq: Seq) -> Entry {
+        let message = Arc::new(Message::from_bytes(Message::start(b"", b"q", &[0, 0], 0)));
+        Entry { seq, message, home: Home::NONE, redelivered: false }
+    }
+
+    #[test]
+    fn requeued_messages_return_to_their_places() {
+        let mut queue = Queue::new(1, 0, b"q");
+        for _ in 0..6 {
+            let seq = queue.take_seq();
+            queue.push(entry(seq));
+        }
+        let mut taken: Vec<Entry> = (0..5).filter_map(|_| queue.pop()).collect();
+        for at in [3, 0, 2] {
+            queue.requeue(taken.remove(at));
+        }
+        let order: Vec<(Seq, bool)> =
+            std::iter::from_fn(|| queue.pop()).map(|e| (e.seq, e.redelivered)).collect();
+        assert_eq!(order, [(1, true), (4, true), (5, true), (6, false)]);
+        assert_eq!(queue.ready_bytes, 0);
+    }
+}

@@ -1,0 +1,462 @@
+//! Class `queue` (0-9-1 section 1.7), and the life and death of queues.
+
+use forebay_wire::{ShortStr, TableBuf, basic, queue};
+
+use crate::access::Access;
+use crate::connection::Stage;
+use crate::error::AmqpError;
+use crate::input::ConnectionId;
+use crate::queue::Queue;
+use crate::reply_to::REPLY_TO;
+use crate::shard::{Shard, release};
+use crate::topology::{
+    Bind, BindTo, Change, MetaWrite, QueueDeclaration, QueueKey, QueueRecord, Resource,
+    ResourceKind, VhostTopology, check_queue_arguments, check_queue_equivalent, is_reserved,
+    stripped,
+};
+
+impl Shard {
+    pub(crate) fn vhost_name(&self, id: ConnectionId) -> String {
+        let vhost = match self.connections.get(id.0 as usize) {
+            Some(Some(connection)) => connection.vhost as usize,
+            _ => 0,
+        };
+        self.vhosts[vhost].name.clone()
+    }
+
+    pub(crate) fn topology(&mut self, id: ConnectionId) -> &mut VhostTopology {
+        let vhost = self.connection(id).map_or(0, |connection| connection.vhost as usize);
+        &mut self.vhosts[vhost].topology
+    }
+
+    /// 403 unless the user may.
+    pub(crate) fn permit(
+        &mut self,
+        id: ConnectionId,
+        access: Access,
+        kind: ResourceKind,
+        name: &[u8],
+    ) -> Result<(), AmqpError> {
+        let Some(connection) = self.connection(id) else { return Ok(()) };
+        let (Some(permissions), Some(login)) = (&connection.permissions, &connection.login) else {
+            return Ok(());
+        };
+        let (permissions, user) = (permissions.clone(), login.user.clone());
+        let vhost = self.vhost_name(id);
+        permissions.check(access, Resource { kind, name, vhost: &vhost }, user)
+    }
+
+    /// The name a method means: an empty one is the channel's last declared queue.
+    fn meant_queue(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        name: &[u8],
+    ) -> Result<Vec<u8>, AmqpError> {
+        if !name.is_empty() {
+            return Ok(name.to_vec());
+        }
+        self.connection(id)
+            .and_then(|c| c.channel(number))
+            .and_then(|channel| channel.last_queue.clone())
+            .ok_or_else(AmqpError::no_declared_queue)
+    }
+
+    /// The queue that a method means: permitted, existing, and not somebody else's.
+    pub(crate) fn queue_for(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        name: ShortStr<'_>,
+        access: Option<Access>,
+    ) -> Result<QueueKey, AmqpError> {
+        let name = self.meant_queue(id, number, name.as_bytes())?;
+        if let Some(access) = access {
+            self.permit(id, access, ResourceKind::Queue, &name)?;
+        }
+        self.existing_queue(id, &name)
+    }
+
+    fn existing_queue(&mut self, id: ConnectionId, name: &[u8]) -> Result<QueueKey, AmqpError> {
+        let vhost = self.vhost_name(id);
+        let resource = Resource::queue(name, &vhost);
+        let key = self.topology(id).queue(name).ok_or_else(|| AmqpError::not_found(resource))?;
+        match self.queues[key.0 as usize].owner {
+            Some(owner) if owner != id => Err(AmqpError::resource_locked(resource)),
+            _ => Ok(key),
+        }
+    }
+
+    pub(crate) fn queue_declare(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        declare: &queue::Declare<'_>,
+    ) -> Result<(), AmqpError> {
+        let name = stripped(declare.queue.as_bytes()).into_owned();
+        if name.starts_with(REPLY_TO) && declare.passive {
+            return self.reply_queue_declare(id, number, declare, &name);
+        }
+        let (name, key) = if declare.passive {
+            let name = self.meant_queue(id, number, &name)?;
+            let key = self.existing_queue(id, &name)?;
+            (name, key)
+        } else {
+            let made_up = self.made_up_name("amq.gen-");
+            let name = match name {
+                name if name.is_empty() => made_up,
+                name if is_reserved(&name) => {
+                    return Err(AmqpError::reserved_name(ResourceKind::Queue, &name));
+                }
+                name => name,
+            };
+            self.permit(id, Access::Configure, ResourceKind::Queue, &name)?;
+            let key = match self.topology(id).queue(&name) {
+                Some(key) => {
+                    self.check_redeclared(id, key, &name, declare)?;
+                    key
+                }
+                None => self.create_queue(id, &name, declare)?,
+            };
+            (name, key)
+        };
+        if let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) {
+            channel.last_queue = Some(name.clone());
+        }
+        if declare.no_wait {
+            return Ok(());
+        }
+        let queue = &self.queues[key.0 as usize];
+        let stored = queue.stored;
+        let message_count = queue.ready().min(u64::from(u32::MAX)) as u32;
+        let consumer_count = queue.consumers.len() as u32;
+        if stored {
+            self.raise_topology_barrier(id);
+        }
+        let queue = ShortStr::new(&name).unwrap_or_default();
+        self.send(id, number, &queue::DeclareOk { queue, message_count, consumer_count });
+        Ok(())
+    }
+
+    /// A passive declare of a reply name asks whether its requester is still there.
+    fn reply_queue_declare(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        declare: &queue::Declare<'_>,
+        name: &[u8],
+    ) -> Result<(), AmqpError> {
+        if name != REPLY_TO && !self.replies_wanted(name) {
+            let vhost = self.vhost_name(id);
+            return Err(AmqpError::not_found(Resource::queue(name, &vhost)));
+        }
+        if !declare.no_wait {
+            let queue = ShortStr::new(name).unwrap_or_default();
+            let answer = queue::DeclareOk { queue, message_count: 0, consumer_count: 1 };
+            self.send(id, number, &answer);
+        }
+        Ok(())
+    }
+
+    fn check_redeclared(
+        &mut self,
+        id: ConnectionId,
+        key: QueueKey,
+        name: &[u8],
+        declare: &queue::Declare<'_>,
+    ) -> Result<(), AmqpError> {
+        let vhost = self.vhost_name(id);
+        let resource = Resource::queue(name, &vhost);
+        let queue = &self.queues[key.0 as usize];
+        let owned_by_asker = queue.owner == Some(id);
+        if queue.owner.is_some() != declare.exclusive || (declare.exclusive && !owned_by_asker) {
+            return Err(AmqpError::resource_locked(resource));
+        }
+        check_queue_equivalent(
+            resource,
+            QueueDeclaration {
+                durable: queue.durable,
+                auto_delete: queue.auto_delete,
+                arguments: queue.arguments.as_table(),
+            },
+            QueueDeclaration {
+                durable: declare.durable,
+                auto_delete: declare.auto_delete,
+                arguments: declare.arguments,
+            },
+        )
+    }
+
+    fn create_queue(
+        &mut self,
+        id: ConnectionId,
+        name: &[u8],
+        declare: &queue::Declare<'_>,
+    ) -> Result<QueueKey, AmqpError> {
+        let vhost_name = self.vhost_name(id);
+        check_queue_arguments(Resource::queue(name, &vhost_name), declare.arguments)?;
+        let vhost = self.connection(id).map_or(0, |connection| connection.vhost);
+        let queue_id = self.next_queue_id;
+        self.next_queue_id += 1;
+        let mut queue = Queue::new(queue_id, vhost, name);
+        queue.durable = declare.durable;
+        // What goes with its connection need not survive the broker.
+        queue.stored = declare.durable && !declare.exclusive;
+        queue.auto_delete = declare.auto_delete;
+        queue.owner = declare.exclusive.then_some(id);
+        queue.arguments = TableBuf::from(declare.arguments);
+        let stored = queue.stored;
+        let record = QueueRecord {
+            vhost: vhost_name,
+            name: name.into(),
+            id: queue_id,
+            durable: declare.durable,
+            auto_delete: declare.auto_delete,
+            exclusive: declare.exclusive,
+            arguments: queue.arguments.clone(),
+        };
+        let key = QueueKey(self.queues.insert(queue) as u32);
+        self.vhosts[vhost as usize].topology.add_queue(name, key, stored);
+        if declare.exclusive
+            && let Some(connection) = self.connection(id)
+        {
+            connection.exclusive_queues.push((key, queue_id));
+        }
+        if stored {
+            self.write_meta(MetaWrite::Put { key: record.key(), value: record.encode() });
+        }
+        Ok(key)
+    }
+
+    pub(crate) fn queue_bind(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        bind: &queue::Bind<'_>,
+    ) -> Result<(), AmqpError> {
+        // An empty key with an empty queue name means the last queue's name (0-9-1 section 1.7.2.3).
+        let both_empty = bind.queue.is_empty() && bind.routing_key.is_empty();
+        let name = self.meant_queue(id, number, &stripped(bind.queue.as_bytes()))?;
+        let routing_key =
+            if both_empty { name.clone() } else { bind.routing_key.as_bytes().to_vec() };
+        let exchange = stripped(bind.exchange.as_bytes()).into_owned();
+        self.permit(id, Access::Write, ResourceKind::Queue, &name)?;
+        self.permit(id, Access::Read, ResourceKind::Exchange, &exchange)?;
+        self.locked_elsewhere(id, &name)?;
+        let change = self.topology(id).bind(&Bind {
+            source: &exchange,
+            destination: BindTo::Queue(&name),
+            routing_key: &routing_key,
+            arguments: bind.arguments,
+        })?;
+        self.write_changes(change);
+        if !bind.no_wait {
+            self.raise_topology_barrier(id);
+            self.send(id, number, &queue::BindOk::default());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn queue_unbind(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        unbind: &queue::Unbind<'_>,
+    ) -> Result<(), AmqpError> {
+        let both_empty = unbind.queue.is_empty() && unbind.routing_key.is_empty();
+        let name = self.meant_queue(id, number, &stripped(unbind.queue.as_bytes()))?;
+        let routing_key =
+            if both_empty { name.clone() } else { unbind.routing_key.as_bytes().to_vec() };
+        let exchange = stripped(unbind.exchange.as_bytes()).into_owned();
+        self.permit(id, Access::Write, ResourceKind::Queue, &name)?;
+        self.permit(id, Access::Read, ResourceKind::Exchange, &exchange)?;
+        self.locked_elsewhere(id, &name)?;
+        let changes = self.topology(id).unbind(&Bind {
+            source: &exchange,
+            destination: BindTo::Queue(&name),
+            routing_key: &routing_key,
+            arguments: unbind.arguments,
+        })?;
+        self.write_changes(changes);
+        self.raise_topology_barrier(id);
+        self.send(id, number, &queue::UnbindOk::default());
+        Ok(())
+    }
+
+    /// 405 if the queue exists and belongs to another connection.
+    fn locked_elsewhere(&mut self, id: ConnectionId, name: &[u8]) -> Result<(), AmqpError> {
+        if self.topology(id).queue(name).is_some() {
+            self.existing_queue(id, name)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn queue_purge(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        purge: &queue::Purge<'_>,
+    ) -> Result<(), AmqpError> {
+        let key = self.queue_for(id, number, purge.queue, Some(Access::Read))?;
+        let message_count = self.purge(key);
+        if !purge.no_wait {
+            self.send(id, number, &queue::PurgeOk { message_count });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn queue_delete(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        delete: &queue::Delete<'_>,
+    ) -> Result<(), AmqpError> {
+        let name = self.meant_queue(id, number, &stripped(delete.queue.as_bytes()))?;
+        self.permit(id, Access::Configure, ResourceKind::Queue, &name)?;
+        let vhost = self.vhost_name(id);
+        let message_count = match self.topology(id).queue(&name) {
+            // Deleting what is not there is no error (RabbitMQ since 3.2).
+            None => 0,
+            Some(_) => {
+                let key = self.existing_queue(id, &name)?;
+                let queue = &self.queues[key.0 as usize];
+                let resource = Resource::queue(&name, &vhost);
+                if delete.if_empty && !queue.is_empty() {
+                    return Err(AmqpError::not_empty(resource));
+                }
+                if delete.if_unused && !queue.consumers.is_empty() {
+                    return Err(AmqpError::in_use(resource));
+                }
+                self.delete_queue(key)
+            }
+        };
+        if !delete.no_wait {
+            self.raise_topology_barrier(id);
+            self.send(id, number, &queue::DeleteOk { message_count });
+        }
+        Ok(())
+    }
+
+    /// Drops all that is ready; what is unsettled stays with its channels.
+    pub(crate) fn purge(&mut self, key: QueueKey) -> u32 {
+        let queue = &mut self.queues[key.0 as usize];
+        let count = queue.ready();
+        let queue_id = queue.id;
+        let head = std::mem::take(&mut queue.head);
+        let tail = std::mem::take(&mut queue.tail);
+        let cold = std::mem::take(&mut queue.cold);
+        queue.ready_bytes = 0;
+        for spilling in &mut queue.spilling {
+            spilling.purged = true;
+        }
+        for entry in head.into_iter().chain(tail) {
+            self.store.settle(queue_id, entry.seq, entry.home);
+            release(&mut self.memory_bytes, entry.message);
+        }
+        for run in cold {
+            self.store.settle_run(run.run);
+            self.runs.remove(&run.run);
+        }
+        let queue = &mut self.queues[key.0 as usize];
+        queue.loading = false;
+        count.min(u64::from(u32::MAX)) as u32
+    }
+
+    /// Ends a queue: consumers are told, messages dropped, bindings removed. Returns how many messages
+    /// were ready.
+    pub(crate) fn delete_queue(&mut self, key: QueueKey) -> u32 {
+        self.answer_gets_empty(key);
+        let count = self.purge(key);
+        let mut queue = self.queues.remove(key.0 as usize);
+        for consumer_key in std::mem::take(&mut queue.consumers) {
+            let Some(consumer) = self.consumers.try_remove(consumer_key.0 as usize) else {
+                continue;
+            };
+            let id = consumer.connection;
+            let Some(connection) = self.connection(id) else { continue };
+            connection.consumers -= 1;
+            let told =
+                connection.stage == Stage::Open && connection.capabilities.consumer_cancel_notify;
+            let last = connection.consumers == 0;
+            if let Some(channel) = connection.channel(consumer.channel) {
+                channel.consumers.retain(|other| *other != consumer_key);
+            }
+            self.consuming_connections -= usize::from(last);
+            if told {
+                let consumer_tag = ShortStr::new(&consumer.tag).unwrap_or_default();
+                self.send(id, consumer.channel, &basic::Cancel { consumer_tag, no_wait: true });
+            }
+        }
+        for spilling in queue.spilling {
+            // Its run is dropped when it is written; nobody waits for it here any more.
+            self.runs.remove(&spilling.run);
+            for entry in spilling.entries {
+                self.spilling_bytes -= entry.message.memory_bytes();
+                release(&mut self.memory_bytes, entry.message);
+            }
+        }
+        if let Some(owner) = queue.owner
+            && let Some(connection) = self.connection(owner)
+        {
+            connection.exclusive_queues.retain(|(other, _)| *other != key);
+        }
+        let vhost = &mut self.vhosts[queue.vhost as usize];
+        let changes = vhost.topology.remove_queue(&queue.name);
+        let record = QueueRecord {
+            vhost: vhost.name.clone(),
+            name: queue.name,
+            id: queue.id,
+            durable: queue.durable,
+            auto_delete: queue.auto_delete,
+            exclusive: queue.owner.is_some(),
+            arguments: queue.arguments,
+        };
+        self.write_changes(changes);
+        if queue.stored {
+            self.write_meta(MetaWrite::Delete { key: record.key() });
+            self.store.forget_queue(queue.id);
+        }
+        count
+    }
+
+    fn answer_gets_empty(&mut self, key: QueueKey) {
+        let gets = std::mem::take(&mut self.queues[key.0 as usize].gets);
+        for get in gets {
+            if self.connection(get.connection).is_some_and(|c| c.serial == get.serial) {
+                self.send(get.connection, get.channel, &basic::GetEmpty::default());
+            }
+        }
+    }
+
+    /// The queues that go with a connection.
+    pub(crate) fn delete_exclusive_queues(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connection(id) else { return };
+        for (key, queue_id) in std::mem::take(&mut connection.exclusive_queues) {
+            if self.queues.get(key.0 as usize).is_some_and(|queue| queue.id == queue_id) {
+                self.delete_queue(key);
+            }
+        }
+    }
+
+    /// Writes what of a change survives a restart.
+    pub(crate) fn write_changes(&mut self, changes: Vec<Change>) {
+        for change in changes {
+            if let Some(write) = change.meta_write() {
+                self.write_meta(write);
+            }
+        }
+    }
+
+    pub(crate) fn write_meta(&mut self, write: MetaWrite) {
+        match write {
+            MetaWrite::Put { key, value } => self.store.put_meta(&key, &value),
+            MetaWrite::Delete { key } => self.store.delete_meta(&key),
+        }
+        self.topology_batch = self.store.open_batch();
+    }
+
+    /// An answer about topology is not sent before the last change of it is on disk.
+    pub(crate) fn raise_topology_barrier(&mut self, id: ConnectionId) {
+        self.raise_barrier(id, self.topology_batch);
+    }
+}

@@ -1,0 +1,166 @@
+//! From what the store recovered to queues, exchanges and bindings.
+
+use std::fmt;
+use std::sync::Arc;
+
+use forebay_store::{Recovered, RecoveredQueue};
+use hashbrown::HashMap;
+
+use crate::message::Message;
+use crate::queue::{ColdRun, Entry, Queue};
+use crate::shard::{Shard, Vhost};
+use crate::topology::{QueueKey, Record, RecordError, VhostTopology};
+
+/// Why a recovered store cannot be served.
+#[derive(Debug)]
+pub enum RestoreError {
+    /// A record of the topology cannot be read.
+    Topology(RecordError),
+    /// A stored message is not one.
+    Message {
+        /// The queue's name.
+        queue: String,
+        /// Its sequence number there.
+        seq: u64,
+    },
+}
+
+impl fmt::Display for RestoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RestoreError::Topology(error) => {
+                write!(f, "the stored topology cannot be read: {error}")
+            }
+            RestoreError::Message { queue, seq } => write!(
+                f,
+                "message {seq} of queue '{queue}' has a right checksum but is no message; \
+                 another version of Forebay may have written it"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for RestoreError {}
+
+impl Shard {
+    /// Takes over what a store recovered. Unless the last stop was clean, every message counts as
+    /// possibly delivered: nobody knows which were on their way.
+    pub(crate) fn restore(&mut self, recovered: Recovered) -> Result<(), RestoreError> {
+        let mut records = Vec::with_capacity(recovered.meta.len());
+        for (key, value) in &recovered.meta {
+            records.push(Record::decode(key, value).map_err(RestoreError::Topology)?);
+        }
+        let mut keys = HashMap::<u64, QueueKey, foldhash::fast::FixedState>::default();
+        for record in &records {
+            match record {
+                Record::Exchange(exchange) => {
+                    self.vhost_named(&exchange.vhost).topology.restore_exchange(exchange);
+                }
+                Record::Queue(record) => {
+                    let vhost = self.vhost_index(&record.vhost);
+                    let mut queue = Queue::new(record.id, vhost, &record.name);
+                    queue.durable = true;
+                    queue.stored = true;
+                    queue.auto_delete = record.auto_delete;
+                    queue.arguments = record.arguments.clone();
+                    let key = QueueKey(self.queues.insert(queue) as u32);
+                    self.vhosts[vhost as usize].topology.add_queue(&record.name, key, true);
+                    keys.insert(record.id, key);
+                    self.next_queue_id = self.next_queue_id.max(record.id + 1);
+                }
+                Record::Binding(_) => {}
+            }
+        }
+        // Bindings last: both of their ends are there now.
+        for record in &records {
+            if let Record::Binding(binding) = record {
+                self.vhost_named(&binding.vhost).topology.restore_binding(binding);
+            }
+        }
+        let clean = recovered.clean;
+        for queue in recovered.queues {
+            self.next_queue_id = self.next_queue_id.max(queue.id + 1);
+            match keys.get(&queue.id) {
+                Some(key) => self.restore_queue(*key, queue, clean)?,
+                None => self.drop_contents(queue),
+            }
+        }
+        Ok(())
+    }
+
+    fn restore_queue(
+        &mut self,
+        key: QueueKey,
+        recovered: RecoveredQueue,
+        clean: bool,
+    ) -> Result<(), RestoreError> {
+        let queue = &mut self.queues[key.0 as usize];
+        queue.next_seq = recovered.next_seq.max(1);
+        queue.redelivered_upto = if clean { recovered.delivered_upto } else { u64::MAX };
+        let mut messages = recovered.messages.into_iter().peekable();
+        let mut runs = recovered.runs.into_iter().peekable();
+        // Oldest first: messages before the first run go to the head, all others behind the runs.
+        while let Some((seq, home, bytes)) =
+            messages.next_if(|(seq, ..)| runs.peek().is_none_or(|run| *seq < run.first))
+        {
+            let entry = restored(queue, seq, home, bytes, &mut self.memory_bytes)?;
+            queue.head.push_back(entry);
+        }
+        for run in runs.by_ref() {
+            self.runs.insert(run.id, (key, queue.id));
+            queue.cold.push_back(ColdRun {
+                run: run.id,
+                messages: run.messages,
+                next_seq: run.first,
+            });
+        }
+        for (seq, home, bytes) in messages {
+            let entry = restored(queue, seq, home, bytes, &mut self.memory_bytes)?;
+            queue.tail.push_back(entry);
+        }
+        queue.delivered_upto = 0;
+        self.load_cold(key);
+        Ok(())
+    }
+
+    /// Contents of a queue whose deletion was on disk before they were settled.
+    fn drop_contents(&mut self, queue: RecoveredQueue) {
+        for (seq, home, _) in queue.messages {
+            self.store.settle(queue.id, seq, home);
+        }
+        for run in queue.runs {
+            self.store.settle_run(run.id);
+        }
+        self.store.forget_queue(queue.id);
+    }
+
+    fn vhost_index(&mut self, name: &str) -> u32 {
+        if let Some(index) = self.vhosts.iter().position(|vhost| vhost.name == name) {
+            return index as u32;
+        }
+        // A virtual host that the configuration no longer names keeps its contents.
+        self.vhosts.push(Vhost { name: name.to_owned(), topology: VhostTopology::new(name) });
+        self.vhosts.len() as u32 - 1
+    }
+
+    fn vhost_named(&mut self, name: &str) -> &mut Vhost {
+        let index = self.vhost_index(name);
+        &mut self.vhosts[index as usize]
+    }
+}
+
+fn restored(
+    queue: &mut Queue,
+    seq: u64,
+    home: forebay_store::Home,
+    bytes: Vec<u8>,
+    memory_bytes: &mut u64,
+) -> Result<Entry, RestoreError> {
+    let message = Message::from_stored(bytes)
+        .ok_or_else(|| RestoreError::Message { queue: queue.display_name(), seq })?;
+    let size = message.memory_bytes();
+    *memory_bytes += size;
+    queue.ready_bytes += size;
+    let redelivered = seq <= queue.redelivered_upto;
+    Ok(Entry { seq, message: Arc::new(message), home, redelivered })
+}

@@ -1,0 +1,95 @@
+//! From a publish to its queues: permission, existence, extra keys, and a memory of the last route.
+
+use forebay_wire::{Properties, RawProperties, ShortStr};
+
+use crate::access::Access;
+use crate::error::AmqpError;
+use crate::input::ConnectionId;
+use crate::message::Message;
+use crate::shard::Shard;
+use crate::topology::{QueueKey, ResourceKind, extra_routing_keys, without_bcc};
+
+impl Shard {
+    /// Whether the channel's remembered route is this one, and still true.
+    fn is_remembered(
+        &self,
+        id: ConnectionId,
+        number: u16,
+        exchange: ShortStr<'_>,
+        routing_key: ShortStr<'_>,
+    ) -> bool {
+        let Some(Some(connection)) = self.connections.get(id.0 as usize) else { return false };
+        let Some(Some(channel)) = connection.channels.get(usize::from(number)) else {
+            return false;
+        };
+        let cache = &channel.route_cache;
+        cache.version == self.vhosts[connection.vhost as usize].topology.version()
+            && cache.routing_key == routing_key.as_bytes()
+            && cache.exchange == exchange.as_bytes()
+    }
+
+    /// 403 or 404 if the channel may not publish there. A remembered route was checked before.
+    pub(crate) fn check_exchange(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        exchange: ShortStr<'_>,
+        routing_key: ShortStr<'_>,
+    ) -> Result<(), AmqpError> {
+        if self.is_remembered(id, number, exchange, routing_key) {
+            return Ok(());
+        }
+        self.permit(id, Access::Write, ResourceKind::Exchange, &exchange)?;
+        self.topology(id).exchange_to_publish(&exchange)?;
+        Ok(())
+    }
+
+    /// Fills `queues`. Returns the message to enqueue instead, if it must not be seen as it is.
+    pub(crate) fn route(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        message: &Message,
+        queues: &mut Vec<QueueKey>,
+    ) -> Result<Option<Message>, AmqpError> {
+        let (exchange, routing_key) = (message.exchange(), message.routing_key());
+        let raw = RawProperties::trusted(message.raw_properties());
+        let headers = raw.headers();
+        if headers.is_none()
+            && self.is_remembered(id, number, exchange, routing_key)
+            && let Some(channel) = self.connection(id).and_then(|c| c.channel(number))
+        {
+            queues.extend_from_slice(&channel.route_cache.queues);
+            return Ok(None);
+        }
+        let headers = headers.unwrap_or_default();
+        let extra = extra_routing_keys(headers)?;
+        let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else {
+            return Ok(None);
+        };
+        let topology = &self.vhosts[connection.vhost as usize].topology;
+        let Some(from) = topology.exchange_key(&exchange) else {
+            // Deleted since the transaction took the message: nobody can have it.
+            return Ok(None);
+        };
+        topology.route(from, &routing_key, &extra, headers, &mut self.route_set);
+        queues.extend_from_slice(self.route_set.queues());
+        if extra.is_empty()
+            && !self.route_set.depends_on_headers()
+            && let Some(channel) = connection.channel(number)
+        {
+            let cache = &mut channel.route_cache;
+            cache.version = topology.version();
+            cache.exchange.clear();
+            cache.exchange.extend_from_slice(&exchange);
+            cache.routing_key.clear();
+            cache.routing_key.extend_from_slice(&routing_key);
+            cache.queues.clear();
+            cache.queues.extend_from_slice(queues);
+        }
+        let Some(kept) = without_bcc(headers) else { return Ok(None) };
+        let mut properties = Vec::new();
+        Properties { headers: Some(kept.as_table()), ..raw.parse() }.encode(&mut properties);
+        Ok(Some(Message::from_bytes(message.with_properties(&properties))))
+    }
+}

@@ -1,0 +1,426 @@
+//! The machine: all state of one shard, and the dispatch of its inputs.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+
+use forebay_store::{BatchNo, Event, Recovered, Request, RunId, Store, StoreFailed};
+use forebay_wire::WireMethod;
+use hashbrown::HashMap;
+use slab::Slab;
+
+use crate::config::ShardConfig;
+use crate::confirm::Ack;
+use crate::connection::{Connection, Stage};
+use crate::consumer::Consumer;
+use crate::input::{CloseHow, ConnectionId, Input};
+use crate::message::Message;
+use crate::queue::Queue;
+use crate::restore::RestoreError;
+use crate::status::Counters;
+use crate::topology::{QueueKey, RouteSet, VhostTopology};
+
+/// A virtual host: a name and the topology under it.
+#[derive(Debug)]
+pub(crate) struct Vhost {
+    pub(crate) name: String,
+    pub(crate) topology: VhostTopology,
+}
+
+/// A channel that waits for a batch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ConfirmWaiter {
+    pub(crate) batch: BatchNo,
+    pub(crate) connection: ConnectionId,
+    pub(crate) serial: u64,
+    pub(crate) channel: u16,
+}
+
+/// How far a stop has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stopping {
+    /// Not asked for.
+    No,
+    /// What was received is being synced; confirms still go out.
+    Settling,
+    /// Connections were told 320 and are being closed.
+    Closing,
+    /// The final checkpoint is being written.
+    Checkpoint,
+    /// Synced.
+    Stopped,
+}
+
+/// A broker shard. See the crate's documentation for the polling order.
+#[derive(Debug)]
+pub struct Shard {
+    pub(crate) config: ShardConfig,
+    pub(crate) store: Store,
+    pub(crate) now_us: u64,
+    pub(crate) random: u64,
+    pub(crate) connections: Vec<Option<Box<Connection>>>,
+    pub(crate) connections_open: usize,
+    pub(crate) consuming_connections: usize,
+    pub(crate) serial: u64,
+    pub(crate) vhosts: Vec<Vhost>,
+    pub(crate) queues: Slab<Queue>,
+    pub(crate) consumers: Slab<Consumer>,
+    pub(crate) next_queue_id: u64,
+    /// The last batch that changed the durable topology.
+    pub(crate) topology_batch: BatchNo,
+    /// Whether there is a disk to store and spill to.
+    pub(crate) on_disk: bool,
+    pub(crate) dirty_queues: VecDeque<QueueKey>,
+    pub(crate) dirty_connections: VecDeque<ConnectionId>,
+    pub(crate) dirty_confirms: Vec<(ConnectionId, u16)>,
+    /// Channels with publishes in unsynced batches, oldest batch first; ≤ one per channel and batch.
+    pub(crate) confirm_waiters: VecDeque<ConfirmWaiter>,
+    /// Connections with barriers, oldest batch first; ≤ one per connection and batch.
+    pub(crate) barrier_waiters: VecDeque<(BatchNo, ConnectionId, u64)>,
+    pub(crate) closed: VecDeque<(ConnectionId, CloseHow)>,
+    /// One live entry per connection; older ones are recognised by `Connection::timer_us`.
+    pub(crate) timers: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Live reply-to consumers by token.
+    pub(crate) reply_tokens: HashMap<Vec<u8>, (ConnectionId, u16), foldhash::fast::FixedState>,
+    /// Memory of all messages, in bytes.
+    pub(crate) memory_bytes: u64,
+    /// Which queue a run being written or read belongs to.
+    pub(crate) runs: HashMap<RunId, (QueueKey, u64), foldhash::fast::FixedState>,
+    pub(crate) spill_checked_us: u64,
+    pub(crate) spilling_bytes: u64,
+    /// A segment of the log that is being emptied.
+    pub(crate) evacuating: Option<forebay_store::Home>,
+    pub(crate) low_space: bool,
+    pub(crate) paused_since_us: Option<u64>,
+    pub(crate) alarm: Option<&'static str>,
+    pub(crate) stopping: Stopping,
+    pub(crate) counters: Counters,
+    /// Reused by every publish.
+    pub(crate) route_set: RouteSet,
+    pub(crate) scratch_queues: Vec<QueueKey>,
+    pub(crate) scratch_places: Vec<(u64, u64)>,
+    pub(crate) scratch_acks: Vec<Ack>,
+}
+
+impl Shard {
+    /// Makes a shard over a store, with what the store recovered.
+    pub fn new(
+        config: ShardConfig,
+        store: Store,
+        recovered: Option<Recovered>,
+    ) -> Result<Shard, RestoreError> {
+        let vhosts = config
+            .vhosts
+            .iter()
+            .map(|name| Vhost { name: name.clone(), topology: VhostTopology::new(name.as_str()) })
+            .collect();
+        let mut shard = Shard {
+            random: config.seed,
+            config,
+            store,
+            now_us: 0,
+            connections: Vec::new(),
+            connections_open: 0,
+            consuming_connections: 0,
+            serial: 0,
+            vhosts,
+            queues: Slab::new(),
+            consumers: Slab::new(),
+            next_queue_id: 1,
+            topology_batch: 0,
+            on_disk: recovered.is_some(),
+            dirty_queues: VecDeque::new(),
+            dirty_connections: VecDeque::new(),
+            dirty_confirms: Vec::new(),
+            confirm_waiters: VecDeque::new(),
+            barrier_waiters: VecDeque::new(),
+            closed: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            reply_tokens: HashMap::default(),
+            memory_bytes: 0,
+            runs: HashMap::default(),
+            spill_checked_us: 0,
+            spilling_bytes: 0,
+            evacuating: None,
+            low_space: false,
+            paused_since_us: None,
+            alarm: None,
+            stopping: Stopping::No,
+            counters: Counters::default(),
+            route_set: RouteSet::new(),
+            scratch_queues: Vec::new(),
+            scratch_places: Vec::new(),
+            scratch_acks: Vec::new(),
+        };
+        if let Some(recovered) = recovered {
+            shard.restore(recovered)?;
+        }
+        Ok(shard)
+    }
+
+    /// Takes one input at `now_us` (monotonic microseconds; never less than before).
+    ///
+    /// An error is final: the disk has failed, nothing more will be confirmed, and the process should
+    /// end and say so.
+    pub fn step(&mut self, now_us: u64, input: Input<'_>) -> Result<(), StoreFailed> {
+        debug_assert!(now_us >= self.now_us, "time went backwards");
+        self.now_us = now_us;
+        match input {
+            Input::Received { connection, bytes } => self.received(connection, bytes),
+            Input::Sent { connection, bytes } => self.sent(connection, bytes),
+            Input::Turn => self.turn(),
+            Input::Disk(completion) => {
+                self.store.complete(now_us, completion)?;
+                self.store_events();
+            }
+            Input::Tick => self.tick(),
+            Input::Connected { connection, peer } => self.connected(connection, peer),
+            Input::Disconnected { connection } => self.disconnected(connection),
+            Input::Shutdown => self.shutdown(),
+            Input::FromShard { mail, .. } => match mail {},
+        }
+        Ok(())
+    }
+
+    /// The end of a turn: confirms, then deliveries, then what flow control has to do.
+    fn turn(&mut self) {
+        self.store_events();
+        self.deliver_dirty_queues();
+        self.tell_confirms();
+        self.balance_memory();
+        self.advance_stop();
+    }
+
+    /// A connection that has bytes to send; each is named once until more is queued for it.
+    pub fn next_dirty(&mut self) -> Option<ConnectionId> {
+        while let Some(id) = self.dirty_connections.pop_front() {
+            if let Some(connection) = self.connection(id) {
+                connection.dirty = false;
+                if !connection.out.ready().is_empty() {
+                    return Some(id);
+                }
+            }
+        }
+        None
+    }
+
+    /// What may be written to a connection now. Follow every write with [`Input::Sent`].
+    pub fn outgoing(&self, id: ConnectionId) -> &[u8] {
+        match self.connections.get(id.0 as usize) {
+            Some(Some(connection)) => connection.out.ready(),
+            _ => &[],
+        }
+    }
+
+    /// A connection to close, each named once. The shell then steps [`Input::Disconnected`].
+    pub fn next_closed(&mut self) -> Option<(ConnectionId, CloseHow)> {
+        self.closed.pop_front()
+    }
+
+    /// The next disk request; ask until `None`.
+    pub fn poll_disk(&mut self, now_us: u64) -> Option<Request> {
+        self.store.poll(now_us)
+    }
+
+    /// When [`Input::Tick`] is due at the latest; a time that has passed means at once.
+    pub fn next_deadline_us(&self) -> Option<u64> {
+        if !self.dirty_queues.is_empty() {
+            return Some(self.now_us);
+        }
+        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        let store = self.store.next_deadline_us();
+        let flow = self.flow_deadline_us();
+        [timer, store, flow].into_iter().flatten().min()
+    }
+
+    /// After [`Input::Shutdown`]: everything is told, closed and on disk.
+    pub fn stopped(&self) -> bool {
+        self.stopping == Stopping::Stopped
+    }
+
+    pub(crate) fn connection(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        self.connections.get_mut(id.0 as usize)?.as_deref_mut()
+    }
+
+    pub(crate) fn take_serial(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+
+    /// Sends a method.
+    pub(crate) fn send(&mut self, id: ConnectionId, channel: u16, method: &impl WireMethod) {
+        if let Some(connection) = self.connection(id) {
+            forebay_wire::write_method(connection.out.buffer(), channel, method);
+            self.mark_connection(id);
+        }
+    }
+
+    /// All that is sent to this connection from now on waits for `batch`.
+    pub(crate) fn raise_barrier(&mut self, id: ConnectionId, batch: BatchNo) {
+        if self.store.durable_batch() >= batch {
+            return;
+        }
+        let Some(connection) = self.connection(id) else { return };
+        connection.out.raise_barrier(batch);
+        let serial = connection.serial;
+        self.barrier_waiters.push_back((batch, id, serial));
+        self.store.add_waiter();
+    }
+
+    /// There is something to send to this connection.
+    pub(crate) fn mark_connection(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connection(id)
+            && !connection.dirty
+        {
+            connection.dirty = true;
+            self.dirty_connections.push_back(id);
+        }
+    }
+
+    /// This queue may have something to deliver.
+    pub(crate) fn mark_queue(&mut self, key: QueueKey) {
+        if let Some(queue) = self.queues.get_mut(key.0 as usize)
+            && !queue.dirty
+            && !queue.consumers.is_empty()
+        {
+            queue.dirty = true;
+            self.dirty_queues.push_back(key);
+        }
+    }
+
+    /// Gives up one reference to a message.
+    pub(crate) fn release(&mut self, message: Arc<Message>) {
+        release(&mut self.memory_bytes, message);
+    }
+
+    /// The next number of a splitmix64 sequence (Steele et al. 2014), for names and tokens.
+    pub(crate) fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A name nobody else has: `prefix` and 22 characters.
+    pub(crate) fn made_up_name(&mut self, prefix: &str) -> Vec<u8> {
+        const DIGITS: &[u8; 64] =
+            b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let mut name = prefix.as_bytes().to_vec();
+        let mut bits = u128::from(self.random()) << 64 | u128::from(self.random());
+        for _ in 0..22 {
+            name.push(DIGITS[(bits & 63) as usize]);
+            bits >>= 6;
+        }
+        name
+    }
+
+    fn store_events(&mut self) {
+        while let Some(event) = self.store.poll_event() {
+            match event {
+                Event::Durable(batch) => self.batch_durable(batch),
+                Event::RunDurable { run, queue } => self.run_durable(run, queue),
+                Event::RunBlock { run, queue, messages, at_end } => {
+                    self.run_block(run, queue, messages, at_end);
+                }
+                Event::Evacuate { homes } => self.evacuate(homes),
+                Event::LowSpace(low) => self.low_space = low,
+                Event::Stopped => self.stopping = Stopping::Stopped,
+            }
+        }
+    }
+
+    fn batch_durable(&mut self, batch: BatchNo) {
+        while self.confirm_waiters.front().is_some_and(|waiter| waiter.batch <= batch) {
+            let Some(waiter) = self.confirm_waiters.pop_front() else { break };
+            self.confirm_durable(waiter, batch);
+        }
+        while self.barrier_waiters.front().is_some_and(|(waits, _, _)| *waits <= batch) {
+            let Some((_, id, serial)) = self.barrier_waiters.pop_front() else { break };
+            if let Some(connection) = self.connection(id)
+                && connection.serial == serial
+                && connection.out.durable(batch)
+            {
+                self.mark_connection(id);
+            }
+        }
+    }
+
+    fn sent(&mut self, id: ConnectionId, bytes: usize) {
+        let now_us = self.now_us;
+        let soft = self.out_soft_bytes();
+        let Some(connection) = self.connection(id) else { return };
+        connection.out.written(bytes);
+        connection.sent_us = now_us;
+        if connection.starved && connection.out.len() < soft {
+            connection.starved = false;
+            self.mark_queues_of(id);
+        }
+    }
+
+    /// The queues that this connection consumes from may go on.
+    fn mark_queues_of(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connection(id) else { return };
+        let keys: Vec<_> = connection
+            .channels
+            .iter()
+            .flatten()
+            .flat_map(|c| c.consumers.iter().copied())
+            .collect();
+        for key in keys {
+            if let Some(consumer) = self.consumers.get(key.0 as usize) {
+                self.mark_queue(consumer.queue);
+            }
+        }
+    }
+
+    fn shutdown(&mut self) {
+        if self.stopping == Stopping::No {
+            self.stopping = Stopping::Settling;
+        }
+    }
+
+    fn advance_stop(&mut self) {
+        match self.stopping {
+            Stopping::Settling => {
+                if self.confirm_waiters.is_empty() && self.barrier_waiters.is_empty() {
+                    self.stopping = Stopping::Closing;
+                    self.close_all_connections("shutdown");
+                }
+            }
+            Stopping::Closing => {
+                if self.connections_open == 0 {
+                    for (_, queue) in &self.queues {
+                        if queue.stored {
+                            self.store.note_delivered(queue.id, queue.delivered_upto);
+                        }
+                    }
+                    self.store.shutdown();
+                    self.stopping = Stopping::Checkpoint;
+                }
+            }
+            Stopping::No | Stopping::Checkpoint | Stopping::Stopped => {}
+        }
+    }
+
+    fn close_all_connections(&mut self, why: &str) {
+        for index in 0..self.connections.len() {
+            let id = ConnectionId(index as u32);
+            match self.connection(id).map(|connection| connection.stage) {
+                Some(Stage::Open) => {
+                    self.connection_error(id, crate::error::AmqpError::forced(why), 0, 0);
+                }
+                Some(Stage::Closing) | None => {}
+                Some(_) => self.close_socket(id, CloseHow::Flushed),
+            }
+        }
+    }
+}
+
+/// Gives up one reference to a message and takes it off the memory count with the last.
+pub(crate) fn release(memory_bytes: &mut u64, message: Arc<Message>) {
+    if let Some(message) = Arc::into_inner(message) {
+        debug_assert!(*memory_bytes >= message.memory_bytes());
+        *memory_bytes -= message.memory_bytes();
+    }
+}

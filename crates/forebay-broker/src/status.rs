@@ -1,0 +1,133 @@
+//! What a shard tells of itself, for metrics and live views.
+
+use crate::shard::Shard;
+
+/// Running totals since the start.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Counters {
+    /// Connections accepted.
+    pub connections_opened: u64,
+    /// Connections that were told an error.
+    pub connection_errors: u64,
+    /// Channels that were told an error.
+    pub channel_errors: u64,
+    /// Connections that did not finish their handshake in time.
+    pub handshake_timeouts: u64,
+    /// Connections that missed their heartbeats.
+    pub heartbeat_timeouts: u64,
+    /// Bytes read.
+    pub received_bytes: u64,
+    /// Messages published.
+    pub published: u64,
+    /// Messages that no queue took.
+    pub unroutable: u64,
+    /// Messages given back to their publisher.
+    pub returned: u64,
+    /// Publishes confirmed.
+    pub confirmed: u64,
+    /// Messages delivered, redeliveries included.
+    pub delivered: u64,
+    /// Deliveries acknowledged or rejected for good.
+    pub acknowledged: u64,
+    /// Direct replies dropped because their requester did not read.
+    pub replies_dropped: u64,
+    /// Run files written.
+    pub runs_written: u64,
+    /// Stored messages that could not be understood.
+    pub undecodable: u64,
+}
+
+/// One queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueStatus {
+    /// Virtual host.
+    pub vhost: String,
+    /// Name.
+    pub name: String,
+    /// Messages to be delivered, in RAM and on disk.
+    pub ready: u64,
+    /// Messages delivered and not settled.
+    pub unacked: u64,
+    /// Consumers.
+    pub consumers: usize,
+    /// Memory of ready messages, in bytes.
+    pub ready_bytes: u64,
+    /// Messages that are only on disk.
+    pub cold: u64,
+    /// Survives a restart.
+    pub durable: bool,
+}
+
+/// A snapshot of a shard.
+#[derive(Debug, Clone)]
+pub struct Status {
+    /// Connections open.
+    pub connections: usize,
+    /// Channels open.
+    pub channels: usize,
+    /// Consumers.
+    pub consumers: usize,
+    /// Exchanges, the predeclared ones included.
+    pub exchanges: usize,
+    /// Queues, at most as many as were asked for.
+    pub queues: Vec<QueueStatus>,
+    /// How many queues there are.
+    pub queue_count: usize,
+    /// Messages ready in all queues.
+    pub ready: u64,
+    /// Messages unsettled in all queues.
+    pub unacked: u64,
+    /// Memory of messages, in bytes.
+    pub memory_bytes: u64,
+    /// The memory budget, in bytes.
+    pub memory_budget_bytes: u64,
+    /// Outgoing buffers, in bytes.
+    pub outgoing_bytes: u64,
+    /// Why publishers were told `connection.blocked`.
+    pub alarm: Option<&'static str>,
+    /// Totals.
+    pub counters: Counters,
+    /// What the store says.
+    pub store: forebay_store::Statistics,
+}
+
+/// Queues named in a [`Status`]; a snapshot of more would cost the shard a long turn.
+const QUEUES_MAX: usize = 1_000;
+
+impl Shard {
+    /// A snapshot. Costs a visit to every queue and connection.
+    pub fn status(&self) -> Status {
+        let queues = self
+            .queues
+            .iter()
+            .take(QUEUES_MAX)
+            .map(|(_, queue)| QueueStatus {
+                vhost: self.vhosts[queue.vhost as usize].name.clone(),
+                name: queue.display_name(),
+                ready: queue.ready(),
+                unacked: queue.unacked,
+                consumers: queue.consumers.len(),
+                ready_bytes: queue.ready_bytes,
+                cold: queue.cold.iter().map(|run| run.messages).sum(),
+                durable: queue.durable,
+            })
+            .collect();
+        let open = || self.connections.iter().flatten();
+        Status {
+            connections: self.connections_open,
+            channels: open().map(|c| usize::from(c.channels_open)).sum(),
+            consumers: self.consumers.len(),
+            exchanges: self.vhosts.iter().map(|v| v.topology.exchanges().count()).sum(),
+            queues,
+            queue_count: self.queues.len(),
+            ready: self.queues.iter().map(|(_, queue)| queue.ready()).sum(),
+            unacked: self.queues.iter().map(|(_, queue)| queue.unacked).sum(),
+            memory_bytes: self.memory_bytes,
+            memory_budget_bytes: self.config.memory_budget_bytes,
+            outgoing_bytes: open().map(|c| c.out.capacity() as u64).sum(),
+            alarm: self.alarm,
+            counters: self.counters.clone(),
+            store: self.store.statistics(),
+        }
+    }
+}
