@@ -97,6 +97,8 @@ pub struct Config {
     pub durability: DurabilitySetting,
     /// Log size above which old segments are evacuated, in bytes.
     pub log_cap_bytes: u64,
+    /// Start with a damaged store, without what is missing.
+    pub salvage: bool,
     /// Who may log in.
     pub users: Vec<UserSetting>,
     /// Virtual hosts that exist.
@@ -139,6 +141,7 @@ impl Default for Config {
             memory_budget_bytes: default_memory_budget_bytes(),
             durability: DurabilitySetting::Always,
             log_cap_bytes: 1 << 30,
+            salvage: false,
             users: vec![UserSetting::guest()],
             vhosts: vec!["/".to_owned()],
             loopback_users: vec!["guest".to_owned()],
@@ -214,6 +217,7 @@ impl Config {
                 None => default.durability,
             },
             log_cap_bytes: first!(log_cap).map_or(default.log_cap_bytes, |Size(bytes)| bytes),
+            salvage: first!(salvage).unwrap_or(default.salvage),
             users: first!(users).unwrap_or(default.users),
             vhosts: first!(vhosts).unwrap_or(default.vhosts),
             loopback_users: first!(loopback_users).unwrap_or(default.loopback_users),

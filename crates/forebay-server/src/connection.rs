@@ -62,6 +62,8 @@ pub(crate) struct Connection {
     pub(crate) hangup: bool,
     /// Stands in the shard loop's list of connections to read.
     pub(crate) listed: bool,
+    /// Its gate was found open at the end of the last turn.
+    pub(crate) admitted: bool,
     /// When patience ends, while `Flushing` or `Lingering`.
     pub(crate) patience_until_us: u64,
 }
@@ -75,6 +77,7 @@ impl Connection {
             writable: true,
             hangup: false,
             listed: false,
+            admitted: false,
             patience_until_us: 0,
         }
     }

@@ -42,6 +42,23 @@ impl Pipe {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits for a change; `WouldBlock` once `deadline` has passed.
+    fn wait<'a>(
+        &'a self,
+        state: MutexGuard<'a, PipeState>,
+        deadline: Option<Instant>,
+    ) -> io::Result<MutexGuard<'a, PipeState>> {
+        let Some(deadline) = deadline else {
+            return Ok(self.changed.wait(state).unwrap_or_else(PoisonError::into_inner));
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let waited = self.changed.wait_timeout(state, left);
+        Ok(waited.unwrap_or_else(PoisonError::into_inner).0)
+    }
+
     fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
@@ -96,23 +113,30 @@ impl Drop for ClientSide {
 
 /// The client's end of a connection inside the process; reads and writes AMQP bytes.
 ///
-/// Clones (see [`InProcessStream::try_clone`]) share the connection, each with its own read timeout;
-/// it closes when the last clone is dropped or [`InProcessStream::shutdown`] is called.
+/// Clones (see [`InProcessStream::try_clone`]) share the connection, each with its own timeouts; it
+/// closes when the last clone is dropped or [`InProcessStream::shutdown`] is called.
 pub struct InProcessStream {
     side: Arc<ClientSide>,
     read_timeout: Option<Duration>,
+    write_timeout: Option<Duration>,
 }
 
 impl InProcessStream {
     /// A second handle to the same connection, for a reader and a writer on different threads.
     /// Never fails; the `Result` is that of `TcpStream::try_clone`, which it stands in for.
     pub fn try_clone(&self) -> io::Result<InProcessStream> {
-        Ok(InProcessStream { side: self.side.clone(), read_timeout: self.read_timeout })
+        Ok(InProcessStream { side: self.side.clone(), ..*self })
     }
 
     /// After this time without a byte a read returns `ErrorKind::WouldBlock`; `None` waits for ever.
     pub fn set_read_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.read_timeout = timeout;
+        Ok(())
+    }
+
+    /// After this time without room a write returns `ErrorKind::WouldBlock`; `None` waits for ever.
+    pub fn set_write_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.write_timeout = timeout;
         Ok(())
     }
 
@@ -143,19 +167,7 @@ impl Read for InProcessStream {
             if state.closed {
                 return Ok(0);
             }
-            state = match deadline {
-                None => pipe.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return Err(io::ErrorKind::WouldBlock.into());
-                    }
-                    pipe.changed
-                        .wait_timeout(state, left)
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .0
-                }
-            };
+            state = pipe.wait(state, deadline)?;
         }
         let n = take(&mut state.bytes, buffer);
         let tell = std::mem::take(&mut state.server_waits);
@@ -174,6 +186,7 @@ impl Write for InProcessStream {
         }
         let duplex = &self.side.0;
         let pipe = &duplex.to_server;
+        let deadline = self.write_timeout.map(|timeout| Instant::now() + timeout);
         let mut state = pipe.lock();
         loop {
             if state.closed {
@@ -190,7 +203,7 @@ impl Write for InProcessStream {
                 }
                 return Ok(n);
             }
-            state = pipe.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = pipe.wait(state, deadline)?;
         }
     }
 
@@ -262,8 +275,11 @@ pub(crate) fn pair(mailbox: Arc<Mailbox>) -> (InProcessStream, ServerEnd) {
         key: AtomicUsize::new(KEY_NONE),
         mailbox,
     });
-    let stream =
-        InProcessStream { side: Arc::new(ClientSide(duplex.clone())), read_timeout: None };
+    let stream = InProcessStream {
+        side: Arc::new(ClientSide(duplex.clone())),
+        read_timeout: None,
+        write_timeout: None,
+    };
     (stream, ServerEnd(duplex))
 }
 
@@ -347,5 +363,13 @@ mod tests {
         client.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
         let mut buffer = [0; 8];
         assert_eq!(client.read(&mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_write_with_a_timeout_gives_up() {
+        let (mut client, _server, _mailbox) = connected();
+        client.write_all(&vec![0; IN_PROCESS_PIPE_BYTES_MAX]).unwrap();
+        client.set_write_timeout(Some(Duration::from_millis(1))).unwrap();
+        assert_eq!(client.write(b"x").unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 }

@@ -29,7 +29,7 @@ pub(crate) enum Mail {
 }
 
 /// What the shard and the shell around it count.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Snapshot {
     /// The broker's own state and counters.
     pub broker: Status,

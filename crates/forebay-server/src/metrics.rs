@@ -1,4 +1,185 @@
-//! Prometheus text of a [`Snapshot`].
+//! Metrics as Prometheus reads them.
+//!
+//! Names that start with `rabbitmq_` mean what they mean in RabbitMQ's own exporter, so that existing
+//! dashboards work; the rest starts with `forebay_`. The set is fixed: no series per queue or
+//! connection, so that its size does not depend on the clients.
+
 use crate::mailbox::Snapshot;
-/// text
-pub fn text(_s: &Snapshot) -> String { String::new() }
+use std::fmt::{Display, Write};
+
+/// The whole page for one snapshot, in Prometheus' text format 0.0.4.
+pub fn text(snapshot: &Snapshot) -> String {
+    let mut page = Page(String::with_capacity(8 * 1024));
+    let (broker, shell) = (&snapshot.broker, &snapshot.shell);
+    let (count, store) = (&broker.counters, &broker.store);
+
+    page.info(
+        "rabbitmq_build_info",
+        "What runs here.",
+        &[("product_name", "Forebay"), ("product_version", env!("CARGO_PKG_VERSION"))],
+    );
+    page.gauge("rabbitmq_connections", "Connections open.", broker.connections);
+    page.gauge("rabbitmq_channels", "Channels open.", broker.channels);
+    page.gauge("rabbitmq_consumers", "Consumers.", broker.consumers);
+    page.gauge("rabbitmq_queues", "Queues.", broker.queue_count);
+    page.gauge("rabbitmq_queue_messages_ready", "Messages to be delivered.", broker.ready);
+    page.gauge(
+        "rabbitmq_queue_messages_unacked",
+        "Messages delivered and not acknowledged.",
+        broker.unacked,
+    );
+    page.gauge(
+        "rabbitmq_queue_messages",
+        "Messages ready and unacknowledged.",
+        broker.ready + broker.unacked,
+    );
+    page.counter(
+        "rabbitmq_connections_opened_total",
+        "Connections accepted.",
+        count.connections_opened,
+    );
+    page.counter("rabbitmq_global_messages_received_total", "Messages published.", count.published);
+    page.counter(
+        "rabbitmq_global_messages_confirmed_total",
+        "Publishes confirmed.",
+        count.confirmed,
+    );
+    page.counter(
+        "rabbitmq_global_messages_delivered_total",
+        "Messages delivered, redeliveries included.",
+        count.delivered,
+    );
+    page.counter(
+        "rabbitmq_global_messages_acknowledged_total",
+        "Deliveries acknowledged or rejected for good.",
+        count.acknowledged,
+    );
+    page.counter(
+        "rabbitmq_global_messages_unroutable_returned_total",
+        "Messages given back to their publisher.",
+        count.returned,
+    );
+    page.counter(
+        "rabbitmq_global_messages_unroutable_dropped_total",
+        "Messages that no queue took and nobody wanted back.",
+        count.unroutable.saturating_sub(count.returned),
+    );
+
+    page.gauge("forebay_exchanges", "Exchanges, predeclared ones included.", broker.exchanges);
+    page.gauge(
+        "forebay_message_memory_bytes",
+        "Memory of messages, in bytes.",
+        broker.memory_bytes,
+    );
+    page.gauge(
+        "forebay_message_memory_budget_bytes",
+        "The memory budget of messages, in bytes.",
+        broker.memory_budget_bytes,
+    );
+    page.gauge(
+        "forebay_outgoing_buffer_bytes",
+        "Buffers of bytes to be sent, in bytes.",
+        broker.outgoing_bytes,
+    );
+    page.gauge(
+        "forebay_publishers_blocked",
+        "1 while publishers are held back by an alarm.",
+        u8::from(broker.alarm.is_some()),
+    );
+    page.counter(
+        "forebay_connection_errors_total",
+        "Connections that were told an error.",
+        count.connection_errors,
+    );
+    page.counter(
+        "forebay_channel_errors_total",
+        "Channels that were told an error.",
+        count.channel_errors,
+    );
+    page.counter(
+        "forebay_handshake_timeouts_total",
+        "Connections that were not open in time.",
+        count.handshake_timeouts,
+    );
+    page.counter(
+        "forebay_heartbeat_timeouts_total",
+        "Connections that missed their heartbeats.",
+        count.heartbeat_timeouts,
+    );
+    page.counter(
+        "forebay_replies_dropped_total",
+        "Direct replies dropped because their requester did not read.",
+        count.replies_dropped,
+    );
+    page.counter(
+        "forebay_undecodable_messages_total",
+        "Stored messages that could not be understood.",
+        count.undecodable,
+    );
+
+    page.gauge("forebay_log_bytes", "Size of the log, in bytes.", store.log_bytes);
+    page.gauge("forebay_log_segments", "Segments of the log.", store.segments);
+    page.gauge("forebay_log_spare_segments", "Spare segments ready for use.", store.spares);
+    page.gauge("forebay_runs", "Run files alive.", store.runs);
+    page.gauge(
+        "forebay_commit_duration_us",
+        "Moving average of a commit's time on disk, in microseconds.",
+        store.flush_us,
+    );
+    page.counter("forebay_commits_total", "Batches committed.", store.batches);
+    page.counter(
+        "forebay_log_written_bytes_total",
+        "Bytes written to the log.",
+        store.log_written_bytes,
+    );
+    page.counter(
+        "forebay_run_written_bytes_total",
+        "Bytes written to run files.",
+        store.run_written_bytes,
+    );
+
+    page.gauge(
+        "forebay_sockets",
+        "Connections open, handshakes and closing ones included.",
+        shell.connections_open,
+    );
+    page.counter(
+        "forebay_connections_refused_total",
+        "Connections closed at once because connections_max was reached.",
+        shell.connections_refused,
+    );
+    page.counter(
+        "forebay_received_bytes_total",
+        "Bytes read from connections.",
+        shell.received_bytes,
+    );
+    page.counter("forebay_sent_bytes_total", "Bytes written to connections.", shell.sent_bytes);
+    page.counter("forebay_turns_total", "Turns of the shard's loop.", shell.turns);
+    page.gauge("forebay_uptime_seconds", "Time since the start.", shell.uptime_us / 1_000_000);
+    page.0
+}
+
+struct Page(String);
+
+impl Page {
+    fn line(&mut self, name: &str, help: &str, kind: &str, labels: &str, value: impl Display) {
+        // Writing to a string cannot fail.
+        let _ =
+            writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name}{labels} {value}");
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+        self.line(name, help, "gauge", "", value);
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: impl Display) {
+        self.line(name, help, "counter", "", value);
+    }
+
+    /// Label values here are ours and need no escapes.
+    fn info(&mut self, name: &str, help: &str, labels: &[(&str, &str)]) {
+        let labels: Vec<String> =
+            labels.iter().map(|(name, value)| format!("{name}=\"{value}\"")).collect();
+        self.line(name, help, "gauge", &format!("{{{}}}", labels.join(",")), 1);
+    }
+}

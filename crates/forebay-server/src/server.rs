@@ -171,8 +171,7 @@ impl std::fmt::Debug for Server {
 }
 
 fn bind(address: &str) -> Result<TcpListener, StartError> {
-    listen(address)
-        .map_err(|source| StartError::Listen { address: address.to_owned(), source })
+    listen(address).map_err(|source| StartError::Listen { address: address.to_owned(), source })
 }
 
 fn ask_status(mailbox: &Mailbox) -> Option<Snapshot> {
@@ -232,9 +231,8 @@ fn set_up(started: StartedShard) -> Result<(ShardLoop, Arc<Mailbox>), StartError
     let lanes = match disk {
         None => None,
         Some(disk) => {
-            let lane = |name| {
-                Lane::start(name, disk.clone(), mailbox.clone()).map_err(StartError::System)
-            };
+            let lane =
+                |name| Lane::start(name, disk.clone(), mailbox.clone()).map_err(StartError::System);
             Some([lane("forebay-log")?, lane("forebay-disk")?])
         }
     };

@@ -31,6 +31,9 @@ const READ_BUFFER_BYTES: usize = 256 * 1024;
 const READ_BUDGET_BYTES: usize = 64 * 1024;
 /// The same when more than [`CROWD`] connections have something to read.
 const READ_BUDGET_CROWDED_BYTES: usize = 16 * 1024;
+/// The same for a connection that comes out of a closed gate: enough for a thousand
+/// acknowledgements, little enough when the gate has opened for a moment only.
+const READ_BUDGET_PAUSED_BYTES: usize = 4 * 1024;
 /// Readable connections beyond which each gets the smaller budget.
 const CROWD: usize = 500;
 /// Bytes read in one turn, from all connections together: about a millisecond of work.
@@ -303,11 +306,15 @@ impl ShardLoop {
     fn read(&mut self, key: usize, budget: usize) -> Result<usize, LoopFailed> {
         let Some(connection) = self.connections.get_mut(key) else { return Ok(0) };
         connection.listed = false;
-        if connection.phase == Phase::Open && !self.shard.accepts_input(id(key)) {
+        // Asking may use up the one read that a paused connection has now and then, so the answer
+        // that `ask_gates` got counts, for as little as it may have meant.
+        let admitted = std::mem::take(&mut connection.admitted);
+        if connection.phase == Phase::Open && !admitted && !self.shard.accepts_input(id(key)) {
             connection.listed = true;
             self.gated.push(key);
             return Ok(0);
         }
+        let budget = if admitted { READ_BUDGET_PAUSED_BYTES } else { budget };
         let buffer = &mut self.read_buffer[..budget];
         let n = match connection.transport.read(buffer) {
             Ok(0) => {
@@ -345,17 +352,18 @@ impl ShardLoop {
 
     /// Connections whose gate has opened are read in the next turn, which then comes at once.
     fn ask_gates(&mut self) {
-        let (shard, connections, to_read) = (&self.shard, &self.connections, &mut self.to_read);
-        self.gated.retain(|&key| match connections.get(key) {
-            None => false,
-            Some(connection) if !connection.listed => false,
-            Some(connection) => {
+        let (shard, connections) = (&mut self.shard, &mut self.connections);
+        let to_read = &mut self.to_read;
+        self.gated.retain(|&key| match connections.get_mut(key) {
+            Some(connection) if connection.listed => {
                 let open = connection.phase != Phase::Open || shard.accepts_input(id(key));
                 if open {
+                    connection.admitted = true;
                     to_read.push_back(key);
                 }
                 !open
             }
+            _ => false,
         });
     }
 

@@ -1,4 +1,101 @@
-//! stub
-use crate::config::Config; use crate::start_error::StartError; use forebay_broker::Shard; use forebay_store::Disk; use std::sync::Arc;
-pub(crate) struct Opened { pub(crate) shard: Shard, pub(crate) disk: Option<Arc<dyn Disk>> }
-pub(crate) fn open(_c:&Config)->Result<Opened,StartError>{ Ok(Opened{shard:Shard::default(),disk:None}) }
+//! From a configuration to a state machine with its store recovered.
+
+use crate::config::{Config, ConfigError, Data, DurabilitySetting, PasswordSetting, UserSetting};
+use crate::start_error::StartError;
+use forebay_broker::access::{Password, Permissions, User};
+use forebay_broker::{Shard, ShardConfig};
+use forebay_store::{Disk, Durability, FileDisk, OpenError, Options, Recovered, Store};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A shard and the disk that its requests go to; no disk when all is in memory.
+pub(crate) struct Opened {
+    pub(crate) shard: Shard,
+    pub(crate) disk: Option<Arc<dyn Disk>>,
+}
+
+/// Recovers the store and makes the shard. Blocks for as long as recovery takes.
+pub(crate) fn open(config: &Config) -> Result<Opened, StartError> {
+    let shard_config = shard_config(config)?;
+    let (store, recovered, disk) = match &config.data {
+        Data::Memory => (Store::in_memory(), None, None),
+        Data::Dir(dir) => {
+            let (store, recovered, disk) = open_store(dir, config)?;
+            (store, Some(recovered), Some(disk))
+        }
+    };
+    let shard = Shard::new(shard_config, store, recovered).map_err(StartError::Restore)?;
+    Ok(Opened { shard, disk })
+}
+
+fn open_store(
+    dir: &Path,
+    config: &Config,
+) -> Result<(Store, Recovered, Arc<dyn Disk>), StartError> {
+    let disk: Arc<dyn Disk> = match FileDisk::new(dir) {
+        Ok(disk) => Arc::new(disk),
+        Err(source) => return Err(StartError::DataDir { dir: dir.to_owned(), source }),
+    };
+    let options = Options {
+        log_cap_bytes: config.log_cap_bytes,
+        durability: match config.durability {
+            DurabilitySetting::Always => Durability::Always,
+            DurabilitySetting::Interval { ms } => Durability::Interval { ms },
+            DurabilitySetting::Os => Durability::Os,
+        },
+        salvage: config.salvage,
+        ..Options::default()
+    };
+    let opened = forebay_store::open(disk.clone(), options);
+    let (store, recovered) =
+        opened.map_err(|source: OpenError| StartError::Store { dir: dir.to_owned(), source })?;
+    if !recovered.clean && !recovered.meta.is_empty() {
+        tracing::info!("the last stop was not a clean one: recovered messages are redelivered");
+    }
+    for damage in &recovered.damage {
+        tracing::error!(?damage, "salvaged without this part of the store");
+    }
+    Ok((store, recovered, disk))
+}
+
+fn shard_config(config: &Config) -> Result<ShardConfig, StartError> {
+    let users: Result<Vec<User>, StartError> =
+        config.users.iter().map(|setting| user(setting, &config.loopback_users)).collect();
+    let host = rustix::system::uname();
+    Ok(ShardConfig {
+        users: users?,
+        vhosts: config.vhosts.clone(),
+        channel_max: config.channel_max,
+        frame_max_bytes: config.frame_max_bytes,
+        heartbeat_s: config.heartbeat_s,
+        handshake_timeout_ms: config.handshake_timeout_ms,
+        message_max_bytes: config.message_max_bytes,
+        memory_budget_bytes: config.memory_budget_bytes,
+        connections_max: config.connections_max,
+        // The hasher's keys are the one random number that the standard library gives away.
+        seed: RandomState::new().build_hasher().finish(),
+        node_name: format!("forebay@{}", host.nodename().to_string_lossy()),
+    })
+}
+
+fn user(setting: &UserSetting, loopback_users: &[String]) -> Result<User, StartError> {
+    let name = &setting.name;
+    let error = |what: String| StartError::Config(ConfigError::value("users", what));
+    let password = match setting.password() {
+        Some(PasswordSetting::Plain(plain)) => Password::Plain(plain.to_owned()),
+        Some(PasswordSetting::Hash(hash)) => {
+            Password::from_base64_hash(hash).map_err(|e| error(format!("`{name}`: {e}")))?
+        }
+        None => return Err(error(format!("`{name}` has no password"))),
+    };
+    let mut user = User::new(name, password);
+    user.loopback_only = loopback_users.contains(name);
+    user.tags.clone_from(&setting.tags);
+    for allowed in &setting.permissions {
+        let permissions = Permissions::new(&allowed.configure, &allowed.write, &allowed.read)
+            .map_err(|e| error(format!("`{name}` in `{}`: {e}", allowed.vhost)))?;
+        user = user.with_permissions(&allowed.vhost, permissions);
+    }
+    Ok(user)
+}

@@ -123,12 +123,20 @@ pub const KEYS: &[Key] = &[
         text: "Size of the log above which the live rest of old segments is moved away. At least 256 MiB.",
     },
     Key {
+        name: "salvage",
+        kind: Kind::Bool,
+        default: "false",
+        unit: "",
+        flag: "--salvage",
+        text: "Start with a damaged store and go on without what is missing, which is logged.",
+    },
+    Key {
         name: "users",
         kind: Kind::Users,
         default: "guest with password guest and all permissions in `/`",
         unit: "",
         flag: "",
-        text: "Who may log in: `name`, `password` or `password_hash`, and `permissions` (`vhost`, `configure`, `write`, `read`). In a file only; a list of your own replaces guest.",
+        text: "Who may log in: `name`, `password` or `password_hash`, `tags`, and `permissions` (`vhost`, `configure`, `write`, `read`). In a file only; a list of your own replaces guest.",
     },
     Key {
         name: "vhosts",

@@ -20,6 +20,7 @@ pub struct Layer {
     pub memory_budget: Option<Size>,
     pub durability: Option<String>,
     pub log_cap: Option<Size>,
+    pub salvage: Option<bool>,
     pub users: Option<Vec<UserSetting>>,
     pub vhosts: Option<Vec<String>>,
     pub loopback_users: Option<Vec<String>>,

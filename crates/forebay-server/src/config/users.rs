@@ -14,6 +14,9 @@ pub struct UserSetting {
     pub password: Option<String>,
     /// Base64 of a 4-byte salt and SHA-256 of salt and password: RabbitMQ's `password_hash`.
     pub password_hash: Option<String>,
+    /// RabbitMQ's tags; `impersonator` may publish with the user id of others, `administrator` too.
+    #[serde(default)]
+    pub tags: Vec<String>,
     /// What the user may do, per virtual host; nothing listed means no access anywhere.
     #[serde(default)]
     pub permissions: Vec<PermissionSetting>,
@@ -29,7 +32,7 @@ pub enum PasswordSetting<'a> {
 }
 
 /// What a user may do in one virtual host. The patterns are regular expressions over names of
-/// exchanges and queues, anchored at both ends; an empty one matches nothing.
+/// exchanges and queues, matching anywhere in the name unless anchored; an empty one matches nothing.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PermissionSetting {
@@ -46,7 +49,8 @@ pub struct PermissionSetting {
 impl UserSetting {
     /// `guest` with the password `guest`, who may do everything in `/`.
     pub fn guest() -> UserSetting {
-        UserSetting::with_password("guest", "guest", "/")
+        let guest = UserSetting::with_password("guest", "guest", "/");
+        UserSetting { tags: vec!["administrator".to_owned()], ..guest }
     }
 
     /// A user who may do everything in `vhost`.
@@ -55,6 +59,7 @@ impl UserSetting {
             name: name.to_owned(),
             password: Some(password.to_owned()),
             password_hash: None,
+            tags: Vec::new(),
             permissions: vec![PermissionSetting {
                 vhost: vhost.to_owned(),
                 configure: ".*".to_owned(),

@@ -1,0 +1,170 @@
+//! `forebay serve`: the broker in the foreground, until a signal or the disk ends it.
+
+use crate::exit::Exit;
+use forebay_server::{
+    Config, ConfigError, Data, DurabilitySetting, Layer, Server, Size, StartError, logging,
+};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Flags of `forebay serve`. What is not given comes from `FOREBAY_…`, then the file, then the default.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// TOML file with settings; its keys are in docs/configuration.md
+    #[arg(long, value_name = "FILE", env = "FOREBAY_CONFIG")]
+    config: Option<PathBuf>,
+
+    /// Directory of the message store [env: FOREBAY_DATA_DIR] [default: ./forebay-data]
+    #[arg(long, value_name = "DIR", conflicts_with = "in_memory")]
+    data_dir: Option<PathBuf>,
+
+    /// Keep everything in memory and nothing on disk [env: FOREBAY_IN_MEMORY]
+    #[arg(long)]
+    in_memory: bool,
+
+    /// Accept AMQP here; may be repeated [env: FOREBAY_AMQP] [default: 127.0.0.1:5672]
+    #[arg(long, value_name = "ADDR")]
+    amqp: Vec<String>,
+
+    /// Accept AMQP over TLS here: not available in this version [env: FOREBAY_AMQPS]
+    #[arg(long, value_name = "ADDR")]
+    amqps: Vec<String>,
+
+    /// Serve /metrics and /healthz here, or `off` [env: FOREBAY_HTTP] [default: 127.0.0.1:15672]
+    #[arg(long, value_name = "ADDR")]
+    http: Option<String>,
+
+    /// Memory for messages, such as 256MB or 1GiB [env: FOREBAY_MEMORY_BUDGET] [default: a quarter
+    /// of the machine's, 256MB at most]
+    #[arg(long, value_name = "SIZE")]
+    memory_budget: Option<Size>,
+
+    /// When a confirmed message is synced: always, interval=MS or os [env: FOREBAY_DURABILITY]
+    /// [default: always]
+    #[arg(long, value_name = "POLICY")]
+    durability: Option<String>,
+
+    /// Start with a damaged store, without what is missing [env: FOREBAY_SALVAGE]
+    #[arg(long)]
+    salvage: bool,
+
+    /// Log lines as text or json [env: FOREBAY_LOG_FORMAT] [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<String>,
+
+    /// error, warn, info, debug, trace or a filter [env: FOREBAY_LOG_LEVEL] [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+}
+
+impl Args {
+    /// What the command line says, as the highest layer.
+    fn into_layer(self) -> Layer {
+        let some = |list: Vec<String>| (!list.is_empty()).then_some(list);
+        Layer {
+            data_dir: self.data_dir,
+            in_memory: self.in_memory.then_some(true),
+            amqp: some(self.amqp),
+            amqps: some(self.amqps),
+            http: self.http,
+            memory_budget: self.memory_budget,
+            durability: self.durability,
+            salvage: self.salvage.then_some(true),
+            log_format: self.log_format,
+            log_level: self.log_level,
+            ..Layer::default()
+        }
+    }
+}
+
+/// Serves until SIGTERM or SIGINT (exit code 0), or until the disk fails (1).
+pub(crate) fn run(args: Args) -> Exit {
+    let config = match configure(args) {
+        Ok(config) => config,
+        Err(error) => return Exit::Usage.because(error),
+    };
+    // Before the start: a signal during a long recovery must end the process, too.
+    let signals = match Signals::new([SIGTERM, SIGINT]) {
+        Ok(signals) => signals,
+        Err(error) => return Exit::Failed.because(format!("cannot watch for signals: {error}")),
+    };
+    if config.durability != DurabilitySetting::Always && config.data != Data::Memory {
+        tracing::warn!(
+            durability = %config.durability,
+            "not safe against power loss: messages are confirmed before they are synced"
+        );
+    }
+    let data = match &config.data {
+        Data::Dir(dir) => dir.display().to_string(),
+        Data::Memory => "memory".to_owned(),
+    };
+    let stop = StopBySignal::watch(signals);
+    let server = match Server::start(config) {
+        Ok(server) => Arc::new(server),
+        Err(error @ StartError::Config(_)) => return Exit::Usage.because(error),
+        Err(error) => return Exit::Failed.because(error),
+    };
+    stop.ready(server.clone());
+    announce(&server, &data);
+    match server.wait() {
+        Ok(()) => {
+            tracing::info!("stopped");
+            Exit::Done
+        }
+        Err(failed) => Exit::Failed.because(failed),
+    }
+}
+
+fn configure(args: Args) -> Result<Config, ConfigError> {
+    let file = args.config.as_deref().map(Layer::from_file).transpose()?;
+    let env = Layer::from_env(|name| std::env::var(name).ok())?;
+    let config = Config::from_layers(&[args.into_layer(), env, file.unwrap_or_default()])?;
+    logging::start(&config)?;
+    Ok(config)
+}
+
+/// The one line on standard output; whoever started us waits for it.
+fn announce(server: &Server, data: &str) {
+    let addresses = server.addresses();
+    let amqp: Vec<String> = addresses.amqp.iter().map(ToString::to_string).collect();
+    let http = addresses.http.map_or_else(|| "off".to_owned(), |address| address.to_string());
+    let mut out = std::io::stdout().lock();
+    let line = format!("forebay ready amqp={} http={http} data={data}\n", amqp.join(","));
+    // Nobody needs to be listening there.
+    let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+}
+
+/// The thread that turns signals into orders: the first drains, the second ends the process.
+struct StopBySignal {
+    server: std::sync::mpsc::Sender<Arc<Server>>,
+}
+
+impl StopBySignal {
+    fn watch(mut signals: Signals) -> StopBySignal {
+        let (server, started) = std::sync::mpsc::channel::<Arc<Server>>();
+        std::thread::spawn(move || {
+            let mut draining = false;
+            for _ in signals.forever() {
+                match started.try_recv() {
+                    Ok(server) if !draining => {
+                        draining = true;
+                        tracing::info!("draining; a second signal ends the process at once");
+                        server.request_stop();
+                    }
+                    // Not yet started: there is nothing to drain, recovery changes nothing it reads.
+                    _ if !draining => std::process::exit(0),
+                    _ => std::process::exit(1),
+                }
+            }
+        });
+        StopBySignal { server }
+    }
+
+    fn ready(&self, server: Arc<Server>) {
+        // The thread lives as long as the process.
+        let _ = self.server.send(server);
+    }
+}

@@ -1,0 +1,104 @@
+//! What the tests over real sockets share: a server on a free port, a directory that goes away.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use forebay_client::Connection;
+use forebay_server::{Config, Data, Server, StartError};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes; a test that waits so long has failed.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A directory of its own, removed at the end.
+pub struct Dir(PathBuf);
+
+impl Dir {
+    pub fn new() -> Dir {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("forebay-server-test-{}-{number}", std::process::id());
+        Dir(std::env::temp_dir().join(name))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub fn in_memory() -> Config {
+    Config { data: Data::Memory, amqp: vec!["127.0.0.1:0".into()], http: None, ..Config::default() }
+}
+
+pub fn on_disk(dir: &Dir) -> Config {
+    Config { data: Data::Dir(dir.path().to_owned()), ..in_memory() }
+}
+
+pub fn start(config: Config) -> Server {
+    Server::start(config).expect("the server starts")
+}
+
+pub fn start_error(config: Config) -> StartError {
+    Server::start(config).expect_err("the server must not start")
+}
+
+pub fn address(server: &Server) -> SocketAddr {
+    server.addresses().amqp[0]
+}
+
+pub fn connect(server: &Server) -> Connection {
+    Connection::open(&format!("amqp://guest:guest@{}/%2f", address(server))).expect("login")
+}
+
+pub fn socket(server: &Server) -> TcpStream {
+    let socket = TcpStream::connect(address(server)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_write_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+/// Reads one frame: kind, channel, payload.
+pub fn read_frame(socket: &mut impl Read) -> (u8, u16, Vec<u8>) {
+    let mut head = [0; 7];
+    socket.read_exact(&mut head).expect("a frame's head");
+    let size = u32::from_be_bytes(head[3..7].try_into().unwrap()) as usize;
+    let mut payload = vec![0; size + 1];
+    socket.read_exact(&mut payload).expect("a frame's payload");
+    assert_eq!(payload.pop(), Some(206), "frame end");
+    (head[0], u16::from_be_bytes([head[1], head[2]]), payload)
+}
+
+/// Class and method of a method frame.
+pub fn method_of(frame: &(u8, u16, Vec<u8>)) -> (u16, u16) {
+    assert_eq!(frame.0, 1, "a method frame");
+    let payload = &frame.2;
+    (u16::from_be_bytes([payload[0], payload[1]]), u16::from_be_bytes([payload[2], payload[3]]))
+}
+
+/// Asks over HTTP; returns the status line and the body.
+pub fn http(address: SocketAddr, method: &str, path: &str) -> (String, String) {
+    let mut socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(socket, "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.lines().next().unwrap().to_owned(), body.to_owned())
+}
+
+/// Asks again until the answer is yes; for states that another thread reaches by itself.
+pub fn until(what: &str, mut reached: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !reached() {
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        std::thread::yield_now();
+    }
+}
