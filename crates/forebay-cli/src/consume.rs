@@ -4,13 +4,13 @@
 //! behind us loses nothing: what was not written goes back to its queue.
 
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write};
-use std::process::ExitCode;
 use std::time::Duration;
 
 use forebay_client::blocking::DeclareQueue;
 use forebay_client::{Channel, Connection, ConsumeOptions, Consumer, Message};
 use serde_json::{Map, Value, json};
 
+use crate::exit::Exit;
 use crate::stop_signal::StopSignal;
 
 /// Written bytes after which standard output is flushed and what was written is acked.
@@ -23,7 +23,7 @@ const EMPTY_PATIENCE: Duration = Duration::from_millis(20);
 /// Write the bodies of a queue's messages to standard output, one a line. A message is acked after
 /// it was written; stops cleanly on SIGINT, SIGTERM and a closed pipe.
 #[derive(clap::Args, Debug)]
-pub struct Args {
+pub(crate) struct Args {
     /// The broker
     #[arg(
         long,
@@ -52,18 +52,15 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> ExitCode {
+pub(crate) fn run(args: Args) -> Exit {
     match consume(&args) {
         Ok(written) => {
             if io::stderr().is_terminal() {
                 eprintln!("consumed {written}");
             }
-            ExitCode::SUCCESS
+            Exit::Done
         }
-        Err(sentence) => {
-            eprintln!("forebay consume: {sentence}");
-            ExitCode::FAILURE
-        }
+        Err(sentence) => Exit::Failed.because(sentence),
     }
 }
 

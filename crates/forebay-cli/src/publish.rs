@@ -10,7 +10,6 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,6 +20,7 @@ use forebay_wire::{Properties, ShortStr};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+use crate::exit::Exit;
 use crate::stop_signal::StopSignal;
 
 /// Bytes of input a chunk aims at.
@@ -31,13 +31,11 @@ const CHUNKS_AHEAD: usize = 4;
 const MESSAGE_BYTES_MAX: usize = 128 << 20;
 /// Failed messages listed one by one; the rest is only counted.
 const NAMED_MAX: usize = 100;
-/// Exit code when at least one message was not confirmed.
-const NOT_ALL_CONFIRMED: u8 = 3;
 
 /// Publish lines as messages: persistent, mandatory, confirmed. Exits with 0 only if the broker
 /// confirmed them all, with 3 if it did not, with 1 if nothing could be published at all.
 #[derive(clap::Args, Debug)]
-pub struct Args {
+pub(crate) struct Args {
     /// The broker
     #[arg(
         long,
@@ -73,16 +71,13 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> ExitCode {
+pub(crate) fn run(args: Args) -> Exit {
     match publish_all(&args) {
         Ok(report) => {
             report.print(args.json);
-            if report.complete() { ExitCode::SUCCESS } else { ExitCode::from(NOT_ALL_CONFIRMED) }
+            if report.complete() { Exit::Done } else { Exit::NotAllConfirmed }
         }
-        Err(sentence) => {
-            eprintln!("forebay publish: {sentence}");
-            ExitCode::FAILURE
-        }
+        Err(sentence) => Exit::Failed.because(sentence),
     }
 }
 
@@ -132,7 +127,7 @@ impl Report {
             eprintln!("… and {unnamed} more");
         }
         if let Some(reason) = &self.stopped {
-            eprintln!("forebay publish: stopped early: {reason}");
+            eprintln!("forebay: stopped early: {reason}");
         }
         let per_second = self.confirmed as f64 / self.seconds.max(1e-6);
         eprint!(
