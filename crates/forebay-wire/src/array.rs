@@ -101,3 +101,38 @@ impl fmt::Debug for ArrayBuf {
         self.as_array().fmt(f)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{TABLE_DEPTH_MAX, TableBuf};
+
+    #[test]
+    fn values_come_back_in_order() {
+        let inner = TableBuf::new().with("k", Value::I16(-1));
+        let buf = ArrayBuf::new().with(Value::Void).with(Value::Table(inner.as_table()));
+        let array = Array::validate(buf.as_array().raw()).unwrap();
+        let values: Vec<_> = array.iter().collect();
+        assert_eq!(values, [Value::Void, Value::Table(inner.as_table())]);
+        assert_eq!(format!("{array:?}"), r#"[Void, Table({"k": I16(-1)})]"#);
+        assert_eq!(ArrayBuf::from(array), buf);
+        assert!(ArrayBuf::new().is_empty() && Array::default().is_empty());
+    }
+
+    #[test]
+    fn arrays_count_towards_the_depth_like_tables() {
+        let mut buf = ArrayBuf::new();
+        for _ in 1..TABLE_DEPTH_MAX {
+            buf = ArrayBuf::new().with(Value::Array(buf.as_array()));
+        }
+        assert!(Array::validate(buf.as_array().raw()).is_ok());
+        let deeper = ArrayBuf::new().with(Value::Array(buf.as_array()));
+        assert_eq!(Array::validate(deeper.as_array().raw()), Err(TableError::TooDeep));
+    }
+
+    #[test]
+    fn a_value_cut_short_is_refused() {
+        assert_eq!(Array::validate(b"I\0\0"), Err(TableError::Truncated));
+        assert_eq!(Array::validate(b"?"), Err(TableError::UnknownTag(b'?')));
+    }
+}

@@ -183,3 +183,72 @@ pub(crate) fn end_frame(out: &mut Vec<u8>, start: usize) {
     out[start + 3..start + FRAME_HEAD_BYTES].copy_from_slice(&(payload_bytes as u32).to_be_bytes());
     out.push(FRAME_END);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_is_read_with_channel_and_payload() {
+        for kind in [FrameKind::Method, FrameKind::Header, FrameKind::Body, FrameKind::Heartbeat] {
+            let input = [kind as u8, 1, 2, 0, 0, 0, 3, 7, 8, 9, FRAME_END, 99];
+            let frame = read_frame(&input, 4096).unwrap().unwrap();
+            assert_eq!(frame, Frame { kind, channel: 0x0102, payload: &[7, 8, 9] });
+            assert_eq!(frame.size_bytes(), 11);
+            assert_eq!(FrameKind::from_octet(kind as u8), Some(kind));
+        }
+    }
+
+    #[test]
+    fn an_unknown_kind_is_refused_at_the_first_byte() {
+        for octet in (0..=255).filter(|octet| ![1, 2, 3, 8].contains(octet)) {
+            assert_eq!(read_frame(&[octet], 0), Err(FrameError::UnknownKind(octet)));
+            let input = [octet, 0, 0, 0, 0, 0, 0, FRAME_END];
+            assert_eq!(read_frame(&input, 0), Err(FrameError::UnknownKind(octet)));
+        }
+        assert_eq!(read_frame(&[], 0), Ok(None));
+    }
+
+    #[test]
+    fn frame_max_counts_the_whole_frame() {
+        let mut out = Vec::new();
+        write_body_frame(&mut out, 1, &[0; 4088]);
+        assert_eq!(out.len(), 4096);
+        assert!(read_frame(&out, 4096).unwrap().is_some());
+        let error = FrameError::TooLarge { size_bytes: 4096, max_bytes: 4095 };
+        assert_eq!(read_frame(&out, 4095), Err(error));
+        // The head suffices to know.
+        assert_eq!(read_frame(&out[..7], 4095), Err(error));
+        assert!(read_frame(&out, 0).unwrap().is_some());
+    }
+
+    #[test]
+    fn the_largest_size_neither_overflows_nor_waits() {
+        let head = [3, 0, 1, 0xff, 0xff, 0xff, 0xff];
+        let error = FrameError::TooLarge { size_bytes: 0x1_0000_0007, max_bytes: u32::MAX };
+        assert_eq!(read_frame(&head, u32::MAX), Err(error));
+        assert_eq!(read_frame(&head, 0), Ok(None));
+        assert_eq!(frame_size_bytes(&head), Some(0x1_0000_0007));
+        assert_eq!(frame_size_bytes(&head[..6]), None);
+    }
+
+    #[test]
+    fn a_wrong_end_octet_is_refused() {
+        let mut out = Vec::new();
+        write_heartbeat(&mut out);
+        assert_eq!(out, [8, 0, 0, 0, 0, 0, 0, 0xce]);
+        out[7] = 0xcd;
+        assert_eq!(read_frame(&out, 4096), Err(FrameError::BadEnd(0xcd)));
+    }
+
+    #[test]
+    fn errors_are_sentences() {
+        let text = FrameError::TooLarge { size_bytes: 200_000, max_bytes: 131_072 }.to_string();
+        assert_eq!(
+            text,
+            "frame of 200000 bytes is larger than the negotiated maximum of 131072 bytes"
+        );
+        assert_eq!(FrameError::UnknownKind(71).to_string(), "unknown frame type 71");
+        assert_eq!(FrameError::BadEnd(0).to_string(), "frame ends with octet 0 instead of 206");
+    }
+}

@@ -391,3 +391,90 @@ macro_rules! has_content {
 // After the macros, as a macro is known to what follows it.
 mod classes;
 pub use classes::{Method, access, basic, channel, confirm, connection, exchange, queue, tx};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{TableBuf, Value};
+
+    fn payload(method: &impl WireMethod) -> Vec<u8> {
+        let mut out = Vec::new();
+        method.encode(&mut out);
+        out
+    }
+
+    #[test]
+    fn bits_share_an_octet_lowest_first() {
+        let declare = queue::Declare {
+            queue: ShortStr::truncated("q"),
+            durable: true,
+            auto_delete: true,
+            ..Default::default()
+        };
+        let bytes = payload(&declare);
+        assert_eq!(bytes, b"\0\x32\0\x0a\0\0\x01q\x0a\0\0\0\0");
+        assert_eq!(Method::parse(&bytes), Ok(declare.into()));
+    }
+
+    #[test]
+    fn bits_apart_have_an_octet_each() {
+        let deliver = basic::Deliver { redelivered: true, delivery_tag: 5, ..Default::default() };
+        assert_eq!(payload(&deliver), b"\0\x3c\0\x3c\0\0\0\0\0\0\0\0\x05\x01\0\0");
+    }
+
+    #[test]
+    fn unused_bits_are_ignored() {
+        let ack = basic::Ack { delivery_tag: 1, multiple: true };
+        let mut bytes = payload(&ack);
+        *bytes.last_mut().unwrap() |= 0xfe;
+        assert_eq!(Method::parse(&bytes), Ok(ack.into()));
+    }
+
+    #[test]
+    fn unknown_methods_name_their_ids() {
+        for (class_id, method_id) in [(60, 99), (0, 0), (85, 12), (40, 41)] {
+            let ids = (u32::from(class_id) << 16 | u32::from(method_id)).to_be_bytes();
+            let error = MethodError::Unknown { class_id, method_id };
+            assert_eq!(Method::parse(&ids), Err(error));
+            assert_eq!(method_ids(&ids), (class_id, method_id));
+            assert_eq!(error.reply_code(), ReplyCode::CommandInvalid);
+        }
+        assert_eq!(method_ids(&[0, 60, 0]), (0, 0));
+        assert!(matches!(Method::parse(&[0, 60, 0]), Err(MethodError::Malformed(_))));
+    }
+
+    #[test]
+    fn bad_arguments_are_a_syntax_error() {
+        let table = TableBuf::new().with("a", Value::Void);
+        let bytes = payload(&queue::Declare { arguments: table.as_table(), ..Default::default() });
+        let mut broken = bytes.clone();
+        *broken.last_mut().unwrap() = b'?';
+        let error = Method::parse(&broken).unwrap_err();
+        assert_eq!(error, MethodError::Table(TableError::UnknownTag(b'?')));
+        assert_eq!(error.reply_code(), ReplyCode::SyntaxError);
+        for cut in 4..bytes.len() {
+            assert_eq!(Method::parse(&bytes[..cut]).unwrap_err().reply_code().code(), 502);
+        }
+        let longer = [&bytes[..], &[0]].concat();
+        assert_eq!(
+            Method::parse(&longer).unwrap_err().to_string(),
+            "bytes follow the last argument"
+        );
+    }
+
+    #[test]
+    fn names_ids_and_content_are_the_specifications() {
+        let check = |method: Method<'_>, ids: (u16, u16), name: &str, content: bool| {
+            assert_eq!((method.class_id(), method.method_id()), ids);
+            assert_eq!((method.name(), method.has_content()), (name, content));
+        };
+        check(basic::Publish::default().into(), (60, 40), "basic.publish", true);
+        check(basic::Return::default().into(), (60, 50), "basic.return", true);
+        check(basic::Deliver::default().into(), (60, 60), "basic.deliver", true);
+        check(basic::GetOk::default().into(), (60, 71), "basic.get-ok", true);
+        check(basic::GetEmpty::default().into(), (60, 72), "basic.get-empty", false);
+        check(exchange::UnbindOk::default().into(), (40, 51), "exchange.unbind-ok", false);
+        check(confirm::Select::default().into(), (85, 10), "confirm.select", false);
+        assert_eq!(connection::UpdateSecretOk::NAME, "connection.update-secret-ok");
+    }
+}

@@ -330,3 +330,107 @@ fn begin_header(out: &mut Vec<u8>, channel: u16, class_id: u16, body_size_bytes:
     out.extend_from_slice(&body_size_bytes.to_be_bytes());
     start
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::TableError;
+    use crate::{TableBuf, Value};
+
+    fn raw(properties: &Properties<'_>) -> Vec<u8> {
+        let mut out = Vec::new();
+        properties.encode(&mut out);
+        out
+    }
+
+    #[test]
+    fn the_list_follows_the_flags_in_order() {
+        let headers = TableBuf::new().with("k", Value::Void);
+        let properties = Properties {
+            content_type: Some(ShortStr::truncated("a/b")),
+            headers: Some(headers.as_table()),
+            delivery_mode: Some(2),
+            timestamp: Some(1),
+            cluster_id: Some(ShortStr::default()),
+            ..Default::default()
+        };
+        let bytes = raw(&properties);
+        assert_eq!(bytes, b"\xb0\x44\x03a/b\0\0\0\x03\x01kV\x02\0\0\0\0\0\0\0\x01\0");
+        let list = RawProperties::validate(&bytes).unwrap();
+        assert_eq!(list.parse(), properties);
+        assert_eq!(list.delivery_mode(), Some(2));
+        assert_eq!(list.headers(), Some(headers.as_table()));
+        assert_eq!(list.raw(), bytes);
+        assert!(!list.is_empty());
+    }
+
+    #[test]
+    fn none_at_all_is_the_default() {
+        let list = RawProperties::default();
+        assert_eq!(RawProperties::validate(list.raw()), Ok(list));
+        assert_eq!(raw(&Properties::default()), list.raw());
+        assert_eq!((list.delivery_mode(), list.headers(), list.is_empty()), (None, None, true));
+    }
+
+    #[test]
+    fn every_property_alone_is_found_again() {
+        for bit in 2..16 {
+            // Zeroes are an empty string, an empty table, or the number 0, of enough bytes.
+            let length = match bit {
+                13 => 4,
+                12 | 11 => 1,
+                6 => 8,
+                _ => 1,
+            };
+            let mut bytes = (1u16 << bit).to_be_bytes().to_vec();
+            bytes.resize(2 + length, 0);
+            let list = RawProperties::validate(&bytes).unwrap();
+            assert_eq!(raw(&list.parse()), bytes);
+            assert_eq!(list.delivery_mode().is_some(), bit == 12);
+            assert_eq!(list.headers().is_some(), bit == 13);
+            bytes.pop();
+            assert_eq!(RawProperties::validate(&bytes), Err(CUT_SHORT));
+        }
+    }
+
+    #[test]
+    fn undefined_flags_and_trailing_bytes_are_refused() {
+        for bytes in [&[0, 1][..], &[0, 1, 0, 0], &[0, 2], &[0, 0, 0], &[0], &[]] {
+            let error = RawProperties::validate(bytes).unwrap_err();
+            assert!(matches!(error, MethodError::Malformed(_)), "{bytes:?}");
+        }
+        let broken_headers = b"\x20\0\0\0\0\x03\x01k?";
+        assert_eq!(
+            RawProperties::validate(broken_headers),
+            Err(MethodError::Table(TableError::UnknownTag(b'?')))
+        );
+    }
+
+    #[test]
+    fn a_content_header_has_class_size_and_no_weight() {
+        let bytes = [0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 0x10, 0, 1];
+        let header = ContentHeader::parse(&bytes).unwrap();
+        assert_eq!((header.class_id, header.body_size_bytes), (60, 258));
+        assert_eq!(header.properties.delivery_mode(), Some(1));
+        for cut in 0..bytes.len() {
+            assert!(ContentHeader::parse(&bytes[..cut]).is_err());
+        }
+        let mut weighty = bytes;
+        weighty[3] = 1;
+        assert!(ContentHeader::parse(&weighty).is_err());
+
+        let mut out = Vec::new();
+        write_header_frame(&mut out, 5, 60, 258, header.properties);
+        assert_eq!(out[7..out.len() - 1], bytes);
+        let mut same = Vec::new();
+        write_properties_frame(&mut same, 5, 60, 258, &header.properties.parse());
+        assert_eq!(out, same);
+    }
+
+    #[test]
+    fn trusted_nonsense_decodes_to_nonsense_without_panic() {
+        let list = RawProperties::trusted(&[0xff, 0xff, 9]);
+        assert_eq!(list.parse(), Properties::default());
+        assert_eq!((list.delivery_mode(), list.headers()), (None, None));
+    }
+}

@@ -58,3 +58,41 @@ pub fn read_protocol_header(input: &[u8]) -> Result<Option<()>, WrongProtocol> {
         None => Err(WrongProtocol::Foreign),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_spellings_are_taken_byte_by_byte() {
+        for header in [PROTOCOL_HEADER, PROTOCOL_HEADER_OLD] {
+            for cut in 0..8 {
+                assert_eq!(read_protocol_header(&header[..cut]), Ok(None));
+            }
+            assert_eq!(read_protocol_header(&header), Ok(Some(())));
+            let and_more = [&header[..], b"\x01rest"].concat();
+            assert_eq!(read_protocol_header(&and_more), Ok(Some(())));
+        }
+    }
+
+    #[test]
+    fn other_versions_are_told_from_other_protocols() {
+        for (input, error) in [
+            (&b"AMQP\x00\x01\x00\x00"[..], WrongProtocol::Amqp([0, 1, 0, 0])),
+            (b"AMQP\x03\x01\x00\x00", WrongProtocol::Amqp([3, 1, 0, 0])),
+            (b"AMQP\x00\x00\x08\x00", WrongProtocol::Amqp([0, 0, 8, 0])),
+            (b"AMQP\x02", WrongProtocol::Amqp([2, 0, 0, 0])),
+            // A mixture of the two spellings is neither.
+            (b"AMQP\x00\x00\x00\x09", WrongProtocol::Amqp([0, 0, 0, 9])),
+            (b"GET / HTTP/1.1\r\n", WrongProtocol::Foreign),
+            (b"\x16\x03\x01", WrongProtocol::Foreign),
+            (b"AMQx", WrongProtocol::Foreign),
+        ] {
+            assert_eq!(read_protocol_header(input), Err(error), "{}", input.escape_ascii());
+        }
+        assert_eq!(
+            WrongProtocol::Amqp([0, 1, 0, 0]).to_string(),
+            "the peer speaks AMQP 1.0.0 (protocol id 0), not AMQP 0-9-1"
+        );
+    }
+}

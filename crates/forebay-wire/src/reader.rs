@@ -61,3 +61,28 @@ impl<'a> Reader<'a> {
         self.take(length as usize)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_are_in_network_order_and_consumed() {
+        let mut reader = Reader::new(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
+        assert_eq!(reader.octet(), Some(1));
+        assert_eq!(reader.short(), Some(0x0203));
+        assert_eq!(reader.long(), Some(0x0405_0607));
+        assert_eq!(reader.longlong(), Some(0x0809_0a0b_0c0d_0e0f));
+        assert_eq!(reader.octet(), None);
+    }
+
+    #[test]
+    fn a_string_longer_than_the_input_is_none() {
+        assert_eq!(Reader::new(b"\x03ab").shortstr(), None);
+        assert_eq!(Reader::new(b"\xff\xff\xff\xffab").longstr(), None);
+        assert_eq!(Reader::new(b"\0\0\0").longstr(), None);
+        let mut reader = Reader::new(b"\x02abc");
+        assert_eq!(reader.shortstr(), ShortStr::new(b"ab"));
+        assert_eq!(reader.rest, b"c");
+    }
+}

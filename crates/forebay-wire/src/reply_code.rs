@@ -95,3 +95,29 @@ impl ReplyCode {
         self as u16
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_and_numbers_name_each_other() {
+        for &code in ReplyCode::ALL {
+            assert_eq!(ReplyCode::from_code(code.code()), Some(code));
+        }
+        assert!(ReplyCode::ALL.is_sorted_by_key(|code| code.code()));
+        assert_eq!(ReplyCode::from_code(999), None);
+        assert_eq!(ReplyCode::NotFound.name(), "NOT_FOUND");
+        assert_eq!(ReplyCode::NotFound.code(), 404);
+    }
+
+    #[test]
+    fn soft_errors_close_the_channel_and_hard_errors_the_connection() {
+        let soft: Vec<u16> = ReplyCode::ALL
+            .iter()
+            .filter(|code| code.scope() == Scope::Channel)
+            .map(|code| code.code())
+            .collect();
+        assert_eq!(soft, [200, 311, 312, 313, 403, 404, 405, 406]);
+    }
+}

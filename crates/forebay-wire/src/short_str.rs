@@ -102,3 +102,35 @@ impl fmt::Debug for ShortStr<'_> {
         fmt::Debug::fmt(&String::from_utf8_lossy(self.0), f)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_up_to_255_bytes_of_anything() {
+        let bytes = [0xff; 256];
+        assert_eq!(ShortStr::new(&bytes), None);
+        let longest = ShortStr::new(&bytes[..255]).unwrap();
+        assert_eq!(longest.len(), 255);
+        assert_eq!(longest.to_str(), None);
+        assert!(ShortStr::default().is_empty());
+    }
+
+    #[test]
+    fn truncation_keeps_characters_whole() {
+        assert_eq!(ShortStr::truncated("short"), "short");
+        let text = "ä".repeat(128); // 256 bytes
+        let cut = ShortStr::truncated(&text);
+        assert_eq!(cut.to_str(), Some("ä".repeat(127).as_str()));
+        assert_eq!(ShortStr::truncated(&"x".repeat(255)).len(), 255);
+        assert_eq!(ShortStr::truncated(&"x".repeat(300)).len(), 255);
+    }
+
+    #[test]
+    fn shows_what_is_not_text_without_failing() {
+        let name = ShortStr::new(b"a\xffb").unwrap();
+        assert_eq!(name.to_string(), "a\u{FFFD}b");
+        assert_eq!(format!("{name:?}"), "\"a\u{FFFD}b\"");
+    }
+}

@@ -173,3 +173,76 @@ impl fmt::Debug for TableBuf {
         self.as_table().fmt(f)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nested(levels: usize) -> Vec<u8> {
+        let mut raw = Vec::new();
+        for _ in 1..levels {
+            let mut outer = b"\x01nF".to_vec();
+            outer.extend_from_slice(&(raw.len() as u32).to_be_bytes());
+            outer.extend_from_slice(&raw);
+            raw = outer;
+        }
+        raw
+    }
+
+    #[test]
+    fn a_copy_is_exact_in_order_duplicates_and_odd_encodings() {
+        // true as 7, a NaN with a payload, 'L', a name twice.
+        let raw = b"\x01at\x07\x01af\x7f\xc0\0\x01\x01bL\0\0\0\0\0\0\0\x01";
+        let table = Table::validate(raw).unwrap();
+        assert_eq!(table.raw(), raw);
+        assert_eq!(table.get("a"), Some(Value::Bool(true)));
+        assert_eq!(table.get("b"), Some(Value::I64(1)));
+        assert_eq!(table.get("c"), None);
+        assert_eq!(table.iter().count(), 3);
+        assert_eq!(TableBuf::from(table).as_table(), table);
+    }
+
+    #[test]
+    fn nesting_is_allowed_to_the_limit_and_no_further() {
+        let deepest = nested(TABLE_DEPTH_MAX);
+        assert!(Table::validate(&deepest).is_ok());
+        assert_eq!(Table::validate(&nested(TABLE_DEPTH_MAX + 1)), Err(TableError::TooDeep));
+        // No stack is spent on what lies below.
+        assert_eq!(Table::validate(&nested(3_000)), Err(TableError::TooDeep));
+    }
+
+    #[test]
+    fn lengths_are_checked_inside_and_out() {
+        for raw in [
+            &b"\x05a"[..],             // name over the end
+            b"\x01a",                  // no tag
+            b"\x01aS\0\0\0\x05abc",    // string over the end
+            b"\x01aF\0\0\0\x02\x01bV", // nested table cut by its own length
+            b"\x01aA\0\0\0\x01tt",     // nested array likewise
+            b"\x01aS\xff\xff\xff\xffabc",
+        ] {
+            assert_eq!(Table::validate(raw), Err(TableError::Truncated), "{}", raw.escape_ascii());
+        }
+        assert_eq!(Table::parse_prefixed(b"\0\0\0\x04\x01aV"), Err(TableError::Truncated));
+        let (table, rest) = Table::parse_prefixed(b"\0\0\0\x03\x01aV!").unwrap();
+        assert_eq!((table.raw(), rest), (&b"\x01aV"[..], &b"!"[..]));
+    }
+
+    #[test]
+    fn a_name_over_255_bytes_is_cut_when_building() {
+        let buf = TableBuf::new().with("n".repeat(300), Value::Void);
+        let table = Table::validate(buf.as_table().raw()).unwrap();
+        assert_eq!(table.iter().next().unwrap().0.len(), 255);
+    }
+
+    #[test]
+    fn shows_as_a_map() {
+        let buf = TableBuf::new().with("a", Value::U8(1)).with("b", Value::Void);
+        assert!(!buf.is_empty());
+        assert_eq!(format!("{buf:?}"), r#"{"a": U8(1), "b": Void}"#);
+        assert_eq!(
+            TableError::UnknownTag(b'U').to_string(),
+            "unknown field type 'U' in a field table"
+        );
+    }
+}

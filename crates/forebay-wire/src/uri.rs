@@ -261,3 +261,92 @@ fn percent_decoded(text: &str, part: &'static str) -> Result<String, UriError> {
     }
     String::from_utf8(bytes).map_err(|_| UriError::Encoding(part))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Scheme aside, what the examples in RabbitMQ's specification come to.
+    #[track_caller]
+    fn check(text: &str, user: &str, password: &str, host: &str, port: u16, vhost: &str) {
+        let uri = AmqpUri::parse(text).unwrap();
+        assert_eq!((uri.username.as_str(), uri.password.as_str()), (user, password));
+        assert_eq!((uri.host.as_str(), uri.port, uri.vhost.as_str()), (host, port, vhost));
+    }
+
+    #[test]
+    fn the_parts_are_as_rabbitmq_specifies() {
+        check("amqp://user:pass@host:10000/vhost", "user", "pass", "host", 10000, "vhost");
+        check(
+            "amqp://user%61:%61pass@ho%61st:10000/v%2fhost",
+            "usera",
+            "apass",
+            "hoast",
+            10000,
+            "v/host",
+        );
+        check("amqp://", "guest", "guest", "localhost", 5672, "/");
+        check("amqp://:@/", "", "", "localhost", 5672, "");
+        check("amqp://user@", "user", "", "localhost", 5672, "/");
+        check("amqp://user:pass@", "user", "pass", "localhost", 5672, "/");
+        check("amqp://host", "guest", "guest", "host", 5672, "/");
+        check("amqp://:10000", "guest", "guest", "localhost", 10000, "/");
+        check("amqp:///vhost", "guest", "guest", "localhost", 5672, "vhost");
+        check("amqp://host/", "guest", "guest", "host", 5672, "");
+        check("amqp://host/%2F", "guest", "guest", "host", 5672, "/");
+        check("amqp://[::1]", "guest", "guest", "::1", 5672, "/");
+        check("amqp://[::1]:5673/%2f", "guest", "guest", "::1", 5673, "/");
+        check("amqps://host", "guest", "guest", "host", 5671, "/");
+        check("AMQP://host:", "guest", "guest", "host", 5672, "/");
+        check("amqp://u:p@ss@host", "u", "p@ss", "host", 5672, "/");
+    }
+
+    #[test]
+    fn parameters_are_read_with_their_units() {
+        let uri = AmqpUri::parse(
+            "amqp://host?heartbeat=10&connection_timeout=30000&channel_max=7&frame_max=4096&x=%26",
+        )
+        .unwrap();
+        assert_eq!(uri.heartbeat_s, Some(10));
+        assert_eq!(uri.connection_timeout_ms, Some(30_000));
+        assert_eq!((uri.channel_max, uri.frame_max_bytes), (Some(7), Some(4096)));
+        assert_eq!(uri.other_parameters, [("x".to_owned(), "&".to_owned())]);
+        assert_eq!(uri.vhost, "/");
+    }
+
+    #[test]
+    fn several_hosts_share_the_rest() {
+        let uri: AmqpUri = "amqps://u:p@a,b:1,[::1]:2/v".parse().unwrap();
+        assert!(uri.tls);
+        let hosts: Vec<_> = uri.hosts().collect();
+        assert_eq!(hosts, [("a", 5671), ("b", 1), ("::1", 2)]);
+        assert_eq!(uri.vhost, "v");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, message) in [
+            ("localhost", "the URI must begin with amqp:// or amqps://"),
+            ("http://host", "the URI must begin with amqp:// or amqps://"),
+            ("amqp://host:0", "port '0' in the URI is not a number from 1 to 65535"),
+            ("amqp://host:+1", "port '+1' in the URI is not a number from 1 to 65535"),
+            ("amqp://host:65536", "port '65536' in the URI is not a number from 1 to 65535"),
+            ("amqp://[::1", "'[::1' in the URI is not an IPv6 address in brackets"),
+            ("amqp://[::1]x", "'[::1]x' in the URI is not an IPv6 address in brackets"),
+            ("amqp://host/a/b", "the vhost in the URI contains '/'; write it as %2f"),
+            ("amqp://%zz@host", "the user name in the URI is not percent-encoded UTF-8"),
+            ("amqp://host/%f", "the vhost in the URI is not percent-encoded UTF-8"),
+            ("amqp://host/%ff", "the vhost in the URI is not percent-encoded UTF-8"),
+            ("amqp://h?heartbeat=x", "parameter heartbeat of the URI cannot be 'x'"),
+            ("amqp://h?heartbeat=70000", "parameter heartbeat of the URI cannot be '70000'"),
+        ] {
+            assert_eq!(AmqpUri::parse(text).unwrap_err().to_string(), message, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_password_is_not_shown() {
+        let uri = AmqpUri::parse("amqp://u:sesame@host").unwrap();
+        assert!(!format!("{uri:?}").contains("sesame"));
+    }
+}

@@ -224,3 +224,74 @@ fn encode_counted(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
     out.extend_from_slice(&(bytes.len() as u32).to_be_bytes());
     out.extend_from_slice(bytes);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(bytes: &[u8], value: Value<'_>, type_name: &str) {
+        let mut reader = Reader::new(bytes);
+        assert_eq!(Value::check(&mut reader, 1), Ok(()));
+        assert!(reader.rest.is_empty());
+        assert_eq!(Value::read(&mut Reader::new(bytes)), Some(value));
+        assert_eq!(value.type_name(), type_name);
+        let mut again = Vec::new();
+        value.encode(&mut again);
+        assert_eq!(again, bytes);
+        for cut in 0..bytes.len() {
+            assert_eq!(
+                Value::check(&mut Reader::new(&bytes[..cut]), 1),
+                Err(TableError::Truncated)
+            );
+        }
+    }
+
+    #[test]
+    fn every_type_is_laid_out_as_rabbitmq_has_it() {
+        check(b"t\x01", Value::Bool(true), "bool");
+        check(b"b\xff", Value::I8(-1), "byte");
+        check(b"B\xff", Value::U8(255), "unsignedbyte");
+        check(b"s\xff\xfe", Value::I16(-2), "short");
+        check(b"u\xff\xfe", Value::U16(65534), "unsignedshort");
+        check(b"I\xff\xff\xff\xfd", Value::I32(-3), "signedint");
+        check(b"i\xff\xff\xff\xfd", Value::U32(4_294_967_293), "unsignedint");
+        check(b"l\xff\xff\xff\xff\xff\xff\xff\xfc", Value::I64(-4), "long");
+        check(b"f\x3f\xc0\0\0", Value::F32(1.5), "float");
+        check(b"d\xc0\x04\0\0\0\0\0\0", Value::F64(-2.5), "double");
+        check(b"D\x02\0\0\x01\x3a", Value::Decimal { scale: 2, value: 314 }, "decimal");
+        check(b"S\0\0\0\x02hi", Value::LongStr(b"hi"), "longstr");
+        check(b"x\0\0\0\x02\0\xff", Value::Bytes(b"\0\xff"), "binary");
+        check(b"A\0\0\0\x02t\0", Value::Array(Array::validate(b"t\0").unwrap()), "array");
+        check(b"T\0\0\0\0\0\0\0\x09", Value::Timestamp(9), "timestamp");
+        check(b"F\0\0\0\x03\x01aV", Value::Table(Table::validate(b"\x01aV").unwrap()), "table");
+        check(b"V", Value::Void, "void");
+    }
+
+    #[test]
+    fn only_the_known_tags_are_taken() {
+        for tag in 0..=255u8 {
+            let bytes = [[tag].as_slice(), &[0; 16]].concat();
+            let known = b"tbBsuIilLfdDSxATFV".contains(&tag);
+            let checked = Value::check(&mut Reader::new(&bytes), 1);
+            assert_eq!(checked, if known { Ok(()) } else { Err(TableError::UnknownTag(tag)) });
+            assert_eq!(Value::read(&mut Reader::new(&bytes)).is_some(), known);
+        }
+    }
+
+    #[test]
+    fn the_unsigned_long_tag_is_read_as_signed() {
+        let bytes = b"L\xff\xff\xff\xff\xff\xff\xff\xff";
+        assert_eq!(Value::read(&mut Reader::new(bytes)), Some(Value::I64(-1)));
+    }
+
+    #[test]
+    fn conversions_take_only_their_type() {
+        assert_eq!(Value::LongStr(b"classic").as_str(), Some("classic"));
+        assert_eq!(Value::LongStr(b"\xff").as_str(), None);
+        assert_eq!(Value::Bytes(b"x").as_long_str(), None);
+        assert_eq!(Value::Bool(true).as_bool(), Some(true));
+        assert_eq!(Value::Bool(true).as_i64(), None);
+        assert_eq!(Value::F64(1.0).as_i64(), None);
+    }
+}

@@ -22,8 +22,7 @@ use amq_protocol::types::{
 };
 use forebay_wire::{
     Array, ContentHeader, FrameKind, Method, MethodError, RawProperties, ShortStr, Table,
-    TableError, Value, access, basic, channel, confirm, connection, exchange, queue, read_frame,
-    tx, write_body_frame, write_properties_frame,
+    TableError, Value, basic, read_frame, write_body_frame, write_properties_frame,
 };
 use proptest::prelude::*;
 use support::every_method;

@@ -7,8 +7,11 @@ use forebay_wire::{
     write_body_frame, write_header_frame, write_properties_frame,
 };
 
+/// What a target does with one input.
+pub type Body = fn(&[u8]);
+
 /// Name and body of every target.
-pub const TARGETS: [(&str, fn(&[u8])); 4] = [
+pub const TARGETS: [(&str, Body); 4] = [
     ("frame", frame),
     ("method", method),
     ("table", table),

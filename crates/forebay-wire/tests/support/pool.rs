@@ -197,7 +197,7 @@ impl<'a> Draw<'a> {
     }
 
     fn option<T: Drawn<'a>>(&self) -> Option<T> {
-        (self.number() % 3 != 0).then(|| T::drawn(self))
+        (!self.number().is_multiple_of(3)).then(|| T::drawn(self))
     }
 
     pub fn properties(&self) -> Properties<'a> {
