@@ -44,3 +44,8 @@ pub use vhost::{Bind, BindTo, ExchangeDeclaration, VhostTopology};
 
 /// Keyed by what clients choose, so hashed with a random seed; never iterated where order shows.
 pub(crate) type Map<K, V> = hashbrown::HashMap<K, V, foldhash::fast::RandomState>;
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;
