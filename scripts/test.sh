@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Runs the steps of the test suite, one after another, and counts.
+#
+#   scripts/test.sh                 all of them, in the order of the list below: what `make test` does
+#   scripts/test.sh unit docs       only these
+#
+# A step that fails does not stop the others, so one run shows everything that is wrong. A step that cannot
+# run has failed: nothing is skipped. The last line is `N passed, N failed`, and the exit code is 0 only if
+# nothing failed. What each step printed is kept in .cache/test/.
+set -uo pipefail
+. "$(dirname "$0")/lib.sh"
+cd "$repo"
+
+# name         seconds  what it does
+all_steps="
+setup            900    install what the tests need: RabbitMQ 3.10, clients in Python, Go, Node and Java
+tidy              60    house rules: paths, lengths, arrows between crates, links in documents
+licences         120    licences of all dependencies against deny.toml
+format            60    cargo fmt --check
+clippy           900    cargo clippy, all targets, warnings are errors
+unit            1200    unit, property and integration tests, and the examples in the documentation
+build            900    release build of the binary
+conformance     1200    other people's clients, on Forebay and on RabbitMQ, case by case
+crash            600    kill -9 under load, again and again: nothing confirmed may be missing
+docs             120    the commands and programs in README and guide, as written
+demo              60    forebay demo for 5 seconds into a pipe
+"
+
+run_setup() { scripts/setup-tests.sh; }
+run_tidy() { scripts/tidy.py; }
+run_licences() { python3 -m doctest scripts/licences.py && scripts/licences.py; }
+run_format() { component rustfmt && cargo fmt --check; }
+run_clippy() { component clippy && cargo clippy --workspace --all-targets --locked -- -D warnings; }
+run_unit() { cargo test --workspace --locked --no-fail-fast; }
+run_build() { cargo build --release --locked -p forebay-cli; }
+run_conformance() { have_forebay && tests/conformance/run.py --broker both --forebay "$forebay"; }
+run_crash() { have_forebay && tests/crash/run.py --forebay "$forebay"; }
+run_docs() { have_forebay && .cache/venv/bin/python tests/docs/run.py --forebay "$forebay"; }
+run_demo() { have_forebay && "$forebay" demo --seconds 5 | cat; }
+
+# Clippy and rustfmt are missing from a minimal Rust installation.
+component() { cargo "${1/rustfmt/fmt}" --version >/dev/null 2>&1 || rustup component add "$1"; }
+have_forebay() { [ -x "$forebay" ] || { echo "there is no release binary; run 'make build' first"; return 1; }; }
+
+# Reads a step's output; says "PASSED FAILED". Steps that do not count their tests are one test.
+count() { # name exit-code log
+  case $1 in
+    unit) awk -F'[ ;]+' '/^test result: /{p += $4; f += $6} END{print p + 0, f + 0}' "$3" ;;
+    conformance | crash | docs)
+      sed -nE 's/^([0-9]+) passed, ([0-9]+) failed$/\1 \2/p' "$3" | tail -1 | grep . || echo 0 0 ;;
+    *) [ "$2" = 0 ] && echo 1 0 || echo 0 1 ;;
+  esac
+}
+
+passed=0 failed=0 report=""
+step() { # name seconds what
+  local name=$1 limit_s=$2 what=$3 code p f log=.cache/test/$1.log began=$SECONDS
+  printf '\n==> %s: %s\n' "$name" "$what"
+  # A process group of its own, so that what hangs can be ended with all that it started.
+  timeout --kill-after=10 "$limit_s" scripts/test.sh --run "$name" 2>&1 |
+    tee "$log" | sed -uE "s/^([0-9]+ passed, [0-9]+ failed)$/$name: \1/"
+  code=${PIPESTATUS[0]}
+  read -r p f <<<"$(count "$name" "$code" "$log")"
+  if [ "$code" = 124 ] || [ "$code" = 137 ]; then
+    echo "$name was not done after $limit_s s and was ended"
+  fi
+  # An exit code counts even when every single test says it passed, and so does a suite without tests.
+  if [ "$f" = 0 ] && { [ "$code" != 0 ] || [ "$p" = 0 ]; }; then f=1; fi
+  passed=$((passed + p)) failed=$((failed + f))
+  local word=ok; [ "$f" = 0 ] || word=FAIL
+  report+=$(printf '%-4s %-12s %5d passed %3d failed %5d s' "$word" "$name" "$p" "$f" $((SECONDS - began)))$'\n'
+  [ "$f" = 0 ] || report+="     see .cache/test/$name.log"$'\n'
+}
+
+if [ "${1:-}" = --run ]; then "run_$2"; exit; fi
+
+need_rust
+mkdir -p .cache/test
+wanted=" $* "
+for name in "$@"; do
+  grep -q "^$name " <<<"$all_steps" || die "there is no step $name; the steps are: $(awk 'NF{printf "%s ", $1}' <<<"$all_steps")"
+done
+while read -r name limit_s what <&3; do
+  [ -n "$name" ] || continue
+  [ $# = 0 ] || [[ $wanted == *" $name "* ]] || continue
+  step "$name" "$limit_s" "$what"
+done 3<<<"$all_steps"
+
+printf '\n%s\n' "$report"
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
