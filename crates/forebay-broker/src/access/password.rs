@@ -105,7 +105,7 @@ fn same(a: &[u8; HASH_BYTES], b: &[u8; HASH_BYTES]) -> bool {
 /// Standard base64 (RFC 4648, section 4) with padding.
 fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let bytes = text.trim().as_bytes();
-    if bytes.len() % 4 != 0 {
+    if !bytes.len().is_multiple_of(4) {
         return None;
     }
     let digits = match bytes {

@@ -1,6 +1,6 @@
 //! A binding: from an exchange to a queue or another exchange, by a key and arguments.
 
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::BuildHasher;
 
 use forebay_wire::{Table, TableBuf};
 use hashbrown::HashTable;
@@ -53,9 +53,7 @@ pub(crate) struct Bindings {
 
 impl Bindings {
     fn hash(hasher: &foldhash::fast::RandomState, identity: Identity<'_>) -> u64 {
-        let mut state = hasher.build_hasher();
-        identity.hash(&mut state);
-        state.finish()
+        hasher.hash_one(identity)
     }
 
     pub(crate) fn find(&self, identity: Identity<'_>) -> Option<BindingKey> {
