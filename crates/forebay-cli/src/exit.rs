@@ -13,7 +13,6 @@ pub(crate) enum Exit {
     /// The command line or the configuration makes no sense. clap uses the same code.
     Usage = 2,
     /// Some messages were published and not confirmed.
-    #[allow(dead_code, reason = "for `publish` and `demo`")]
     NotAllConfirmed = 3,
 }
 

@@ -1,12 +1,14 @@
 //! The binary `forebay`: one sub-command per file.
 
 mod consume;
+mod demo;
 mod exit;
 mod publish;
 mod serve;
 mod stop_signal;
 
 use clap::{Parser, Subcommand};
+use exit::Exit;
 use std::process::ExitCode;
 
 #[global_allocator]
@@ -24,16 +26,17 @@ struct Forebay {
 enum Command {
     /// Run the broker.
     Serve(serve::Args),
-    /// Publish the lines of a file or of standard input.
+    Demo(demo::Args),
     Publish(publish::Args),
-    /// Write the messages of a queue to standard output.
     Consume(consume::Args),
 }
 
 fn main() -> ExitCode {
-    match Forebay::parse().command {
-        Command::Serve(args) => serve::run(args).into(),
+    let exit: Exit = match Forebay::parse().command {
+        Command::Serve(args) => serve::run(args),
+        Command::Demo(args) => demo::run(args),
         Command::Publish(args) => publish::run(args),
         Command::Consume(args) => consume::run(args),
-    }
+    };
+    exit.into()
 }

@@ -153,7 +153,7 @@ impl Report {
 /// `Err` is a sentence: nothing was published.
 fn publish_all(args: &Args) -> Result<Report, String> {
     let stop = StopSignal::listen().map_err(|error| format!("cannot handle signals: {error}"))?;
-    let (input, input_name, input_bytes) = open_input(args)?;
+    let input = open_input(args)?;
     let connection = Connection::open_named(&args.url, Some("forebay publish"))
         .map_err(|error| error.to_string())?;
     let mut channel = target(&connection, args).map_err(|fault| fault.to_string())?;
@@ -162,16 +162,16 @@ fn publish_all(args: &Args) -> Result<Report, String> {
     let (chunks, received) = sync_channel(CHUNKS_AHEAD);
     let whole = args.whole;
     // Not joined: it may be stuck in a read of a terminal when we are told to stop.
-    thread::spawn(move || read_chunks(input, whole, &chunks));
+    thread::spawn(move || read_chunks(input.reader, whole, &chunks));
 
     let mut publisher = Publisher {
         channel,
         connection: connection.clone(),
         exchange: args.exchange.as_deref().unwrap_or(""),
         routing_key: args.routing_key.as_deref().or(args.queue.as_deref()).unwrap_or(""),
-        input_name,
+        input_name: input.name,
         report: Report::default(),
-        bar: progress(input_bytes),
+        bar: progress(input.size_bytes),
         drawn: Instant::now(),
         bytes: 0,
     };
@@ -183,8 +183,15 @@ fn publish_all(args: &Args) -> Result<Report, String> {
     Ok(report)
 }
 
-/// The input, the name its messages carry, and its size if known.
-fn open_input(args: &Args) -> Result<(Box<dyn Read + Send>, String, Option<u64>), String> {
+/// Where the messages come from.
+struct Input {
+    reader: Box<dyn Read + Send>,
+    /// What the messages' ids begin with.
+    name: String,
+    size_bytes: Option<u64>,
+}
+
+fn open_input(args: &Args) -> Result<Input, String> {
     match &args.file {
         Some(path) if path.as_os_str() != "-" => {
             let shown = path.display();
@@ -194,10 +201,13 @@ fn open_input(args: &Args) -> Result<(Box<dyn Read + Send>, String, Option<u64>)
                 return Err(format!("cannot read {shown}: it is a directory"));
             }
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let size = meta.is_file().then_some(meta.len());
-            Ok((Box::new(file), name, size))
+            let size_bytes = meta.is_file().then_some(meta.len());
+            Ok(Input { reader: Box::new(file), name, size_bytes })
         }
-        _ => Ok((Box::new(io::stdin()), "stdin".into(), None)),
+        _ => {
+            let reader = Box::new(io::stdin());
+            Ok(Input { reader, name: "stdin".into(), size_bytes: None })
+        }
     }
 }
 
