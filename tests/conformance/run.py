@@ -38,9 +38,7 @@ class RabbitMq:
         )
 
     def _script(self, command):
-        done = subprocess.run(
-            [self.script, command, self.directory], env=self.environment, stdout=subprocess.PIPE, text=True, timeout=120
-        )
+        done = subprocess.run([self.script, command, self.directory], env=self.environment, stdout=subprocess.PIPE, text=True, timeout=120)
         if done.returncode:
             raise SystemExit(f"run.py: scripts/rabbitmq.sh {command} failed")
         return done.stdout.strip()
@@ -135,9 +133,7 @@ class Program:
         """Runs against one broker. Returns (trace lines, problem or None)."""
         errors = tempfile.TemporaryFile()
         command = [*self.command, broker.uri] + ([pattern] if pattern else [])
-        child = subprocess.Popen(
-            command, cwd=self.directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
-        )
+        child = subprocess.Popen(command, cwd=self.directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
         timed_out = threading.Event()
 
         def give_up():
@@ -192,6 +188,7 @@ class KnownDifferences:
                 and fnmatch.fnmatchcase(line["case"], entry["case"])
                 and entry.get("step") in (None, line["step"])
                 and ("saw" not in entry or entry["saw"] == line["saw"])
+                and ("text" not in entry or fnmatch.fnmatchcase(text_of(line["saw"]), entry["text"]))
             ):
                 self.used.add(number)
                 return True
@@ -199,6 +196,10 @@ class KnownDifferences:
 
     def stale(self):
         return [entry for number, entry in enumerate(self.entries) if number not in self.used]
+
+
+def text_of(saw):
+    return str(saw.get("text", "")) if isinstance(saw, dict) else ""
 
 
 def by_case(lines):

@@ -1,8 +1,8 @@
 """Acknowledgements, requeues, recover and transactions."""
 
 import pika.spec as spec
-from harness import Consumer, await_until, case, channel_error, connection_error, drain, ready, ready_soon
 from cases_consume import fill
+from harness import Consumer, await_until, case, channel_error, connection_error, drain, ready, ready_soon
 from raw import opened
 
 
@@ -118,8 +118,11 @@ def recover(t):
     ch.basic_ack(2)
     ch.basic_recover(requeue=True)
     consumer.await_count(5)
-    t.see("delivered again", [consumer.bodies(), consumer.redelivered(), consumer.tags()],
-          want=[["1", "2", "3", "1", "3"], [False, False, False, True, True], [1, 2, 3, 4, 5]])
+    t.see(
+        "delivered again",
+        [consumer.bodies(), consumer.redelivered(), consumer.tags()],
+        want=[["1", "2", "3", "1", "3"], [False, False, False, True, True], [1, 2, 3, 4, 5]],
+    )
     t.refused("the old tags are gone", lambda ch: ch.basic_ack(1), channel=ch, want=unknown(1))
     t.refused("requeue=false", lambda ch: ch.basic_recover(requeue=False), want=connection_error(540, "NOT_IMPLEMENTED - requeue=false"))
     with opened(t.uri) as raw:

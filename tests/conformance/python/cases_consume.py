@@ -24,14 +24,24 @@ def tags(t):
         t.see("cancel", raw.call(1, spec.Basic.Cancel(consumer_tag="mine")).consumer_tag, want="mine")
         t.see("again after its cancel", raw.call(1, spec.Basic.Consume(queue=queue, consumer_tag="mine")).consumer_tag, want="mine")
         raw.method(1, spec.Basic.Consume(queue=queue, consumer_tag="mine"))
-        t.see("duplicate", raw.fate(ids=True), want={**connection_error(530, "NOT_ALLOWED - attempt to reuse consumer tag 'mine'"), "method": [60, 20]})
+        t.see(
+            "duplicate",
+            raw.fate(ids=True),
+            want={**connection_error(530, "NOT_ALLOWED - attempt to reuse consumer tag 'mine'"), "method": [60, 20]},
+        )
 
 
 @case("consume.errors")
 def errors(t):
     none = t.name("none")
-    t.refused("absent queue", lambda ch: ch.basic_consume(none, lambda *_: None), want=channel_error(404, f"NOT_FOUND - no queue '{none}' in vhost '/'"))
-    t.refused("get from an absent queue", lambda ch: ch.basic_get(none), want=channel_error(404, f"NOT_FOUND - no queue '{none}' in vhost '/'"))
+    t.refused(
+        "absent queue",
+        lambda ch: ch.basic_consume(none, lambda *_: None),
+        want=channel_error(404, f"NOT_FOUND - no queue '{none}' in vhost '/'"),
+    )
+    t.refused(
+        "get from an absent queue", lambda ch: ch.basic_get(none), want=channel_error(404, f"NOT_FOUND - no queue '{none}' in vhost '/'")
+    )
     ch = t.channel()
     queue = t.queue(ch)
     t.refused("x-priority not a number", lambda ch: ch.basic_consume(queue, lambda *_: None, arguments={"x-priority": "high"}))
@@ -62,7 +72,11 @@ def order_of_answers(t):
             raw.publish(1, "", queue, body)
         raw.method(1, spec.Basic.Consume(queue=queue, consumer_tag="c", no_ack=True))
         names = [raw.next_method() for _ in range(3)]
-        t.see("consume-ok before the first delivery", [method.NAME for method in names], want=["Basic.ConsumeOk", "Basic.Deliver", "Basic.Deliver"])
+        t.see(
+            "consume-ok before the first delivery",
+            [method.NAME for method in names],
+            want=["Basic.ConsumeOk", "Basic.Deliver", "Basic.Deliver"],
+        )
         t.see(
             "a delivery",
             [names[1].consumer_tag, names[1].delivery_tag, names[1].redelivered, names[1].exchange, names[1].routing_key],
@@ -91,18 +105,22 @@ def cancel(t):
 def cancelled_by_the_broker(t):
     for what, capabilities in (("capable", {"consumer_cancel_notify": True}), ("not capable", {}), ("no capabilities", None)):
         with opened(t.uri, (1, 2), capabilities=capabilities) as raw:
-            queue = raw.call(1, spec.Queue.Declare(queue=t.name(), exclusive=True)).queue
+            queue = raw.call(1, spec.Queue.Declare(queue=t.name(what), exclusive=True)).queue
             raw.call(1, spec.Basic.Consume(queue=queue, consumer_tag="c"))
             raw.method(2, spec.Queue.Delete(queue=queue))
             names = [raw.next_method()]
             if what == "capable":
                 names.append(raw.next_method())
-            t.see(what, sorted(method.NAME for method in names), want=["Basic.Cancel", "Queue.DeleteOk"] if what == "capable" else ["Queue.DeleteOk"])
+            t.see(
+                what,
+                sorted(method.NAME for method in names),
+                want=["Basic.Cancel", "Queue.DeleteOk"] if what == "capable" else ["Queue.DeleteOk"],
+            )
             for method in names:
                 if isinstance(method, spec.Basic.Cancel):
                     t.see("the cancel", [method.consumer_tag, method.nowait], want=["c", True])
             t.see("a cancel afterwards is answered", raw.call(1, spec.Basic.Cancel(consumer_tag="c")).consumer_tag, want="c")
-            raw.call(1, spec.Queue.Declare(queue=t.name(), exclusive=True))
+            raw.call(1, spec.Queue.Declare(queue=t.name(what), exclusive=True))
             t.see("the tag is free", raw.call(1, spec.Basic.Consume(queue=queue, consumer_tag="c")).consumer_tag, want="c")
 
 
@@ -218,7 +236,9 @@ def get_empty_with_unacked(t):
 
 @case("qos.size")
 def qos_size(t):
-    t.refused("prefetch_size 1", lambda ch: ch.basic_qos(prefetch_size=1), want=connection_error(540, "NOT_IMPLEMENTED - prefetch_size!=0 (1)"))
+    t.refused(
+        "prefetch_size 1", lambda ch: ch.basic_qos(prefetch_size=1), want=connection_error(540, "NOT_IMPLEMENTED - prefetch_size!=0 (1)")
+    )
 
 
 @case("qos.per-consumer")

@@ -41,7 +41,9 @@ def restart(t):
     ch.queue_bind(transient, kept, "#")
     ch.exchange_bind(kept, source, "", {"x-match": "any", "a": 1})
     for number in range(50):
-        ch.basic_publish("", durable, f"persistent {number}", pika.BasicProperties(delivery_mode=2, headers={"n": number}, message_id=str(number)))
+        ch.basic_publish(
+            "", durable, f"persistent {number}", pika.BasicProperties(delivery_mode=2, headers={"n": number}, message_id=str(number))
+        )
         ch.basic_publish("", durable, f"transient {number}")
     ch.basic_publish("", transient, "m", PERSISTENT)
     for number in range(5):
@@ -66,16 +68,32 @@ def restart(t):
         if method is None:
             break
         bodies.append(body.decode())
-        good = good and properties.headers == {"n": len(bodies) - 1} and properties.message_id == str(len(bodies) - 1) and properties.delivery_mode == 2
-    t.see("persistent messages, in order, transient ones gone", [bodies == [f"persistent {n}" for n in range(50)], len(bodies)], want=[True, 50])
+        good = (
+            good
+            and properties.headers == {"n": len(bodies) - 1}
+            and properties.message_id == str(len(bodies) - 1)
+            and properties.delivery_mode == 2
+        )
+    t.see(
+        "persistent messages, in order, transient ones gone",
+        [bodies == [f"persistent {n}" for n in range(50)], len(bodies)],
+        want=[True, 50],
+    )
     t.see("their properties", good, want=True)
     for name in (transient, auto, exclusive, lost, kept):
         if name in (lost, kept):
-            t.refused(f"exchange {name}", lambda ch: ch.exchange_declare(name, passive=True),
-                      want="ok" if name == kept else channel_error(404, f"NOT_FOUND - no exchange '{name}' in vhost '/'"))
+            t.refused(
+                f"exchange {name}",
+                lambda ch: ch.exchange_declare(name, passive=True),
+                want="ok" if name == kept else channel_error(404, f"NOT_FOUND - no exchange '{name}' in vhost '/'"),
+            )
         else:
             t.refused(f"queue {name}", lambda ch: ch.queue_declare(name, passive=True))
-    t.refused("equal redeclare of the exchange", lambda ch: ch.exchange_declare(source, "headers", durable=True, arguments={"alternate-exchange": kept}), want="ok")
+    t.refused(
+        "equal redeclare of the exchange",
+        lambda ch: ch.exchange_declare(source, "headers", durable=True, arguments={"alternate-exchange": kept}),
+        want="ok",
+    )
     t.refused("equal redeclare of the queue", lambda ch: ch.queue_declare(durable, durable=True), want="ok")
     ch.basic_publish(kept, "kept.x", "by topic")
     ch.basic_publish(source, "kept.y", "by headers", pika.BasicProperties(headers={"a": 1}))

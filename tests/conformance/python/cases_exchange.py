@@ -32,13 +32,18 @@ def predeclared(t):
     kinds = {"amq.direct": "direct", "amq.fanout": "fanout", "amq.topic": "topic", "amq.headers": "headers", "amq.match": "headers"}
     for name, kind in kinds.items():
         t.refused(f"equal redeclare of {name}", lambda ch: ch.exchange_declare(name, kind, durable=True), want="ok")
-    t.refused("equal redeclare of amq.rabbitmq.trace", lambda ch: ch.exchange_declare("amq.rabbitmq.trace", "topic", durable=True, internal=True), want="ok")
+    t.refused(
+        "equal redeclare of amq.rabbitmq.trace",
+        lambda ch: ch.exchange_declare("amq.rabbitmq.trace", "topic", durable=True, internal=True),
+        want="ok",
+    )
     t.refused("passive of the default exchange", lambda ch: ch.exchange_declare("", passive=True))
     t.refused(
         "amq.direct as fanout",
         lambda ch: ch.exchange_declare("amq.direct", "fanout", durable=True),
         want=channel_error(
-            406, "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'amq.direct' in vhost '/': received 'fanout' but current is 'direct'"
+            406,
+            "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'amq.direct' in vhost '/': received 'fanout' but current is 'direct'",
         ),
     )
 
@@ -65,9 +70,19 @@ def reserved(t):
 @case("exchange.declare-errors")
 def declare_errors(t):
     name = t.name("x")
-    t.refused("unknown type", lambda ch: ch.exchange_declare(name, "nonsense"), want=connection_error(503, "COMMAND_INVALID - unknown exchange type 'nonsense'"))
-    t.refused("empty type", lambda ch: ch.exchange_declare(name, ""), want=connection_error(503, "COMMAND_INVALID - invalid exchange type ''"))
-    t.refused("passive and absent", lambda ch: ch.exchange_declare(name, passive=True), want=channel_error(404, f"NOT_FOUND - no exchange '{name}' in vhost '/'"))
+    t.refused(
+        "unknown type",
+        lambda ch: ch.exchange_declare(name, "nonsense"),
+        want=connection_error(503, "COMMAND_INVALID - unknown exchange type 'nonsense'"),
+    )
+    t.refused(
+        "empty type", lambda ch: ch.exchange_declare(name, ""), want=connection_error(503, "COMMAND_INVALID - invalid exchange type ''")
+    )
+    t.refused(
+        "passive and absent",
+        lambda ch: ch.exchange_declare(name, passive=True),
+        want=channel_error(404, f"NOT_FOUND - no exchange '{name}' in vhost '/'"),
+    )
     t.refused("delete absent", lambda ch: ch.exchange_delete(name), want="ok")
     t.refused("delete absent if-unused", lambda ch: ch.exchange_delete(name, if_unused=True), want="ok")
     t.refused("alternate-exchange not a string", lambda ch: ch.exchange_declare(name, "fanout", arguments={"alternate-exchange": 1}))
@@ -83,15 +98,29 @@ def redeclare(t):
 
     def inequivalent(arg, received, current):
         return channel_error(
-            406, f"PRECONDITION_FAILED - inequivalent arg '{arg}' for exchange '{name}' in vhost '/': received '{received}' but current is '{current}'"
+            406,
+            f"PRECONDITION_FAILED - inequivalent arg '{arg}' for exchange '{name}' in vhost '/': received '{received}' but current is '{current}'",
         )
 
     t.refused("equal", lambda ch: ch.exchange_declare(name, "direct", durable=True, arguments=args), want="ok")
-    t.refused("type", lambda ch: ch.exchange_declare(name, "topic", durable=True, arguments=args), want=inequivalent("type", "topic", "direct"))
+    t.refused(
+        "type", lambda ch: ch.exchange_declare(name, "topic", durable=True, arguments=args), want=inequivalent("type", "topic", "direct")
+    )
     t.refused("durable", lambda ch: ch.exchange_declare(name, "direct", arguments=args), want=inequivalent("durable", "false", "true"))
-    t.refused("auto_delete", lambda ch: ch.exchange_declare(name, "direct", durable=True, auto_delete=True, arguments=args), want=inequivalent("auto_delete", "true", "false"))
-    t.refused("internal", lambda ch: ch.exchange_declare(name, "direct", durable=True, internal=True, arguments=args), want=inequivalent("internal", "true", "false"))
-    t.refused("another alternate-exchange", lambda ch: ch.exchange_declare(name, "direct", durable=True, arguments={"alternate-exchange": "amq.topic"}))
+    t.refused(
+        "auto_delete",
+        lambda ch: ch.exchange_declare(name, "direct", durable=True, auto_delete=True, arguments=args),
+        want=inequivalent("auto_delete", "true", "false"),
+    )
+    t.refused(
+        "internal",
+        lambda ch: ch.exchange_declare(name, "direct", durable=True, internal=True, arguments=args),
+        want=inequivalent("internal", "true", "false"),
+    )
+    t.refused(
+        "another alternate-exchange",
+        lambda ch: ch.exchange_declare(name, "direct", durable=True, arguments={"alternate-exchange": "amq.topic"}),
+    )
     t.refused("no alternate-exchange", lambda ch: ch.exchange_declare(name, "direct", durable=True))
     t.refused("type and durable: the first is told", lambda ch: ch.exchange_declare(name, "topic", arguments=args))
     t.refused("passive ignores everything", lambda ch: ch.exchange_declare(name, "fanout", passive=True, auto_delete=True), want="ok")
@@ -120,7 +149,11 @@ def delete(t):
     queue = t.queue(ch, exclusive=True)
     name = t.exchange(ch, "x", "direct")
     ch.queue_bind(queue, name, "k")
-    t.refused("if-unused while bound", lambda ch: ch.exchange_delete(name, if_unused=True), want=channel_error(406, f"PRECONDITION_FAILED - exchange '{name}' in vhost '/' in use"))
+    t.refused(
+        "if-unused while bound",
+        lambda ch: ch.exchange_delete(name, if_unused=True),
+        want=channel_error(406, f"PRECONDITION_FAILED - exchange '{name}' in vhost '/' in use"),
+    )
     t.refused("deleted", lambda ch: ch.exchange_delete(name), want="ok")
     t.refused("publish to it", lambda ch: publish(ch, name, "k"), want=channel_error(404, f"NOT_FOUND - no exchange '{name}' in vhost '/'"))
     ch.exchange_declare(name, "direct")
@@ -191,7 +224,35 @@ def topic_matches(pattern, key):
 def topic(t):
     ch = t.channel()
     x = t.exchange(ch, "x", "topic")
-    patterns = ["", "#", "*", "a", "a.b", "a.*", "*.b", "a.#", "#.b", "*.*", "#.#", "#.*", "*.#", "a.#.b", "a.*.b", "#.a.#", "a.b.c", "*.#.*", "a.#.#.b", "#.*.#.c", "..", ".a", "a.", "a*", "**", "##", "A"]
+    patterns = [
+        "",
+        "#",
+        "*",
+        "a",
+        "a.b",
+        "a.*",
+        "*.b",
+        "a.#",
+        "#.b",
+        "*.*",
+        "#.#",
+        "#.*",
+        "*.#",
+        "a.#.b",
+        "a.*.b",
+        "#.a.#",
+        "a.b.c",
+        "*.#.*",
+        "a.#.#.b",
+        "#.*.#.c",
+        "..",
+        ".a",
+        "a.",
+        "a*",
+        "**",
+        "##",
+        "A",
+    ]
     queues = {}
     for number, pattern in enumerate(patterns):
         queues[pattern] = t.queue(ch, f"q{number}", exclusive=True)

@@ -212,8 +212,14 @@ def large_start_ok(t):
             raw.start()
             raw.start_ok(properties={"filler": "x" * size})
             method = raw.next_method()
-            t.see(what, method.NAME if isinstance(method, spec.Connection.Tune) else CLOSED if method is None else
-                  {"code": method.reply_code, "text": method.reply_text})
+            t.see(
+                what,
+                method.NAME
+                if isinstance(method, spec.Connection.Tune)
+                else CLOSED
+                if method is None
+                else {"code": method.reply_code, "text": method.reply_text},
+            )
 
 
 @case("handshake.update-secret")

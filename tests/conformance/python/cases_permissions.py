@@ -33,7 +33,11 @@ def queues(t):
     user.refused("declare", lambda ch: ch.queue_declare(none), refusal("configure", "queue", none))
     user.refused("declare new", lambda ch: ch.queue_declare("limited.new"), refusal("configure", "queue", "limited.new"))
     user.refused("passive needs none", lambda ch: ch.queue_declare(none, passive=True), "ok")
-    user.refused("server-named", lambda ch: ch.queue_declare("", exclusive=True), channel_error(403, "ACCESS_REFUSED - configure access to queue 'amq.gen-<gen>' in vhost '/' refused for user 'limited'"))
+    user.refused(
+        "server-named",
+        lambda ch: ch.queue_declare("", exclusive=True),
+        channel_error(403, "ACCESS_REFUSED - configure access to queue 'amq.gen-<gen>' in vhost '/' refused for user 'limited'"),
+    )
     user.refused("delete", lambda ch: ch.queue_delete(none), refusal("configure", "queue", none))
     user.refused("delete absent", lambda ch: ch.queue_delete("limited.absent"), refusal("configure", "queue", "limited.absent"))
     user.refused("purge", lambda ch: ch.queue_purge(write), refusal("read", "queue", write))
@@ -44,9 +48,13 @@ def queues(t):
     user.refused("consume", lambda ch: ch.basic_consume(write, lambda *_: None), refusal("read", "queue", write))
     user.refused("consume allowed", lambda ch: ch.basic_consume(read, lambda *_: None), "ok")
     user.refused("bind: write on the queue", lambda ch: ch.queue_bind(read, "amq.direct", "k"), refusal("write", "queue", read))
-    user.refused("bind: read on the exchange", lambda ch: ch.queue_bind(write, "amq.direct", "k"), refusal("read", "exchange", "amq.direct"))
+    user.refused(
+        "bind: read on the exchange", lambda ch: ch.queue_bind(write, "amq.direct", "k"), refusal("read", "exchange", "amq.direct")
+    )
     user.refused("unbind: write on the queue", lambda ch: ch.queue_unbind(read, "amq.direct", "k"), refusal("write", "queue", read))
-    user.refused("unbind: read on the exchange", lambda ch: ch.queue_unbind(write, "amq.direct", "k"), refusal("read", "exchange", "amq.direct"))
+    user.refused(
+        "unbind: read on the exchange", lambda ch: ch.queue_unbind(write, "amq.direct", "k"), refusal("read", "exchange", "amq.direct")
+    )
     user.refused("delete allowed", lambda ch: ch.queue_delete(conf), "ok")
 
 
@@ -64,18 +72,32 @@ def exchanges(t):
     user.refused("delete", lambda ch: ch.exchange_delete(none), refusal("configure", "exchange", none))
     user.refused("publish", lambda ch: ch.basic_publish(read, "k", "m"), refusal("write", "exchange", read))
     user.refused("publish allowed", lambda ch: ch.basic_publish(write, "k", "m"), "ok")
-    user.refused("publish to an absent one", lambda ch: ch.basic_publish("limited.absent", "k", "m"), refusal("write", "exchange", "limited.absent"))
+    user.refused(
+        "publish to an absent one", lambda ch: ch.basic_publish("limited.absent", "k", "m"), refusal("write", "exchange", "limited.absent")
+    )
     user.refused("publish to the default exchange", lambda ch: ch.basic_publish("", "k", "m"), refusal("write", "exchange", "amq.default"))
     user.refused("bind: write on the destination", lambda ch: ch.exchange_bind(read, read, "k"), refusal("write", "exchange", read))
     user.refused("bind: read on the source", lambda ch: ch.exchange_bind(write, write, "k"), refusal("read", "exchange", write))
     user.refused("bind allowed", lambda ch: ch.exchange_bind(write, read, "k"), "ok")
     user.refused("unbind allowed", lambda ch: ch.exchange_unbind(write, read, "k"), "ok")
-    user.refused("alternate-exchange: read on itself, write on the other",
-                 lambda ch: ch.exchange_declare("limited.conf.y", "fanout", arguments={"alternate-exchange": "amq.fanout"}), refusal("write", "exchange", "amq.fanout"))
-    user.refused("alternate-exchange allowed",
-                 lambda ch: (ch.exchange_declare("limited.conf.y", "fanout", arguments={"alternate-exchange": write}), ch.exchange_delete("limited.conf.y")), "ok")
-    user.refused("dead-letter-exchange: write on the other",
-                 lambda ch: ch.queue_declare("limited.conf.z", arguments={"x-dead-letter-exchange": "amq.fanout"}), refusal("write", "exchange", "amq.fanout"))
+    user.refused(
+        "alternate-exchange: read on itself, write on the other",
+        lambda ch: ch.exchange_declare("limited.conf.y", "fanout", arguments={"alternate-exchange": "amq.fanout"}),
+        refusal("write", "exchange", "amq.fanout"),
+    )
+    user.refused(
+        "alternate-exchange allowed",
+        lambda ch: (
+            ch.exchange_declare("limited.conf.y", "fanout", arguments={"alternate-exchange": write}),
+            ch.exchange_delete("limited.conf.y"),
+        ),
+        "ok",
+    )
+    user.refused(
+        "dead-letter-exchange: write on the other",
+        lambda ch: ch.queue_declare("limited.conf.z", arguments={"x-dead-letter-exchange": "amq.fanout"}),
+        refusal("write", "exchange", "amq.fanout"),
+    )
     user.refused("delete allowed", lambda ch: ch.exchange_delete(conf), "ok")
 
 
@@ -107,7 +129,11 @@ def user_id(t):
     user = As(t, "limited")
     user.refused("its own", lambda ch: ch.basic_publish("limited.write.user-id", "", "own", pika.BasicProperties(user_id="limited")), "ok")
     text = "PRECONDITION_FAILED - user_id property set to 'guest' but authenticated user was 'limited'"
-    user.refused("another's", lambda ch: ch.basic_publish("limited.write.user-id", "", "m", pika.BasicProperties(user_id="guest")), channel_error(406, text))
+    user.refused(
+        "another's",
+        lambda ch: ch.basic_publish("limited.write.user-id", "", "m", pika.BasicProperties(user_id="guest")),
+        channel_error(406, text),
+    )
     t.see("what came", drain(ch, "limited.conf.user-id"), want=["own"])
 
 
@@ -121,5 +147,9 @@ def vhosts_are_apart(t):
     t.see("same names, other queues", [drain(here, name), drain(there, name)], want=[[], ["there"]])
     there.queue_delete(name)
     connection = t.connect(vhost="other")
-    t.refused("the error names the vhost", lambda ch: ch.basic_get(name), channel=connection.channel(),
-              want=channel_error(404, f"NOT_FOUND - no queue '{name}' in vhost 'other'"))
+    t.refused(
+        "the error names the vhost",
+        lambda ch: ch.basic_get(name),
+        channel=connection.channel(),
+        want=channel_error(404, f"NOT_FOUND - no queue '{name}' in vhost 'other'"),
+    )

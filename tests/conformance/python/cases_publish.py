@@ -6,8 +6,8 @@ import struct
 
 import pika
 import pika.spec as spec
-from harness import case, channel_error, connection_error, drain, ready
-from raw import BODY, HEADER, METHOD, decode_method, opened
+from harness import case, channel_error, connection_error, drain
+from raw import HEADER, METHOD, decode_method, opened
 
 
 def answers(raw, until, since=1):
@@ -48,13 +48,19 @@ def return_content(t):
         raw.publish(1, "amq.fanout", t.name("key"), b"the body", properties, mandatory=True)
         kind, _, payload = raw.next_frame()
         method = decode_method(payload)
-        t.see("method", [method.NAME, method.reply_code, method.reply_text, method.exchange, method.routing_key],
-              want=["Basic.Return", 312, "NO_ROUTE", "amq.fanout", t.name("key")])
+        t.see(
+            "method",
+            [method.NAME, method.reply_code, method.reply_text, method.exchange, method.routing_key],
+            want=["Basic.Return", 312, "NO_ROUTE", "amq.fanout", t.name("key")],
+        )
         kind, _, payload = raw.next_frame()
         back = spec.BasicProperties()
         back.decode(payload[12:])
-        t.see("properties", {k: v for k, v in vars(back).items() if v is not None},
-              want={"content_type": "text/plain", "headers": {"a": 1}, "message_id": "m-1", "delivery_mode": 2, "expiration": "1000"})
+        t.see(
+            "properties",
+            {k: v for k, v in vars(back).items() if v is not None},
+            want={"content_type": "text/plain", "headers": {"a": 1}, "message_id": "m-1", "delivery_mode": 2, "expiration": "1000"},
+        )
         t.see("body", [raw.next_frame()[2]], want=["the body"])
         raw.publish(1, "amq.fanout", t.name("key"), b"", mandatory=True)
         frames = [raw.next_frame()[0], raw.next_frame()[0]]
@@ -85,7 +91,7 @@ def cc_bcc(t):
     def publish(key, headers):
         ch.basic_publish("", key, "m", pika.BasicProperties(headers=headers))
         seen = {}
-        for short, queue in zip("abc", (a, b, c)):
+        for short, queue in zip("abc", (a, b, c), strict=True):
             method, properties, _ = ch.basic_get(queue, auto_ack=True)
             if method:
                 seen[short] = [method.routing_key, properties.headers]
@@ -101,8 +107,10 @@ def cc_bcc(t):
     t.see("lower case is no CC", publish(a, {"cc": [b]}))
     t.see("empty arrays", publish(a, {"CC": [], "BCC": []}))
     for value in ("text", 1, [1], [b, 1]):
-        t.refused(f"CC {value if not isinstance(value, list) else 'array with a number'}",
-                  lambda ch: ch.basic_publish("", a, "m", pika.BasicProperties(headers={"CC": value})))
+        t.refused(
+            f"CC {value if not isinstance(value, list) else 'array with a number'}",
+            lambda ch: ch.basic_publish("", a, "m", pika.BasicProperties(headers={"CC": value})),
+        )
     drain(ch, a)
     t.refused("BCC text", lambda ch: ch.basic_publish("", a, "m", pika.BasicProperties(headers={"BCC": "text"})))
 
@@ -195,7 +203,11 @@ def table_types(t):
             t.see(f"type {what}: the same bytes", round_trip(field(b"key", kind, data)), want=True)
         everything = b"".join(field(b"k%d" % number, kind, data) for number, (kind, data) in enumerate(FIELDS.values()))
         t.see("all together", round_trip(everything), want=True)
-        t.see("keys out of order and twice", round_trip(field(b"z", b"t", b"\1") + field(b"a", b"t", b"\1") + field(b"z", b"t", b"\0")), want=True)
+        t.see(
+            "keys out of order and twice",
+            round_trip(field(b"z", b"t", b"\1") + field(b"a", b"t", b"\1") + field(b"z", b"t", b"\0")),
+            want=True,
+        )
         t.see("the empty key", round_trip(field(b"", b"t", b"\1")), want=True)
         t.see("a key of 255 bytes", round_trip(field(b"k" * 255, b"t", b"\1")), want=True)
         deep = b""
@@ -259,7 +271,11 @@ def confirm_order(t):
         for number in range(300):
             raw.publish(1, "", queue if number % 3 else t.name("none"), b"m", persistent if number % 2 else None)
         told = answers(raw, 300)
-        t.see("each exactly once, from 1", sorted(told, key=lambda text: int(text.split()[1])) == [f"ack {n}" for n in range(1, 301)], want=True)
+        t.see(
+            "each exactly once, from 1",
+            sorted(told, key=lambda text: int(text.split()[1])) == [f"ack {n}" for n in range(1, 301)],
+            want=True,
+        )
         declared = raw.call(1, spec.Queue.Declare(queue=queue, passive=True))
         t.see("all there", declared.message_count, want=201)
         raw.call(1, spec.Queue.Delete(queue=queue))

@@ -58,7 +58,9 @@ def server_named(t):
         lambda ch: ch.queue_declare("amq.conformance"),
         want=channel_error(403, "ACCESS_REFUSED - queue name 'amq.conformance' contains reserved prefix 'amq.*'"),
     )
-    t.refused("passive of an absent amq. name", lambda ch: ch.queue_declare("amq.conformance", passive=True), want=missing("amq.conformance"))
+    t.refused(
+        "passive of an absent amq. name", lambda ch: ch.queue_declare("amq.conformance", passive=True), want=missing("amq.conformance")
+    )
     t.refused("delete of an absent amq. name", lambda ch: ch.queue_delete("amq.conformance"))
 
 
@@ -107,8 +109,16 @@ def equivalence(t):
 
     t.refused("equal", lambda ch: ch.queue_declare(durable, durable=True), want="ok")
     t.refused("durable as transient", lambda ch: ch.queue_declare(durable), want=inequivalent(durable, "durable", "false", "true"))
-    t.refused("transient as durable", lambda ch: ch.queue_declare(transient, durable=True), want=inequivalent(transient, "durable", "true", "false"))
-    t.refused("auto_delete added", lambda ch: ch.queue_declare(transient, auto_delete=True), want=inequivalent(transient, "auto_delete", "true", "false"))
+    t.refused(
+        "transient as durable",
+        lambda ch: ch.queue_declare(transient, durable=True),
+        want=inequivalent(transient, "durable", "true", "false"),
+    )
+    t.refused(
+        "auto_delete added",
+        lambda ch: ch.queue_declare(transient, auto_delete=True),
+        want=inequivalent(transient, "auto_delete", "true", "false"),
+    )
     t.refused("auto_delete left out", lambda ch: ch.queue_declare(auto), want=inequivalent(auto, "auto_delete", "false", "true"))
     t.refused("exclusive added", lambda ch: ch.queue_declare(transient, exclusive=True))
     t.refused("durable and auto_delete: the first is told", lambda ch: ch.queue_declare(durable, auto_delete=True))
@@ -327,7 +337,9 @@ def bind(t):
     t.refused("unbind absent binding", lambda ch: ch.queue_unbind(name, "amq.direct", "k"), want="ok")
     t.refused("unbind absent queue", lambda ch: ch.queue_unbind(none, "amq.direct", "k"), want="ok")
     t.refused("unbind absent exchange", lambda ch: ch.queue_unbind(name, nowhere, "k"), want="ok")
-    t.refused("twice", lambda ch: (ch.queue_bind(name, "amq.direct", t.name("k")), ch.queue_bind(name, "amq.direct", t.name("k"))), want="ok")
+    t.refused(
+        "twice", lambda ch: (ch.queue_bind(name, "amq.direct", t.name("k")), ch.queue_bind(name, "amq.direct", t.name("k"))), want="ok"
+    )
     ch.basic_publish("amq.direct", t.name("k"), "m")
     t.see("one copy", drain(ch, name), want=["m"])
     ch.queue_unbind(name, "amq.direct", t.name("k"))

@@ -29,8 +29,11 @@ def round_trip(t):
     responder.basic_publish("", address, "pong", pika.BasicProperties(correlation_id="1"))
     consumer.await_count(1)
     method, properties, body = consumer.got[0]
-    t.see("the reply", [body, properties.correlation_id, method.exchange, method.redelivered, method.delivery_tag, method.routing_key],
-          want=["pong", "1", "", False, 1, address])
+    t.see(
+        "the reply",
+        [body, properties.correlation_id, method.exchange, method.redelivered, method.delivery_tag, method.routing_key],
+        want=["pong", "1", "", False, 1, address],
+    )
     responder.basic_publish("", address, "pong 2")
     consumer.await_count(2)
     t.see("another to the same address", consumer.bodies(), want=["pong", "pong 2"])
@@ -42,8 +45,11 @@ def round_trip(t):
     t.refused("get from the address", lambda ch: ch.basic_get(address))
     t.refused("bind", lambda ch: ch.queue_bind(PSEUDO, "amq.direct", "k"))
     requester.basic_cancel(consumer.tag)
-    t.refused("the address after a cancel", lambda ch: ch.queue_declare(address, passive=True),
-              want=channel_error(404, f"NOT_FOUND - no queue '{address}' in vhost '/'"))
+    t.refused(
+        "the address after a cancel",
+        lambda ch: ch.queue_declare(address, passive=True),
+        want=channel_error(404, f"NOT_FOUND - no queue '{address}' in vhost '/'"),
+    )
 
 
 @case("reply-to.errors")
@@ -51,9 +57,21 @@ def errors(t):
     def consume(ch, **options):
         ch.basic_consume(PSEUDO, lambda *_: None, **options)
 
-    t.refused("with acks", lambda ch: consume(ch, auto_ack=False), want=channel_error(406, "PRECONDITION_FAILED - reply consumer cannot acknowledge"))
-    t.refused("twice", lambda ch: (consume(ch, auto_ack=True), consume(ch, auto_ack=True)), want=channel_error(406, "PRECONDITION_FAILED - reply consumer already set"))
-    t.refused("after a cancel", lambda ch: (ch.basic_cancel(ch.basic_consume(PSEUDO, lambda *_: None, auto_ack=True)), consume(ch, auto_ack=True)), want="ok")
+    t.refused(
+        "with acks",
+        lambda ch: consume(ch, auto_ack=False),
+        want=channel_error(406, "PRECONDITION_FAILED - reply consumer cannot acknowledge"),
+    )
+    t.refused(
+        "twice",
+        lambda ch: (consume(ch, auto_ack=True), consume(ch, auto_ack=True)),
+        want=channel_error(406, "PRECONDITION_FAILED - reply consumer already set"),
+    )
+    t.refused(
+        "after a cancel",
+        lambda ch: (ch.basic_cancel(ch.basic_consume(PSEUDO, lambda *_: None, auto_ack=True)), consume(ch, auto_ack=True)),
+        want="ok",
+    )
     ch = t.channel()
     queue = t.queue(ch)
     t.refused(
@@ -62,7 +80,11 @@ def errors(t):
         want=channel_error(406, "PRECONDITION_FAILED - fast reply consumer does not exist"),
     )
     t.refused("exclusive consumer", lambda ch: consume(ch, auto_ack=True, exclusive=True), want="ok")
-    t.refused("an ordinary reply_to is left alone", lambda ch: ch.basic_publish("", queue, "m", pika.BasicProperties(reply_to=PSEUDO + ".mine")), want="ok")
+    t.refused(
+        "an ordinary reply_to is left alone",
+        lambda ch: ch.basic_publish("", queue, "m", pika.BasicProperties(reply_to=PSEUDO + ".mine")),
+        want="ok",
+    )
     t.see("as it was", ch.basic_get(queue)[1].reply_to == PSEUDO + ".mine", want=True)
 
 
@@ -80,7 +102,11 @@ def gone(t):
     t.refused("mandatory to it", lambda ch: mandatory(ch, tampered))
     t.refused("mandatory to the living", lambda ch: mandatory(ch, address))
     requester.close()
-    t.refused("its channel closed", lambda ch: ch.queue_declare(address, passive=True), want=channel_error(404, f"NOT_FOUND - no queue '{address}' in vhost '/'"))
+    t.refused(
+        "its channel closed",
+        lambda ch: ch.queue_declare(address, passive=True),
+        want=channel_error(404, f"NOT_FOUND - no queue '{address}' in vhost '/'"),
+    )
     t.refused("publish to the dead", lambda ch: ch.basic_publish("", address, "m"), want="ok")
     t.refused("mandatory to the dead", lambda ch: mandatory(ch, address))
 

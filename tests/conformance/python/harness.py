@@ -227,7 +227,9 @@ class Consumer:
         self.got = []
         self.cancelled = []
         channel.add_on_cancel_callback(lambda method: self.cancelled.append(method.method.consumer_tag))
-        self.tag = channel.basic_consume(queue, lambda _ch, method, properties, body: self.got.append((method, properties, body)), **options)
+        self.tag = channel.basic_consume(
+            queue, lambda _ch, method, properties, body: self.got.append((method, properties, body)), **options
+        )
 
     def await_count(self, count, timeout_s=5):
         await_until(self.channel, lambda: len(self.got) >= count, timeout_s)

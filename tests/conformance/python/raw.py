@@ -8,7 +8,6 @@ import struct
 import time
 from urllib.parse import unquote, urlparse
 
-import pika.frame
 import pika.spec as spec
 
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
