@@ -378,7 +378,8 @@ impl AmqpError {
 
     /// 503: a type of exchange that does not exist (closes the connection, as RabbitMQ 3.x).
     pub fn unknown_exchange_type(kind: &[u8]) -> Self {
-        Self::new(ReplyCode::CommandInvalid, format!("unknown exchange type '{}'", Lossy(kind)))
+        let what = if kind.is_empty() { "invalid" } else { "unknown" };
+        Self::new(ReplyCode::CommandInvalid, format!("{what} exchange type '{}'", Lossy(kind)))
     }
 
     /// 403: a new name under `amq.`.

@@ -73,6 +73,9 @@ const UNSUPPORTED: &[&str] = &[
     "x-name-prefix",
 ];
 
+/// The longest time to live and to expiry that RabbitMQ takes, in milliseconds: ten years.
+const DURATION_MAX_MS: i64 = 10 * 365 * 24 * 60 * 60 * 1000;
+
 /// What an argument with a sensible value asks for.
 enum Asks {
     /// What happens anyway.
@@ -87,6 +90,7 @@ enum Reason {
     UnacceptableType(&'static str),
     ValueNegative(i64),
     ValueZero,
+    ValueTooLarge(i64),
     MaxValueExceeded(i64),
     Name(&'static str),
     Sentence(String),
@@ -101,6 +105,7 @@ impl fmt::Display for Reason {
             Reason::UnacceptableType(type_name) => write!(f, "{{unacceptable_type,{type_name}}}"),
             Reason::ValueNegative(value) => write!(f, "{{value_negative,{value}}}"),
             Reason::ValueZero => f.write_str("{value_zero,0}"),
+            Reason::ValueTooLarge(value) => write!(f, "{{value_too_large,{value}}}"),
             Reason::MaxValueExceeded(value) => write!(f, "{{max_value_exceeded,{value}}}"),
             Reason::Name(name) => f.write_str(name),
             Reason::Sentence(sentence) => write!(f, "\"{sentence}\""),
@@ -119,6 +124,13 @@ fn not_negative(value: Value<'_>) -> Result<i64, Reason> {
     }
 }
 
+fn duration_ms(value: Value<'_>) -> Result<i64, Reason> {
+    match not_negative(value)? {
+        number if number > DURATION_MAX_MS => Err(Reason::ValueTooLarge(number)),
+        number => Ok(number),
+    }
+}
+
 fn text(value: Value<'_>) -> Result<&[u8], Reason> {
     match value {
         Value::LongStr(bytes) => Ok(bytes),
@@ -129,11 +141,15 @@ fn text(value: Value<'_>) -> Result<&[u8], Reason> {
 /// Checks the value of a known argument; unknown ones ask for nothing.
 fn asks(name: &[u8], value: Value<'_>, arguments: Table<'_>) -> Result<Asks, Reason> {
     Ok(match name {
-        b"x-expires" => match not_negative(value)? {
+        b"x-expires" => match duration_ms(value)? {
             0 => return Err(Reason::ValueZero),
             _ => Asks::Feature,
         },
-        b"x-message-ttl" | b"x-max-length" | b"x-max-length-bytes" => {
+        b"x-message-ttl" => {
+            duration_ms(value)?;
+            Asks::Feature
+        }
+        b"x-max-length" | b"x-max-length-bytes" => {
             not_negative(value)?;
             Asks::Feature
         }
@@ -261,6 +277,8 @@ mod tests {
             ("x-expires", Value::I32(0), "{value_zero,0}"),
             ("x-expires", Value::I32(-1), "{value_negative,-1}"),
             ("x-message-ttl", Value::I64(-1), "{value_negative,-1}"),
+            ("x-expires", Value::I64(315_360_000_001), "{value_too_large,315360000001}"),
+            ("x-message-ttl", Value::I64(315_360_000_001), "{value_too_large,315360000001}"),
             ("x-message-ttl", text("1"), "\"expected integer, got longstr\""),
             ("x-max-length", Value::I32(-1), "{value_negative,-1}"),
             ("x-max-length-bytes", Value::F64(1.0), "\"expected integer, got double\""),

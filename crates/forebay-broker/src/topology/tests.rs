@@ -164,10 +164,10 @@ fn redeclaration_compares_everything_known() {
 #[test]
 fn unknown_types_close_the_connection() {
     let mut topology = topology();
-    for kind in ["x-random", "", "Direct"] {
+    for (kind, what) in [("x-random", "unknown"), ("", "invalid"), ("Direct", "unknown")] {
         let error = topology.declare_exchange(&declaration("x", kind)).unwrap_err();
         assert_eq!((error.code, error.scope()), (ReplyCode::CommandInvalid, Scope::Connection));
-        assert_eq!(error.text, format!("unknown exchange type '{kind}'"));
+        assert_eq!(error.text, format!("{what} exchange type '{kind}'"));
     }
 }
 

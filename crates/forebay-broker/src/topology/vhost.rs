@@ -75,7 +75,7 @@ pub struct Bind<'a> {
 #[derive(Clone, Debug)]
 pub struct VhostTopology {
     name: String,
-    pub(super) exchanges: Vec<Option<Exchange>>,
+    exchanges: Vec<Option<Exchange>>,
     free_exchanges: Vec<u32>,
     exchange_names: Map<Box<[u8]>, ExchangeKey>,
     queue_names: Map<Box<[u8]>, QueueKey>,
