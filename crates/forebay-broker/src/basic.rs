@@ -208,14 +208,14 @@ impl Shard {
         let consumers = channel.consumers.clone();
         let prefetch = channel.prefetch;
         if consumers.iter().any(|key| self.consumers[key.0 as usize].tag == tag) {
-            return Err(AmqpError::consumer_tag_reused(&String::from_utf8_lossy(&tag)));
+            return Err(AmqpError::consumer_tag_reused(String::from_utf8_lossy(&tag)));
         }
         let key = self.queue_for(id, number, consume.queue, Some(Access::Read))?;
         let serial = self.take_serial();
         let vhost = self.vhost_name(id);
         let queue = &mut self.queues[key.0 as usize];
         if queue.exclusive_consumer || (consume.exclusive && !queue.consumers.is_empty()) {
-            return Err(AmqpError::queue_in_exclusive_use(&queue.display_name(), &vhost));
+            return Err(AmqpError::queue_in_exclusive_use(queue.display_name(), &vhost));
         }
         let consumer_key = ConsumerKey(self.consumers.insert(Consumer {
             serial,

@@ -91,11 +91,11 @@ impl Shard {
                 Ok(())
             }
             Err(LoginError::UnknownMechanism) => {
-                Err(AmqpError::unknown_mechanism(&String::from_utf8_lossy(mechanism)))
+                Err(AmqpError::unknown_mechanism(String::from_utf8_lossy(mechanism)))
             }
             Err(LoginError::Malformed) => Err(AmqpError::malformed_login()),
             Err(LoginError::Refused) if can_be_told => {
-                Err(AmqpError::login_refused(&String::from_utf8_lossy(mechanism)))
+                Err(AmqpError::login_refused(String::from_utf8_lossy(mechanism)))
             }
             Err(LoginError::Refused) => {
                 if let Some(connection) = self.connection(id) {

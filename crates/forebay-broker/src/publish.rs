@@ -155,7 +155,7 @@ impl Shard {
             && user_id.as_bytes() != login.user.as_bytes()
             && !login.impersonator
         {
-            return Err(AmqpError::wrong_user_id(&user_id.to_string(), &login.user));
+            return Err(AmqpError::wrong_user_id(user_id, &login.user));
         }
         if let Some(expiration) = properties.expiration {
             check_expiration(expiration)?;

@@ -1,0 +1,150 @@
+use forebay_broker::{CloseHow, ShardConfig};
+use forebay_wire::{PROTOCOL_HEADER, basic, channel, connection, write_method};
+
+use crate::rig::{Rig, declare, short};
+
+#[test]
+fn a_wrong_protocol_is_answered_with_ours_and_closed() {
+    let mut rig = Rig::new();
+    let id = rig.socket(true);
+    rig.bytes(id, b"GET / HTTP/1.1\r\n");
+    assert_eq!(rig.trace(id), [format!("{PROTOCOL_HEADER:?}")]);
+    assert_eq!(rig.closed(), [(0, CloseHow::Flushed)]);
+}
+
+#[test]
+fn a_connection_opens_byte_by_byte() {
+    let mut rig = Rig::new();
+    let id = rig.socket(true);
+    let mut bytes = PROTOCOL_HEADER.to_vec();
+    write_method(
+        &mut bytes,
+        0,
+        &connection::StartOk {
+            mechanism: short("PLAIN"),
+            response: b"\0guest\0guest",
+            locale: short("en_US"),
+            ..connection::StartOk::default()
+        },
+    );
+    let tune_ok = connection::TuneOk { channel_max: 10, frame_max: 4096, heartbeat: 0 };
+    write_method(&mut bytes, 0, &tune_ok);
+    let open = connection::Open { virtual_host: short("/"), ..connection::Open::default() };
+    write_method(&mut bytes, 0, &open);
+    for byte in bytes {
+        rig.bytes(id, &[byte]);
+    }
+    assert_eq!(rig.trace(id), ["0 connection.start", "0 connection.tune", "0 connection.open-ok"]);
+}
+
+#[test]
+fn a_refused_login_is_told_to_clients_that_can_hear_it() {
+    let mut rig = Rig::new();
+    let id = rig.socket(true);
+    rig.bytes(id, &PROTOCOL_HEADER);
+    rig.login(id, b"\0guest\0wrong");
+    let trace = rig.trace(id);
+    assert!(trace[1].starts_with("0 connection.close 403 ACCESS_REFUSED - Login was refused"));
+}
+
+#[test]
+fn guest_comes_over_loopback_only() {
+    let mut rig = Rig::new();
+    let id = rig.socket(false);
+    rig.bytes(id, &PROTOCOL_HEADER);
+    rig.login(id, b"\0guest\0guest");
+    assert!(rig.trace(id)[1].starts_with("0 connection.close 403"));
+}
+
+#[test]
+fn a_silent_handshake_is_closed_in_time() {
+    let mut rig = Rig::new();
+    rig.socket(true);
+    rig.pass(9_900);
+    assert_eq!(rig.closed(), []);
+    rig.pass(200);
+    assert_eq!(rig.closed(), [(0, CloseHow::Now)]);
+}
+
+#[test]
+fn one_connection_too_many_is_closed() {
+    let mut rig = Rig::with(ShardConfig { connections_max: 1, ..ShardConfig::default() });
+    rig.client();
+    rig.socket(true);
+    assert_eq!(rig.closed(), [(1, CloseHow::Now)]);
+}
+
+#[test]
+fn heartbeats_are_sent_and_missed_ones_close() {
+    let mut rig = Rig::new();
+    let id = rig.socket(true);
+    rig.bytes(id, &PROTOCOL_HEADER);
+    rig.login(id, b"\0guest\0guest");
+    let tune_ok = connection::TuneOk { channel_max: 10, frame_max: 4096, heartbeat: 1 };
+    rig.method(id, 0, &tune_ok);
+    let open = connection::Open { virtual_host: short("/"), ..connection::Open::default() };
+    rig.method(id, 0, &open);
+    rig.trace(id);
+    rig.pass(1_000);
+    assert!(rig.sent(id).contains(&"heartbeat".to_owned()));
+    assert_eq!(rig.closed(), []);
+    rig.pass(2_100);
+    assert_eq!(rig.closed(), [(0, CloseHow::Now)]);
+}
+
+#[test]
+fn an_error_of_a_channel_leaves_the_others_alone() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    rig.method(id, 2, &channel::Open::default());
+    let mut passive = declare("nowhere", false);
+    passive.passive = true;
+    rig.method(id, 2, &passive);
+    rig.method(id, 2, &basic::Qos::default());
+    rig.method(id, 1, &declare("here", false));
+    assert_eq!(
+        rig.trace(id),
+        [
+            "2 channel.open-ok",
+            "2 channel.close 404 NOT_FOUND - no queue 'nowhere' in vhost '/'",
+            "1 queue.declare-ok here 0 0",
+        ]
+    );
+    rig.method(id, 2, &channel::CloseOk::default());
+    rig.method(id, 2, &channel::Open::default());
+    assert_eq!(rig.trace(id), ["2 channel.open-ok"]);
+}
+
+#[test]
+fn a_method_on_a_channel_that_is_not_open_closes_the_connection() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    rig.method(id, 7, &basic::Qos::default());
+    let trace = rig.trace(id);
+    assert_eq!(trace, ["0 connection.close 504 CHANNEL_ERROR - expected 'channel.open'"]);
+    rig.method(id, 0, &connection::CloseOk::default());
+    assert_eq!(rig.closed(), [(0, CloseHow::Flushed)]);
+}
+
+#[test]
+fn garbage_after_the_handshake_is_a_frame_error() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    rig.bytes(id, &[99; 64]);
+    assert!(rig.trace(id)[0].starts_with("0 connection.close 501 FRAME_ERROR"));
+}
+
+#[test]
+fn a_stop_tells_everybody_and_ends() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    rig.step(forebay_broker::Input::Shutdown);
+    let expected = "0 connection.close 320 CONNECTION_FORCED - broker forced connection closure \
+                    with reason 'shutdown'";
+    assert_eq!(rig.trace(id), [expected]);
+    rig.method(id, 0, &connection::CloseOk::default());
+    assert_eq!(rig.closed(), [(0, CloseHow::Flushed)]);
+    rig.disconnect(id);
+    rig.settle();
+    assert!(rig.shard.stopped());
+}

@@ -1,0 +1,178 @@
+use forebay_wire::{basic, connection, queue};
+
+use crate::rig::{Rig, consume, declare, short};
+
+fn filled(count: usize) -> (Rig, forebay_broker::ConnectionId) {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    rig.method(id, 1, &declare("q", false));
+    for number in 1..=count {
+        rig.publish(id, "q", number.to_string().as_bytes(), false);
+    }
+    rig.trace(id);
+    (rig, id)
+}
+
+fn qos(count: u16, global: bool) -> basic::Qos {
+    basic::Qos { prefetch_size: 0, prefetch_count: count, global }
+}
+
+#[test]
+fn prefetch_bounds_what_a_consumer_holds() {
+    let (mut rig, id) = filled(5);
+    rig.method(id, 1, &qos(2, false));
+    rig.method(id, 1, &consume("q", "c", false));
+    assert_eq!(
+        rig.trace(id),
+        [
+            "1 basic.qos-ok",
+            "1 basic.consume-ok",
+            "1 basic.deliver c 1 [1]",
+            "1 basic.deliver c 2 [2]"
+        ]
+    );
+    rig.method(id, 1, &basic::Ack { delivery_tag: 2, multiple: true });
+    assert_eq!(rig.trace(id), ["1 basic.deliver c 3 [3]", "1 basic.deliver c 4 [4]"]);
+}
+
+#[test]
+fn a_global_prefetch_bounds_the_channel_and_can_be_raised() {
+    let (mut rig, id) = filled(5);
+    rig.method(id, 1, &qos(1, true));
+    rig.method(id, 1, &consume("q", "a", false));
+    rig.method(id, 1, &consume("q", "b", false));
+    assert_eq!(rig.trace(id)[3..], ["1 basic.deliver a 1 [1]"]);
+    rig.method(id, 1, &qos(3, true));
+    assert_eq!(
+        rig.trace(id),
+        ["1 basic.qos-ok", "1 basic.deliver b 2 [2]", "1 basic.deliver a 3 [3]"]
+    );
+}
+
+#[test]
+fn consumers_take_turns() {
+    let (mut rig, id) = filled(0);
+    rig.method(id, 1, &consume("q", "a", true));
+    rig.method(id, 1, &consume("q", "b", true));
+    rig.trace(id);
+    for number in 1..=4 {
+        rig.publish(id, "q", number.to_string().as_bytes(), false);
+    }
+    assert_eq!(
+        rig.trace(id),
+        [
+            "1 basic.deliver a 1 [1]",
+            "1 basic.deliver b 2 [2]",
+            "1 basic.deliver a 3 [3]",
+            "1 basic.deliver b 4 [4]"
+        ]
+    );
+}
+
+#[test]
+fn what_is_not_acknowledged_goes_back_to_its_place_marked() {
+    let (mut rig, id) = filled(3);
+    let other = rig.client();
+    rig.method(other, 1, &consume("q", "c", false));
+    assert_eq!(rig.trace(other).len(), 4);
+    rig.method(other, 1, &basic::Ack { delivery_tag: 2, multiple: false });
+    rig.disconnect(other);
+    rig.method(id, 1, &consume("q", "d", true));
+    assert_eq!(
+        rig.trace(id)[1..],
+        ["1 basic.deliver d 1 redelivered [1]", "1 basic.deliver d 2 redelivered [3]"]
+    );
+}
+
+#[test]
+fn nack_reject_and_recover_put_back_or_drop() {
+    let (mut rig, id) = filled(4);
+    rig.method(id, 1, &qos(4, false));
+    rig.method(id, 1, &consume("q", "c", false));
+    rig.trace(id);
+    rig.method(id, 1, &basic::Cancel { consumer_tag: short("c"), no_wait: false });
+    rig.method(id, 1, &basic::Reject { delivery_tag: 1, requeue: false });
+    rig.method(id, 1, &basic::Nack { delivery_tag: 3, multiple: true, requeue: true });
+    rig.method(id, 1, &basic::Recover { requeue: true });
+    assert_eq!(rig.trace(id), ["1 basic.cancel-ok", "1 basic.recover-ok"]);
+    rig.method(id, 1, &consume("q", "d", true));
+    assert_eq!(
+        rig.trace(id)[1..],
+        [
+            "1 basic.deliver d 5 redelivered [2]",
+            "1 basic.deliver d 6 redelivered [3]",
+            "1 basic.deliver d 7 redelivered [4]"
+        ]
+    );
+}
+
+#[test]
+fn an_unknown_delivery_tag_closes_the_channel() {
+    for (tag, multiple) in [(1, false), (9, true), (0, false)] {
+        let (mut rig, id) = filled(0);
+        rig.method(id, 1, &basic::Ack { delivery_tag: tag, multiple });
+        let text = format!("1 channel.close 406 PRECONDITION_FAILED - unknown delivery tag {tag}");
+        assert_eq!(rig.trace(id), [text]);
+    }
+    let (mut rig, id) = filled(0);
+    rig.method(id, 1, &basic::Ack { delivery_tag: 0, multiple: true });
+    assert_eq!(rig.trace(id), [""; 0]);
+}
+
+#[test]
+fn a_tag_is_used_once_and_an_exclusive_consumer_is_alone() {
+    let (mut rig, id) = filled(0);
+    rig.method(id, 1, &consume("q", "c", false));
+    rig.method(id, 1, &consume("q", "c", false));
+    assert_eq!(
+        rig.trace(id)[1],
+        "0 connection.close 530 NOT_ALLOWED - attempt to reuse consumer tag 'c'"
+    );
+    let (mut rig, id) = filled(0);
+    let mut exclusive = consume("q", "c", false);
+    exclusive.exclusive = true;
+    rig.method(id, 1, &exclusive);
+    let other = rig.client();
+    rig.method(other, 1, &consume("q", "d", false));
+    assert_eq!(
+        rig.trace(other),
+        ["1 channel.close 403 ACCESS_REFUSED - queue 'q' in vhost '/' in exclusive use"]
+    );
+}
+
+#[test]
+fn a_slow_reader_gets_no_more_than_its_buffer_and_stops_nobody() {
+    let (mut rig, slow) = filled(0);
+    let fast = rig.client();
+    rig.method(slow, 1, &consume("q", "slow", true));
+    rig.method(fast, 1, &consume("q", "fast", true));
+    rig.settle();
+    for _ in 0..2_000 {
+        rig.publish(fast, "q", &[7; 1000], false);
+        rig.settle();
+        rig.sent(fast);
+    }
+    let held = rig.shard.outgoing(slow).len();
+    assert!(held < 300 * 1024, "{held}");
+    assert_eq!(rig.shard.status().ready, 0);
+    let sent = rig.sent(slow).len();
+    assert!(sent > 100);
+}
+
+#[test]
+fn the_end_of_a_queue_is_told_to_its_consumers() {
+    let (mut rig, id) = filled(2);
+    let consumer = rig.client();
+    rig.method(consumer, 1, &consume("q", "c", false));
+    rig.trace(consumer);
+    rig.method(id, 1, &queue::Delete { queue: short("q"), ..queue::Delete::default() });
+    assert_eq!(rig.trace(id), ["1 queue.delete-ok 0"]);
+    assert_eq!(rig.trace(consumer), ["1 basic.cancel c"]);
+    // What it holds of the deleted queue can still be settled, to no effect.
+    rig.method(consumer, 1, &basic::Ack { delivery_tag: 1, multiple: false });
+    rig.method(consumer, 1, &basic::Nack { delivery_tag: 2, multiple: false, requeue: true });
+    assert_eq!(rig.trace(consumer), [""; 0]);
+    assert_eq!(rig.shard.status().memory_bytes, 0);
+    rig.method(consumer, 0, &connection::Close::default());
+    assert_eq!(rig.trace(consumer), ["0 connection.close-ok"]);
+}

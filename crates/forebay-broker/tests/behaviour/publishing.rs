@@ -1,0 +1,248 @@
+use forebay_broker::ShardConfig;
+use forebay_wire::{ArrayBuf, Properties, TableBuf, Value, basic, confirm, exchange, queue, tx};
+
+use crate::rig::{Rig, consume, declare, short};
+
+fn get(queue: &str) -> basic::Get<'_> {
+    basic::Get { queue: short(queue), no_ack: true, ..basic::Get::default() }
+}
+
+#[test]
+fn what_is_published_is_delivered_byte_for_byte_and_in_order() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    rig.method(id, 1, &declare("q", false));
+    rig.method(id, 1, &consume("q", "c", true));
+    for body in ["one", "", "three"] {
+        rig.publish(id, "q", body.as_bytes(), false);
+    }
+    assert_eq!(
+        rig.trace(id)[2..],
+        ["1 basic.deliver c 1 [one]", "1 basic.deliver c 2", "1 basic.deliver c 3 [three]"]
+    );
+}
+
+#[test]
+fn large_bodies_are_split_at_the_negotiated_frame_size() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    rig.method(id, 1, &declare("q", false));
+    let body = vec![b'x'; 300_000];
+    rig.publish(id, "q", &body, false);
+    rig.trace(id);
+    rig.method(id, 1, &get("q"));
+    let line = rig.trace(id).remove(0);
+    let lengths: Vec<usize> = line.split(" [").skip(1).map(|part| part.len() - 1).collect();
+    assert_eq!(lengths, [131_064, 131_064, 37_872]);
+}
+
+#[test]
+fn confirms_are_merged_and_a_return_comes_before_its_ack() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    rig.method(id, 1, &confirm::Select::default());
+    rig.method(id, 1, &declare("q", false));
+    rig.trace(id);
+    for _ in 0..3 {
+        rig.publish(id, "q", b"x", true);
+    }
+    assert_eq!(rig.trace(id), ["1 basic.ack 3 multiple"]);
+    rig.publish_with(id, "", "nowhere", true, &Properties::default(), b"back");
+    assert_eq!(rig.trace(id), ["1 basic.return 312 NO_ROUTE [back]", "1 basic.ack 4"]);
+    rig.publish(id, "nowhere", b"x", false);
+    assert_eq!(rig.trace(id), ["1 basic.ack 5"]);
+}
+
+#[test]
+fn a_message_over_the_limit_closes_the_channel_and_only_it() {
+    let config = ShardConfig { message_max_bytes: 10, ..ShardConfig::default() };
+    let mut rig = Rig::with(config);
+    let id = rig.client();
+    rig.publish(id, "q", &[0; 11], false);
+    assert_eq!(
+        rig.trace(id),
+        ["1 channel.close 406 PRECONDITION_FAILED - message size 11 is larger than configured \
+          max size 10"]
+    );
+}
+
+#[test]
+fn cc_and_bcc_add_keys_and_bcc_stays_secret() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    for name in ["a", "b", "c"] {
+        rig.method(id, 1, &declare(name, false));
+    }
+    let cc = ArrayBuf::new().with(Value::LongStr(b"b"));
+    let bcc = ArrayBuf::new().with(Value::LongStr(b"c")).with(Value::LongStr(b"a"));
+    let headers = TableBuf::new()
+        .with("CC", Value::Array(cc.as_array()))
+        .with("BCC", Value::Array(bcc.as_array()));
+    let properties = Properties { headers: Some(headers.as_table()), ..Properties::default() };
+    rig.publish_with(id, "", "a", false, &properties, b"x");
+    rig.trace(id);
+    for name in ["a", "b", "c"] {
+        rig.method(id, 1, &get(name));
+    }
+    rig.settle();
+    let out = rig.shard.outgoing(id).to_vec();
+    assert!(out.windows(2).any(|pair| pair == b"CC"));
+    assert!(!out.windows(3).any(|three| three == b"BCC"));
+    assert_eq!(rig.trace(id).len(), 3);
+}
+
+#[test]
+fn a_wrong_expiration_or_user_is_refused() {
+    let cases = [
+        (
+            Properties { expiration: Some(short("1x")), ..Properties::default() },
+            "invalid expiration",
+        ),
+        (
+            Properties { expiration: Some(short("-1")), ..Properties::default() },
+            "invalid expiration",
+        ),
+        (
+            Properties { user_id: Some(short("bob")), ..Properties::default() },
+            "user_id property set",
+        ),
+    ];
+    for (properties, text) in cases {
+        let mut rig = Rig::new();
+        let id = rig.client();
+        rig.publish_with(id, "", "q", false, &properties, b"x");
+        let trace = rig.trace(id);
+        assert!(trace[0].contains("406") && trace[0].contains(text), "{trace:?}");
+    }
+}
+
+#[test]
+fn a_transaction_is_all_or_nothing() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    rig.method(id, 1, &declare("q", false));
+    rig.publish(id, "q", b"before", false);
+    rig.trace(id);
+    rig.method(id, 1, &tx::Select::default());
+    let take = basic::Get { queue: short("q"), ..basic::Get::default() };
+    rig.method(id, 1, &take);
+    rig.publish(id, "q", b"within", false);
+    rig.method(id, 1, &basic::Ack { delivery_tag: 1, multiple: false });
+    rig.method(id, 1, &tx::Rollback::default());
+    assert_eq!(
+        rig.trace(id),
+        ["1 tx.select-ok", "1 basic.get-ok 1 left=0 [before]", "1 tx.rollback-ok"]
+    );
+    // The ack was undone and can be given again.
+    rig.publish(id, "q", b"again", false);
+    rig.method(id, 1, &basic::Ack { delivery_tag: 1, multiple: false });
+    rig.method(id, 1, &tx::Commit::default());
+    rig.method(id, 1, &get("q"));
+    assert_eq!(rig.trace(id), ["1 tx.commit-ok", "1 basic.get-ok 2 left=0 [again]"]);
+    rig.method(id, 1, &confirm::Select::default());
+    assert!(rig.trace(id)[0].contains("cannot switch from tx to confirm mode"));
+}
+
+#[test]
+fn exchanges_route_and_a_remembered_route_follows_every_change() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    let declare_exchange = exchange::Declare {
+        exchange: short("x"),
+        type_name: short("topic"),
+        ..exchange::Declare::default()
+    };
+    rig.method(id, 1, &declare_exchange);
+    for name in ["a", "b"] {
+        rig.method(id, 1, &declare(name, false));
+    }
+    let bind = |name| queue::Bind {
+        queue: short(name),
+        exchange: short("x"),
+        routing_key: short("k.#"),
+        ..queue::Bind::default()
+    };
+    rig.method(id, 1, &bind("a"));
+    let none = Properties::default();
+    rig.publish_with(id, "x", "k.1", false, &none, b"1");
+    rig.publish_with(id, "x", "k.1", false, &none, b"2");
+    rig.method(id, 1, &bind("b"));
+    rig.publish_with(id, "x", "k.1", false, &none, b"3");
+    let unbind = queue::Unbind {
+        queue: short("a"),
+        exchange: short("x"),
+        routing_key: short("k.#"),
+        ..queue::Unbind::default()
+    };
+    rig.method(id, 1, &unbind);
+    rig.publish_with(id, "x", "k.1", false, &none, b"4");
+    rig.trace(id);
+    for (name, count) in [("a", 3), ("b", 2)] {
+        let mut passive = declare(name, false);
+        passive.passive = true;
+        rig.method(id, 1, &passive);
+        assert_eq!(rig.trace(id), [format!("1 queue.declare-ok {name} {count} 0")]);
+    }
+}
+
+#[test]
+fn replies_go_straight_to_the_requester() {
+    let mut rig = Rig::new();
+    let (requester, server) = (rig.client(), rig.client());
+    rig.method(server, 1, &declare("rpc", false));
+    rig.method(server, 1, &consume("rpc", "s", true));
+    rig.method(requester, 1, &consume("amq.rabbitmq.reply-to", "r", true));
+    rig.trace(server);
+    let ask =
+        Properties { reply_to: Some(short("amq.rabbitmq.reply-to")), ..Properties::default() };
+    rig.publish_with(requester, "", "rpc", false, &ask, b"question");
+    rig.settle();
+    let out = String::from_utf8_lossy(rig.shard.outgoing(server)).into_owned();
+    let at = out.find("amq.rabbitmq.reply-to.").expect("rewritten");
+    let name: String = out[at..].chars().take("amq.rabbitmq.reply-to.".len() + 22).collect();
+    rig.publish(server, &name, b"answer", false);
+    assert_eq!(rig.trace(requester), ["1 basic.consume-ok", "1 basic.deliver r 1 [answer]"]);
+    rig.disconnect(requester);
+    rig.trace(server);
+    rig.publish_with(server, "", &name, true, &Properties::default(), b"late");
+    assert_eq!(rig.trace(server), ["1 basic.return 312 NO_ROUTE [late]"]);
+}
+
+#[test]
+fn memory_comes_back_when_messages_go() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    rig.method(id, 1, &declare("q", false));
+    for _ in 0..100 {
+        rig.publish(id, "q", &[7; 1000], false);
+    }
+    rig.publish(id, "nowhere", &[7; 1000], false);
+    rig.settle();
+    assert!(rig.shard.status().memory_bytes > 100_000);
+    rig.method(id, 1, &queue::Purge { queue: short("q"), ..queue::Purge::default() });
+    rig.settle();
+    assert_eq!(rig.shard.status().memory_bytes, 0);
+}
+
+#[test]
+fn at_the_end_of_the_budget_publishers_wait_and_consumers_do_not() {
+    let config = ShardConfig { memory_budget_bytes: 100_000, ..ShardConfig::default() };
+    let mut rig = Rig::with(config);
+    let (publisher, consumer) = (rig.client(), rig.client());
+    rig.method(publisher, 1, &declare("q", false));
+    while rig.shard.status().memory_bytes < 100_000 {
+        rig.publish(publisher, "q", &[7; 1000], false);
+    }
+    rig.settle();
+    assert!(!rig.shard.accepts_input(publisher));
+    assert!(rig.shard.accepts_input(consumer));
+    rig.trace(publisher);
+    rig.pass(1_500);
+    assert_eq!(rig.sent(publisher), ["0 connection.blocked low on memory"]);
+    assert_eq!(rig.sent(consumer), [""; 0]);
+    rig.method(consumer, 1, &consume("q", "c", true));
+    rig.trace(consumer);
+    rig.trace(consumer);
+    assert!(rig.shard.accepts_input(publisher));
+    assert_eq!(rig.trace(publisher), ["0 connection.unblocked"]);
+}
