@@ -12,7 +12,7 @@ use crate::input::ConnectionId;
 use crate::queue::PendingGet;
 use crate::reply_to::REPLY_TO;
 use crate::shard::{ConfirmWaiter, Shard};
-use crate::topology::QueueKey;
+use crate::topology::{QueueKey, Resource};
 use crate::tx::Outcome;
 use crate::unacked::Delivery;
 
@@ -195,7 +195,8 @@ impl Shard {
         if consume.queue.as_bytes() == REPLY_TO {
             return self.consume_replies(id, number, consume);
         }
-        check_consume_arguments(consume.arguments)?;
+        let vhost = self.vhost_name(id);
+        check_consume_arguments(Resource::queue(&consume.queue, &vhost), consume.arguments)?;
         let made_up = self.made_up_name("amq.ctag-");
         let tag: Box<[u8]> = if consume.consumer_tag.is_empty() {
             made_up.into()
@@ -212,7 +213,6 @@ impl Shard {
         }
         let key = self.queue_for(id, number, consume.queue, Some(Access::Read))?;
         let serial = self.take_serial();
-        let vhost = self.vhost_name(id);
         let queue = &mut self.queues[key.0 as usize];
         if queue.exclusive_consumer || (consume.exclusive && !queue.consumers.is_empty()) {
             return Err(AmqpError::queue_in_exclusive_use(queue.display_name(), &vhost));
@@ -425,11 +425,12 @@ fn unknown_tag(tag: u64) -> AmqpError {
 }
 
 /// `x-priority` comes with a later version; what is not understood is never ignored silently.
-fn check_consume_arguments(arguments: Table<'_>) -> Result<(), AmqpError> {
+fn check_consume_arguments(queue: Resource<'_>, arguments: Table<'_>) -> Result<(), AmqpError> {
     match arguments.get("x-priority") {
         None => {}
         Some(value) if value.as_i64().is_none() => {
-            return Err(AmqpError::bad_consumer_priority(value.type_name()));
+            let reason = format!("\"expected integer, got {}\"", value.type_name());
+            return Err(AmqpError::invalid_arg("x-priority", queue, reason));
         }
         Some(_) => {
             return Err(AmqpError::not_implemented(

@@ -213,14 +213,6 @@ impl AmqpError {
         )
     }
 
-    /// 406: a consumer priority that is no integer.
-    pub fn bad_consumer_priority(type_name: &str) -> Self {
-        Self::new(
-            ReplyCode::PreconditionFailed,
-            format!("invalid arg 'x-priority': \"expected integer, got {type_name}\""),
-        )
-    }
-
     /// 406: a transaction over its bound.
     pub fn transaction_too_large(max_bytes: impl Display, max_operations: impl Display) -> Self {
         Self::new(

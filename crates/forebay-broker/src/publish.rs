@@ -308,15 +308,26 @@ fn channel_expects(shard: &mut Shard, id: ConnectionId, number: u16, expects: Ex
     }
 }
 
-/// `expiration` is a decimal number of milliseconds, as text (RabbitMQ: 0 to 2^32 − 1).
+/// The longest time to live that RabbitMQ takes: ten years, in milliseconds.
+const EXPIRATION_MAX_MS: i64 = 315_360_000_000;
+
+/// `expiration` is a decimal number of milliseconds, as text; refusals read as RabbitMQ's.
 fn check_expiration(expiration: ShortStr<'_>) -> Result<u64, AmqpError> {
     let text = expiration.to_string();
+    let invalid = |reason: String| Err(AmqpError::invalid_expiration(&text, reason));
+    let digits_from = usize::from(text.starts_with(['+', '-']));
+    let digits_to = text[digits_from..]
+        .find(|c: char| !c.is_ascii_digit())
+        .map_or(text.len(), |at| digits_from + at);
+    if digits_to == digits_from {
+        return invalid("no_integer".to_owned());
+    }
+    if digits_to < text.len() {
+        return invalid(format!("{{leftover_string,\"{}\"}}", &text[digits_to..]));
+    }
     match text.parse::<i64>() {
-        Ok(ms) if ms < 0 => Err(AmqpError::invalid_expiration(&text, "{value_negative,_}")),
-        Ok(ms) if ms > i64::from(u32::MAX) => {
-            Err(AmqpError::invalid_expiration(&text, "{value_too_big,_}"))
-        }
-        Ok(ms) if text.bytes().all(|b| b.is_ascii_digit()) => Ok(ms as u64),
-        _ => Err(AmqpError::invalid_expiration(&text, "no_integer")),
+        Ok(ms) if ms < 0 => invalid(format!("{{value_negative,{ms}}}")),
+        Ok(ms) if ms <= EXPIRATION_MAX_MS => Ok(ms as u64),
+        _ => invalid(format!("{{value_too_large,{}}}", text.trim_start_matches('+'))),
     }
 }

@@ -181,7 +181,8 @@ fn asks(name: &[u8], value: Value<'_>, arguments: Table<'_>) -> Result<Asks, Rea
         },
         b"x-queue-mode" => match text(value)? {
             b"default" => Asks::Nothing,
-            b"lazy" => Asks::Feature,
+            // Every queue keeps its backlog on disk; RabbitMQ ignores the mode since 3.12 too.
+            b"lazy" => Asks::Nothing,
             mode => {
                 return Err(Reason::Sentence(format!("unsupported queue mode '{}'", Lossy(mode))));
             }
@@ -320,7 +321,6 @@ mod tests {
             ("x-overflow", text("reject-publish")),
             ("x-dead-letter-exchange", text("")),
             ("x-single-active-consumer", Value::Bool(true)),
-            ("x-queue-mode", text("lazy")),
             ("x-consumer-timeout", Value::I32(1)),
             ("x-delayed-retry-type", text("all")),
         ];
