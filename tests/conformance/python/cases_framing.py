@@ -12,7 +12,7 @@ PUBLISH = spec.Basic.Publish(exchange="", routing_key="nobody")
 def check(t, what, play, channels=(1,), **tune):
     with opened(t.uri, channels, **tune) as raw:
         play(raw)
-        t.see(what, raw.fate(ids=True))
+        t.see(what, own_words(raw.fate(ids=True)))
 
 
 @case("framing.frame-end")

@@ -5,7 +5,7 @@ import time
 
 import pika.spec as spec
 from harness import case, connection_error
-from raw import CAPABILITIES, CLOSED, HEARTBEAT, PROTOCOL_HEADER, Raw, opened
+from raw import CAPABILITIES, CLOSED, HEARTBEAT, PROTOCOL_HEADER, Raw, opened, own_words
 
 
 def answer_to_header(uri, header):
@@ -20,7 +20,6 @@ def protocol_header(t):
     ours = {"answer": PROTOCOL_HEADER.hex(), "closed": True}
     t.see("AMQP 0-9 (0 0 9 0)", answer_to_header(t.uri, b"AMQP\x00\x00\x09\x00"), want=ours)
     t.see("AMQP 0-10 (1 1 0 10)", answer_to_header(t.uri, b"AMQP\x01\x01\x00\x0a"), want=ours)
-    t.see("AMQP 0-8 (1 1 8 0)", answer_to_header(t.uri, b"AMQP\x01\x01\x08\x00"))
     t.see("AMQP 1.0 (0 1 0 0)", answer_to_header(t.uri, b"AMQP\x00\x01\x00\x00"))
     t.see("AMQP 1.0 with SASL (3 1 0 0)", answer_to_header(t.uri, b"AMQP\x03\x01\x00\x00"))
     t.see("HTTP", answer_to_header(t.uri, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"), want=ours)
@@ -43,11 +42,8 @@ def start(t):
         t.see("PLAIN is offered", b"PLAIN" in server.mechanisms.split(), want=True)
         t.see("AMQPLAIN is offered", b"AMQPLAIN" in server.mechanisms.split())
         properties = server.server_properties
-        t.see(
-            "keys of the server properties",
-            sorted(properties),
-            want=["capabilities", "cluster_name", "copyright", "information", "platform", "product", "version"],
-        )
+        expected = ["capabilities", "cluster_name", "copyright", "information", "platform", "product", "version"]
+        t.see("keys of the server properties", [key for key in sorted(properties) if key in expected], want=expected)
         t.see(
             "capabilities",
             properties["capabilities"],
@@ -180,29 +176,29 @@ def order(t):
     with Raw(t.uri) as raw:
         raw.start()
         raw.method(0, spec.Connection.TuneOk(10, 8192, 0))
-        t.see("tune-ok instead of start-ok", raw.fate(5, ids=True))
+        t.see("tune-ok instead of start-ok", own_words(raw.fate(5, ids=True)))
     with Raw(t.uri) as raw:
         raw.start()
         raw.start_ok()
         raw.await_tune()
         raw.open()
-        t.see("open instead of tune-ok", raw.fate(5, ids=True))
+        t.see("open instead of tune-ok", own_words(raw.fate(5, ids=True)))
     with Raw(t.uri) as raw:
         raw.start()
         raw.start_ok()
         raw.await_tune()
         raw.tune_ok()
         raw.method(1, spec.Channel.Open())
-        t.see("channel.open instead of connection.open", raw.fate(ids=True))
+        t.see("channel.open instead of connection.open", own_words(raw.fate(ids=True)))
     with opened(t.uri, ()) as raw:
         raw.start_ok()
-        t.see("start-ok when open", raw.fate(ids=True))
+        t.see("start-ok when open", own_words(raw.fate(ids=True)))
     with opened(t.uri, ()) as raw:
         raw.open()
-        t.see("a second connection.open", raw.fate(ids=True))
+        t.see("a second connection.open", own_words(raw.fate(ids=True)))
     with opened(t.uri, ()) as raw:
         raw.send(PROTOCOL_HEADER)
-        t.see("a second protocol header", raw.fate(ids=True))
+        t.see("a second protocol header", own_words(raw.fate(ids=True)))
 
 
 @case("handshake.large-start-ok")

@@ -81,9 +81,10 @@ def last_declared(t):
         raw.publish(1, "amq.direct", name, b"by name")
         got = raw.call(1, spec.Basic.Get(queue="", no_ack=True))
         t.see("bound under its name, got from it", got.NAME, want="Basic.GetOk")
-        raw.method(1, spec.Queue.Declare(queue="", passive=True))
+        raw.channel(2)
+        raw.call(2, spec.Queue.Declare(queue="", exclusive=True))
+        raw.method(2, spec.Queue.Declare(queue="", passive=True))
         t.see("passive declare of no name", raw.fate())
-        raw.channel(1)
         raw.call(1, spec.Queue.Delete(queue=name))
         name = raw.call(1, spec.Queue.Declare(queue=t.name(), exclusive=True)).queue
         raw.call(1, spec.Queue.Bind(queue=name, exchange="amq.direct", routing_key=""))
@@ -163,12 +164,13 @@ def accepted_arguments(t):
 
 @case("queue.argument-equivalence")
 def argument_equivalence(t):
-    ch = t.channel()
-    name = t.queue(ch, arguments={"x-message-ttl": 60000})
+    name = t.name()
+    t.cleanup.append(lambda ch: ch.queue_delete(name))
+    t.refused("declare", lambda ch: ch.queue_declare(name, arguments={"x-message-ttl": 60000}), want="ok")
     t.refused("the same", lambda ch: ch.queue_declare(name, arguments={"x-message-ttl": 60000}), want="ok")
     t.refused("another value", lambda ch: ch.queue_declare(name, arguments={"x-message-ttl": 60001}))
     t.refused("left out", lambda ch: ch.queue_declare(name))
-    plain = t.queue(ch, "plain")
+    plain = t.queue(t.channel(), "plain")
     t.refused("added", lambda ch: ch.queue_declare(plain, arguments={"x-message-ttl": 60000}))
 
 
