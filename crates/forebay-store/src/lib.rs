@@ -25,21 +25,33 @@
 
 #![forbid(unsafe_code)]
 
+mod background;
+mod batch;
+mod check;
+mod checkpoint;
 mod checksum;
+mod commit;
 mod disk;
 mod error;
 mod event;
+pub mod fault_disk;
 mod home;
+mod log;
 mod options;
 mod range_set;
+mod record;
+mod recovery;
+mod replay;
 mod request;
 mod run;
 mod segment;
 mod store;
 
+pub use check::{CheckReport, Finding, check};
 pub use disk::{Disk, FileDisk};
 pub use error::{OpenError, StoreFailed};
 pub use event::Event;
+pub use fault_disk::MemDisk;
 pub use home::{BatchNo, Home, QueueId, RunId, Seq};
 pub use options::{Durability, Options};
 pub use request::{Completion, Lane, Request, perform};

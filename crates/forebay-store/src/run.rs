@@ -17,7 +17,7 @@
 
 use crate::checksum::{checksum, mask, u32_at, u64_at};
 use crate::disk::Disk;
-use crate::home::{Home, QueueId, RunId, Seq};
+use crate::home::{BatchNo, Home, QueueId, RunId, Seq};
 use crate::range_set::RangeSet;
 use crate::request::{Output, WorkError};
 
@@ -153,6 +153,56 @@ pub(crate) struct FinishedRun {
     pub(crate) homes: Vec<(Seq, Home)>,
 }
 
+/// A run as the running store sees it.
+#[derive(Debug)]
+pub(crate) struct TrackedRun {
+    pub(crate) queue: QueueId,
+    /// Belongs to a durable queue: synced, and known to the log.
+    pub(crate) durable: bool,
+    pub(crate) state: RunState,
+    pub(crate) footer: Footer,
+    /// What is alive in it.
+    pub(crate) live: RangeSet,
+    /// What of that is transient: readable until the next start, unknown to the log.
+    pub(crate) transient: RangeSet,
+    /// Old homes of its messages, until they move.
+    pub(crate) homes: Vec<(Seq, Home)>,
+    /// The batch with the newest record that took something out of it.
+    pub(crate) dead_batch: BatchNo,
+    /// A sequence number and the offset of the first record at or above it: blocks are mostly read in
+    /// order, so this is all the index there is.
+    pub(crate) cursor: (Seq, u64),
+}
+
+impl TrackedRun {
+    /// What of the run the log vouches for.
+    pub(crate) fn persistent(&self) -> RangeSet {
+        let mut persistent = self.live.clone();
+        for (first, last) in self.transient.iter() {
+            persistent.remove(first, last);
+        }
+        persistent
+    }
+}
+
+/// The way of a run to its file.
+///
+/// ```text
+///   Writing ──file synced──► Spilling ──SPILL durable──► Switched ──event taken──► Cold
+///      └────────(nothing the log must know of)──────────────▲
+/// ```
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RunState {
+    /// Its file is waiting or being written. Its messages are in their old homes.
+    Writing,
+    /// Its SPILL record is in a batch that is not durable yet.
+    Spilling,
+    /// Its messages live in it, but their owner was not told yet.
+    Switched,
+    /// Its messages live in it.
+    Cold,
+}
+
 /// What a run's last 64 bytes say.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Footer {
@@ -245,8 +295,22 @@ pub(crate) fn read_block(
     records_end: u64,
     from_seq: Seq,
 ) -> Result<Output, WorkError> {
-    let name = run_file(run);
     let mut messages = Vec::new();
+    let next_offset = read_records(disk, run, from_offset, records_end, from_seq, &mut messages)?;
+    Ok(Output::Block { messages, next_offset })
+}
+
+/// As [`read_block`], into `messages`, which on an error hold what was sound before it; returns the
+/// offset after the last record read.
+pub(crate) fn read_records(
+    disk: &dyn Disk,
+    run: RunId,
+    from_offset: u64,
+    records_end: u64,
+    from_seq: Seq,
+    messages: &mut Vec<(Seq, bool, Vec<u8>)>,
+) -> Result<u64, WorkError> {
+    let name = run_file(run);
     let mut collected = 0;
     let mut offset = from_offset;
     let mut buffer: Vec<u8> = Vec::new();
@@ -282,5 +346,5 @@ pub(crate) fn read_block(
         at += need;
         offset += need as u64;
     }
-    Ok(Output::Block { messages, next_offset: offset })
+    Ok(offset)
 }

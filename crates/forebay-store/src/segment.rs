@@ -1,4 +1,32 @@
-//! A segment of the log: its file and its header.
+//! A segment of the log: its file, its header, and what the running store remembers of it.
+//!
+//! ```text
+//!   log-0000000012.seg
+//!   0        ┌──────────────────────── header block, 4096 bytes ─────────────────────────┐
+//!            │ magic "FBAYSEG1" │ version u32 │ 0 u32 │ epoch u64 │ first batch u64 │     │
+//!            │ salvaged before u64 │ zeros … │ crc32c u32 at byte 60 │ zeros …            │
+//!   4096     ├──────────────────────── batch: checkpoint, then records ──────────────────┤
+//!            ├──────────────────────── batch ────────────────────────────────────────────┤
+//!            │ …                                                                         │
+//!   64 MiB   └──────────── zeros, or bytes of the file's earlier life (never valid) ─────┘
+//! ```
+//!
+//! The epoch is the segment's number, counted from 1 and never reused: it is in the file's name and in
+//! every checksum. `first batch` joins the segments: one ends where its last valid batch is the next
+//! one's first minus one. `salvaged before`: segments below this epoch were found damaged and accepted
+//! by an operator; later recoveries pass over their damage instead of refusing again.
+
+use crate::checksum::{checksum, u32_at, u64_at};
+use crate::home::BatchNo;
+
+/// Size of the header block; batches begin, and are padded to, multiples of it.
+pub(crate) const BLOCK: usize = 4096;
+
+/// Version of everything in the log; written into each segment's header.
+pub(crate) const VERSION: u32 = 1;
+
+const MAGIC: [u8; 8] = *b"FBAYSEG1";
+const CRC_AT: usize = 60;
 
 /// Name of a segment's file.
 pub(crate) fn segment_file(epoch: u64) -> String {
@@ -20,4 +48,123 @@ pub(crate) fn spare_file(spare: u32) -> String {
 pub(crate) fn parse_spare_file(name: &str) -> Option<u32> {
     let number = name.strip_prefix("spare-")?.strip_suffix(".seg")?;
     if number.len() == 10 { number.parse().ok() } else { None }
+}
+
+/// What the first block of a segment says.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentHeader {
+    pub(crate) epoch: u64,
+    pub(crate) first_batch: BatchNo,
+    pub(crate) salvaged_before: u64,
+}
+
+/// Why a header was not accepted.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum HeaderError {
+    /// Not a header of this epoch, or damaged.
+    Invalid,
+    /// A sound header of a newer format.
+    Newer(u32),
+}
+
+impl SegmentHeader {
+    /// Appends the header block.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let at = out.len();
+        out.resize(at + BLOCK, 0);
+        let block = &mut out[at..];
+        block[..8].copy_from_slice(&MAGIC);
+        block[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        block[16..24].copy_from_slice(&self.epoch.to_le_bytes());
+        block[24..32].copy_from_slice(&self.first_batch.to_le_bytes());
+        block[32..40].copy_from_slice(&self.salvaged_before.to_le_bytes());
+        let crc = checksum(self.epoch, 0, &block[..CRC_AT]);
+        block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// Reads the header of the segment whose file name says `epoch`. The checksum comes before the
+    /// version: a flipped bit in the version is damage, not a newer format.
+    pub(crate) fn decode(epoch: u64, bytes: &[u8]) -> Result<SegmentHeader, HeaderError> {
+        if bytes.len() < CRC_AT + 4
+            || bytes[..8] != MAGIC
+            || u32_at(bytes, CRC_AT) != checksum(epoch, 0, &bytes[..CRC_AT])
+        {
+            return Err(HeaderError::Invalid);
+        }
+        let version = u32_at(bytes, 8);
+        if version > VERSION {
+            return Err(HeaderError::Newer(version));
+        }
+        Ok(SegmentHeader {
+            epoch: u64_at(bytes, 16),
+            first_batch: u64_at(bytes, 24),
+            salvaged_before: u64_at(bytes, 32),
+        })
+    }
+}
+
+/// A segment as the running store sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    pub(crate) epoch: u64,
+    /// Messages whose durable copy is here: one for each queue a message is in.
+    pub(crate) live: u64,
+    /// The batch with the newest record that made something here dead; the segment may go once it is synced.
+    pub(crate) dead_batch: BatchNo,
+    /// The batch that ends this segment's checkpoint; the segments before are needed until it is synced.
+    pub(crate) checkpoint_batch: BatchNo,
+    /// Where the next batch begins, in bytes.
+    pub(crate) used: u64,
+    /// `used` beyond which, less one batch, the log goes on in the next segment. At least twice the
+    /// checkpoint, so that checkpoints are never more than half of what is written.
+    pub(crate) capacity: u64,
+    /// Size of the file, in bytes.
+    pub(crate) allocated: u64,
+    /// Whether commits overwrite bytes the file already has (`fdatasync` then has no metadata to write).
+    pub(crate) prewritten: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: SegmentHeader = SegmentHeader { epoch: 12, first_batch: 99, salvaged_before: 3 };
+
+    #[test]
+    fn a_header_reads_back() {
+        let mut block = Vec::new();
+        HEADER.encode(&mut block);
+        assert_eq!(block.len(), BLOCK);
+        assert_eq!(SegmentHeader::decode(12, &block), Ok(HEADER));
+        assert_eq!(SegmentHeader::decode(13, &block), Err(HeaderError::Invalid));
+    }
+
+    #[test]
+    fn any_flipped_bit_of_a_header_is_noticed() {
+        let mut block = Vec::new();
+        HEADER.encode(&mut block);
+        for bit in 0..64 * 8 {
+            block[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(SegmentHeader::decode(12, &block), Err(HeaderError::Invalid), "bit {bit}");
+            block[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn a_sound_header_of_a_newer_version_is_told_from_damage() {
+        let mut block = Vec::new();
+        HEADER.encode(&mut block);
+        block[8..12].copy_from_slice(&7u32.to_le_bytes());
+        let crc = checksum(12, 0, &block[..CRC_AT]);
+        block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(SegmentHeader::decode(12, &block), Err(HeaderError::Newer(7)));
+    }
+
+    #[test]
+    fn file_names_read_back() {
+        assert_eq!(parse_segment_file(&segment_file(12)), Some(12));
+        assert_eq!(parse_spare_file(&spare_file(7)), Some(7));
+        assert_eq!(parse_segment_file("log-12.seg"), None);
+        assert_eq!(parse_segment_file("spare-0000000012.seg"), None);
+    }
 }

@@ -1,13 +1,16 @@
 //! The store as its owner sees it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::sync::Arc;
 
 use crate::disk::Disk;
 use crate::error::{OpenError, StoreFailed};
 use crate::event::Event;
 use crate::home::{BatchNo, Home, QueueId, RunId, Seq};
+use crate::log::Log;
 use crate::options::Options;
+use crate::recovery;
 use crate::request::{Completion, Request};
 use crate::run::RunBuilder;
 
@@ -94,17 +97,33 @@ pub struct Statistics {
     pub settled: u64,
 }
 
-/// Opens the store in a directory, recovering what is there. Blocks; takes the directory's lock.
+/// Opens the store in a directory, recovering what is there. Blocks; takes the directory's lock, which
+/// stays taken until [`Disk::unlock`] or the end of the process.
 ///
 /// # Errors
 /// See [`OpenError`]; each is a sentence for an operator.
-pub fn open(_disk: Arc<dyn Disk>, _options: Options) -> Result<(Store, Recovered), OpenError> {
-    Ok((Store::in_memory(), Recovered::default()))
+pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Store, Recovered), OpenError> {
+    disk.lock().map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => OpenError::Locked,
+        _ => OpenError::io("take the data directory's lock")(error),
+    })?;
+    match recovery::recover(&*disk, options) {
+        Ok((log, recovered)) => {
+            Ok((Store { log: Some(Box::new(log)), ..Store::default() }, recovered))
+        }
+        Err(error) => {
+            disk.unlock();
+            Err(error)
+        }
+    }
 }
 
 /// The store, a pure machine. See the crate's documentation for its shape.
 #[derive(Debug, Default)]
 pub struct Store {
+    /// `None`: in memory.
+    log: Option<Box<Log>>,
+    /// Events of a store in memory.
     events: VecDeque<Event>,
 }
 
@@ -115,103 +134,199 @@ impl Store {
         Store::default()
     }
 
+    // ---- appending to the open batch ------------------------------------------------------------
+
     /// Appends a message to the open batch, once for all its queues. The payload is copied.
     /// Returns its home: the segment, or [`Home::NONE`] in memory.
     ///
     /// # Panics
     /// When the payload is not below 4 GiB.
-    pub fn publish(&mut self, _queues: &[(QueueId, Seq)], _payload: &[u8]) -> Home {
-        Home::NONE
+    #[inline]
+    pub fn publish(&mut self, queues: &[(QueueId, Seq)], payload: &[u8]) -> Home {
+        self.log.as_mut().map_or(Home::NONE, |log| log.publish(queues, payload))
     }
 
-    /// A message is gone: acknowledged, expired, dropped or purged. `home` is its present home.
-    pub fn settle(&mut self, _queue: QueueId, _seq: Seq, _home: Home) {}
+    /// A message is gone: acknowledged, expired, dropped or purged. `home` is its present home. With
+    /// [`Home::NONE`] there is nothing to do, unless the message is in a run that is being written.
+    #[inline]
+    pub fn settle(&mut self, queue: QueueId, seq: Seq, home: Home) {
+        if let Some(log) = &mut self.log {
+            log.settle(queue, seq, home);
+        }
+    }
 
-    /// All that is left of a cold run is gone (purge).
-    pub fn settle_run(&mut self, _run: RunId) {}
+    /// All that is left of a run is gone (purge).
+    pub fn settle_run(&mut self, run: RunId) {
+        if let Some(log) = &mut self.log {
+            log.settle_run(run);
+        }
+    }
 
     /// The queue was deleted, after its messages were settled: forget its state.
-    pub fn forget_queue(&mut self, _queue: QueueId) {}
+    pub fn forget_queue(&mut self, queue: QueueId) {
+        if let Some(log) = &mut self.log {
+            log.forget_queue(queue);
+        }
+    }
 
     /// Messages up to `upto` were delivered at least once. Kept in memory; written by a clean stop only.
-    pub fn note_delivered(&mut self, _queue: QueueId, _upto: Seq) {}
+    #[inline]
+    pub fn note_delivered(&mut self, queue: QueueId, upto: Seq) {
+        if let Some(log) = &mut self.log {
+            log.note_delivered(queue, upto);
+        }
+    }
 
     /// Sets a key of the meta map.
-    pub fn put_meta(&mut self, _key: &[u8], _value: &[u8]) {}
+    pub fn put_meta(&mut self, key: &[u8], value: &[u8]) {
+        if let Some(log) = &mut self.log {
+            log.put_meta(key, value);
+        }
+    }
 
     /// Removes a key of the meta map.
-    pub fn delete_meta(&mut self, _key: &[u8]) {}
+    pub fn delete_meta(&mut self, key: &[u8]) {
+        if let Some(log) = &mut self.log {
+            log.delete_meta(key);
+        }
+    }
 
-    /// What is appended until [`end_atomic`](Store::end_atomic) is recovered as a whole or not at all.
-    pub fn begin_atomic(&mut self) {}
+    /// What is appended until [`end_atomic`](Store::end_atomic) is recovered as a whole or not at all:
+    /// it lies in one batch, however large. Pairs may nest.
+    pub fn begin_atomic(&mut self) {
+        if let Some(log) = &mut self.log {
+            log.begin_atomic();
+        }
+    }
 
     /// See [`begin_atomic`](Store::begin_atomic).
-    pub fn end_atomic(&mut self) {}
+    pub fn end_atomic(&mut self) {
+        if let Some(log) = &mut self.log {
+            log.end_atomic();
+        }
+    }
 
-    /// Number of the batch that takes what is appended now.
+    // ---- group commit ---------------------------------------------------------------------------
+
+    /// Number of the batch that takes what is appended now; 0 in memory.
+    #[inline]
     pub fn open_batch(&self) -> BatchNo {
-        0
+        self.log.as_ref().map_or(0, |log| log.open_batch())
     }
 
     /// Everything up to this batch is durable; what was appended is settled when this is at least the
-    /// [`open_batch`](Store::open_batch) of that moment.
+    /// [`open_batch`](Store::open_batch) of that moment. 0 in memory.
+    #[inline]
     pub fn durable_batch(&self) -> BatchNo {
-        0
+        self.log.as_ref().map_or(0, |log| log.durable_batch())
     }
 
-    /// One more channel waits for the open batch.
-    pub fn add_waiter(&mut self) {}
+    /// One more channel waits for the open batch: it is committed without delay.
+    #[inline]
+    pub fn add_waiter(&mut self) {
+        if let Some(log) = &mut self.log {
+            log.add_waiter();
+        }
+    }
 
     /// The open batch is full: pause ingress until a batch is durable.
+    #[inline]
     pub fn is_full(&self) -> bool {
-        false
+        self.log.as_ref().is_some_and(|log| log.is_full())
     }
+
+    // ---- disk, as data --------------------------------------------------------------------------
 
     /// The next disk request, if there is something to do and its lane is idle; call until `None`.
-    pub fn poll(&mut self, _now_us: u64) -> Option<Request> {
-        None
+    #[inline]
+    pub fn poll(&mut self, now_us: u64) -> Option<Request> {
+        self.log.as_mut()?.poll(now_us)
     }
 
-    /// When to [`poll`](Store::poll) next, even if nothing happens until then.
+    /// When to [`poll`](Store::poll) next, even if nothing happens until then; monotonic microseconds.
     pub fn next_deadline_us(&self) -> Option<u64> {
-        None
+        self.log.as_ref()?.next_deadline_us()
     }
 
     /// A request is done.
     ///
     /// # Errors
-    /// [`StoreFailed`] is final.
-    pub fn complete(&mut self, _now_us: u64, _completion: Completion) -> Result<(), StoreFailed> {
-        Ok(())
+    /// [`StoreFailed`] is final: nothing more becomes durable. Stop confirming and exit.
+    pub fn complete(&mut self, now_us: u64, completion: Completion) -> Result<(), StoreFailed> {
+        self.log.as_mut().map_or(Ok(()), |log| log.complete(now_us, completion))
     }
 
     /// The next event.
+    #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        match &mut self.log {
+            Some(log) => log.poll_event(),
+            None => self.events.pop_front(),
+        }
     }
 
-    /// Copies a live message forward into the open batch, out of a segment that is to be freed.
-    pub fn relocate(&mut self, _queue: QueueId, _seq: Seq, _payload: &[u8]) -> Home {
-        Home::NONE
+    // ---- cold storage ---------------------------------------------------------------------------
+
+    /// Copies a live message forward into the open batch, out of the segment that
+    /// [`Event::Evacuate`] named; to be called for messages with that home only. Returns the new home.
+    pub fn relocate(&mut self, queue: QueueId, seq: Seq, payload: &[u8]) -> Home {
+        self.log.as_mut().map_or(Home::NONE, |log| log.relocate(queue, seq, payload))
     }
 
     /// Writes a run file. Until [`Event::RunDurable`] is taken the messages keep their homes and their
-    /// copies in memory. `durable = false`: a transient queue; not synced, gone after a restart.
-    pub fn write_run(&mut self, _queue: QueueId, _messages: RunBuilder, _durable: bool) -> RunId {
-        RunId(0)
+    /// copies in memory, and are settled with those homes; from then on their home is [`Home::run`].
+    /// `durable = false`: a transient queue; not synced, gone after a restart. In memory nothing is
+    /// written and the event never comes.
+    pub fn write_run(&mut self, queue: QueueId, messages: RunBuilder, durable: bool) -> RunId {
+        self.log.as_mut().map_or(RunId(0), |log| log.write_run(queue, messages, durable))
     }
 
     /// Asks for a block (about 1 MiB) of a cold run from the first live message at or after `from_seq`;
-    /// answered by one [`Event::RunBlock`].
-    pub fn read_run(&mut self, _run: RunId, _from_seq: Seq) {}
+    /// answered by one [`Event::RunBlock`], which is empty if nothing is alive there. Only after
+    /// [`Event::RunDurable`].
+    pub fn read_run(&mut self, run: RunId, from_seq: Seq) {
+        match &mut self.log {
+            Some(log) => log.background.want_read(run, from_seq),
+            None => self.events.push_back(Event::RunBlock {
+                run,
+                queue: 0,
+                messages: Vec::new(),
+                at_end: true,
+            }),
+        }
+    }
 
-    /// Ends the store: [`poll`](Store::poll) yields the final batch, marked clean; then [`Event::Stopped`].
+    /// Ends the store: [`poll`](Store::poll) yields the final batch, marked clean; then
+    /// [`Event::Stopped`]. Nothing may be appended after it.
     pub fn shutdown(&mut self) {
-        self.events.push_back(Event::Stopped);
+        match &mut self.log {
+            Some(log) => log.shutdown(),
+            None => self.events.push_back(Event::Stopped),
+        }
     }
 
     /// Counters and gauges.
     pub fn statistics(&self) -> Statistics {
-        Statistics::default()
+        self.log.as_ref().map_or_else(Statistics::default, |log| log.statistics())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_memory_everything_is_durable_at_once_and_no_disk_is_asked_for() {
+        let mut store = Store::in_memory();
+        assert_eq!(store.publish(&[(1, 1)], b"payload"), Home::NONE);
+        store.put_meta(b"key", b"value");
+        store.add_waiter();
+        assert!(store.durable_batch() >= store.open_batch());
+        assert!(store.poll(0).is_none());
+        assert_eq!(store.next_deadline_us(), None);
+        store.settle(1, 1, Home::NONE);
+        store.shutdown();
+        assert_eq!(store.poll_event(), Some(Event::Stopped));
+        assert_eq!(store.poll_event(), None);
     }
 }

@@ -1,0 +1,257 @@
+//! The background lane: everything that may take its time.
+//!
+//! In this order: reading runs (a consumer waits), writing runs (memory waits), recycling or removing
+//! dead segments and runs (disk space waits), pre-writing spares. Pre-writing goes in slices, so that
+//! neither a read on this lane nor a commit on the other waits long behind it.
+//!
+//! A full disk is noticed here first. A spare or a run that cannot be written for lack of space is tried
+//! again every second, and [`Event::LowSpace`] asks the owner to stop publishers; [`RESERVE`] pre-written
+//! segments are what acks and checkpoints live on meanwhile. Any other error is final.
+
+use std::collections::VecDeque;
+use std::io;
+
+use crate::error::StoreFailed;
+use crate::event::Event;
+use crate::home::{BatchNo, RunId, Seq};
+use crate::log::{Log, Map};
+use crate::request::{Output, Request, Work, WorkError};
+use crate::run::{FIRST_RECORD, RunState, TrackedRun};
+use crate::segment::Segment;
+
+/// Pre-written segments that are kept ready once the log is in use.
+const RESERVE: usize = 2;
+/// Pre-writing goes in slices of this size, in bytes.
+const SLICE_BYTES: u64 = 2 << 20;
+/// Time between two tries on a full disk, in microseconds.
+const RETRY_US: u64 = 1_000_000;
+
+/// What waits for the background lane.
+#[derive(Debug)]
+pub(crate) struct Background {
+    busy: bool,
+    reads: VecDeque<ReadWanted>,
+    pub(crate) run_writes: VecDeque<(RunId, Vec<u8>, bool)>,
+    pub(crate) dead_segments: VecDeque<Segment>,
+    /// Empty runs, with the batch that must be synced before their files go; in order of it.
+    pub(crate) dead_runs: VecDeque<(BatchNo, RunId)>,
+    /// Spares ready for use.
+    pub(crate) ready: VecDeque<u32>,
+    /// The spare being pre-written, and how far it is, in bytes.
+    prewriting: Option<(u32, u64)>,
+    next_spare: u32,
+    low_space: bool,
+    /// When to try again after the disk was full.
+    pub(crate) retry_at_us: Option<u64>,
+}
+
+#[derive(Copy, Clone, Debug)]
+struct ReadWanted {
+    run: RunId,
+    from_seq: Seq,
+}
+
+impl Background {
+    pub(crate) fn new(ready: VecDeque<u32>, next_spare: u32) -> Background {
+        Background {
+            busy: false,
+            reads: VecDeque::new(),
+            run_writes: VecDeque::new(),
+            dead_segments: VecDeque::new(),
+            dead_runs: VecDeque::new(),
+            ready,
+            prewriting: None,
+            next_spare,
+            low_space: false,
+            retry_at_us: None,
+        }
+    }
+
+    pub(crate) fn want_read(&mut self, run: RunId, from_seq: Seq) {
+        self.reads.push_back(ReadWanted { run, from_seq });
+    }
+
+    fn new_spare(&mut self) -> u32 {
+        let spare = self.next_spare;
+        self.next_spare += 1;
+        spare
+    }
+
+    /// The next read that needs the disk; the others are answered.
+    fn next_read(
+        &mut self,
+        runs: &Map<RunId, TrackedRun>,
+        events: &mut VecDeque<Event>,
+    ) -> Option<Work> {
+        while let Some(ReadWanted { run: id, from_seq }) = self.reads.pop_front() {
+            let wanted = runs
+                .get(&id)
+                .filter(|run| matches!(run.state, RunState::Switched | RunState::Cold))
+                .and_then(|run| Some((run, run.live.next_from(from_seq)?)));
+            let Some((run, seq)) = wanted else {
+                let queue = runs.get(&id).map_or(0, |run| run.queue);
+                events.push_back(Event::RunBlock {
+                    run: id,
+                    queue,
+                    messages: Vec::new(),
+                    at_end: true,
+                });
+                continue;
+            };
+            let from_offset = if run.cursor.0 <= seq { run.cursor.1 } else { FIRST_RECORD };
+            let records_end = run.footer.records_end;
+            return Some(Work::ReadRun { run: id, from_offset, records_end, from_seq: seq });
+        }
+        None
+    }
+
+    /// A block came from the disk: what is alive in it goes to the owner.
+    pub(crate) fn block_read(
+        &mut self,
+        runs: &mut Map<RunId, TrackedRun>,
+        events: &mut VecDeque<Event>,
+        id: RunId,
+        from_seq: Seq,
+        output: Output,
+    ) {
+        let Output::Block { mut messages, next_offset } = output else { return };
+        let Some(run) = runs.get_mut(&id) else {
+            self.reads.push_front(ReadWanted { run: id, from_seq });
+            return;
+        };
+        let next_seq = messages.last().map_or(from_seq, |message| message.0 + 1);
+        if next_offset < run.footer.records_end {
+            run.cursor = (next_seq, next_offset);
+        }
+        messages.retain(|message| run.live.contains(message.0));
+        if messages.is_empty() && next_offset < run.footer.records_end {
+            // All of the block was settled meanwhile, or it was skipped over: go on behind it.
+            self.reads.push_front(ReadWanted { run: id, from_seq: next_seq });
+            return;
+        }
+        let at_end = run.live.next_from(next_seq).is_none();
+        events.push_back(Event::RunBlock { run: id, queue: run.queue, messages, at_end });
+    }
+}
+
+impl Log {
+    pub(crate) fn poll_background_lane(&mut self) -> Option<Request> {
+        if self.background.busy {
+            return None;
+        }
+        let work = self.next_background_work()?;
+        self.background.busy = true;
+        Some(Request { work })
+    }
+
+    fn next_background_work(&mut self) -> Option<Work> {
+        if let Some(work) = self.background.next_read(&self.runs, &mut self.events) {
+            return Some(work);
+        }
+        let background = &mut self.background;
+        let may_write = background.retry_at_us.is_none_or(|at_us| at_us <= self.now_us);
+        if may_write {
+            background.retry_at_us = None;
+        }
+        if may_write && let Some((run, bytes, durable)) = background.run_writes.pop_front() {
+            return Some(Work::WriteRun { run, bytes, durable });
+        }
+        if let Some(dead) = background.dead_segments.pop_front() {
+            let size = self.options.segment_bytes;
+            let whole = (size..=size + size / 2).contains(&dead.allocated);
+            return Some(if whole && background.ready.len() < self.options.spare_segments_max {
+                Work::Recycle { epoch: dead.epoch, spare: background.new_spare() }
+            } else {
+                Work::RemoveSegment { epoch: dead.epoch }
+            });
+        }
+        if let Some(&(batch, run)) = self.background.dead_runs.front()
+            && batch <= self.synced()
+        {
+            self.background.dead_runs.pop_front();
+            return Some(Work::RemoveRun { run });
+        }
+        if may_write { self.next_slice() } else { None }
+    }
+
+    fn next_slice(&mut self) -> Option<Work> {
+        let current = self.segments.back().expect("there is always a segment");
+        // A store that is hardly used does not take two segments of disk for it.
+        let in_use = self.segments.len() > 1 || current.used >= self.options.segment_bytes / 16;
+        let background = &mut self.background;
+        if background.ready.len() >= RESERVE || !(in_use || background.low_space) {
+            return None;
+        }
+        let (spare, offset) = match background.prewriting {
+            Some(begun) => begun,
+            None => (background.new_spare(), 0),
+        };
+        background.prewriting = Some((spare, offset));
+        let slice_bytes = SLICE_BYTES.min(self.options.segment_bytes - offset);
+        Some(Work::Prewrite { spare, offset, slice_bytes })
+    }
+
+    pub(crate) fn complete_background(
+        &mut self,
+        work: Work,
+        result: Result<Output, WorkError>,
+    ) -> Result<(), StoreFailed> {
+        self.background.busy = false;
+        let output = match result {
+            Ok(output) => output,
+            Err(error) => return self.background_failed(work, &error),
+        };
+        match work {
+            Work::ReadRun { run, from_seq, .. } => self.block_read(run, from_seq, output),
+            Work::WriteRun { run, bytes, .. } => {
+                self.run_written_bytes += bytes.len() as u64;
+                self.run_written(run);
+            }
+            Work::Prewrite { spare, offset, slice_bytes } => {
+                let filled = offset + slice_bytes;
+                if filled >= self.options.segment_bytes {
+                    self.background.prewriting = None;
+                    self.background.ready.push_back(spare);
+                    self.space_found();
+                } else {
+                    self.background.prewriting = Some((spare, filled));
+                }
+            }
+            Work::Recycle { spare, .. } => {
+                self.background.ready.push_back(spare);
+                self.space_found();
+            }
+            Work::RemoveSegment { .. } | Work::RemoveRun { .. } => {
+                // Somebody may have been waiting for just this space.
+                self.background.retry_at_us = None;
+            }
+            Work::Commit { .. } | Work::Sync { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn background_failed(&mut self, work: Work, error: &WorkError) -> Result<(), StoreFailed> {
+        let full = matches!(error, WorkError::Io(error) if error.kind() == io::ErrorKind::StorageFull
+            || error.kind() == io::ErrorKind::QuotaExceeded);
+        match work {
+            Work::WriteRun { run, bytes, durable } if full => {
+                self.background.run_writes.push_front((run, bytes, durable));
+            }
+            Work::Prewrite { .. } if full => {}
+            work => return Err(self.fail(&work, error)),
+        }
+        self.background.retry_at_us = Some(self.now_us + RETRY_US);
+        if !self.background.low_space {
+            self.background.low_space = true;
+            self.events.push_back(Event::LowSpace(true));
+        }
+        Ok(())
+    }
+
+    fn space_found(&mut self) {
+        if self.background.low_space && self.background.ready.len() >= RESERVE {
+            self.background.low_space = false;
+            self.events.push_back(Event::LowSpace(false));
+        }
+    }
+}

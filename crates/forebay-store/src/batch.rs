@@ -1,0 +1,299 @@
+//! Batches: what is written and synced as one.
+//!
+//! ```text
+//!   ┌───────────────────────────── head, 64 bytes ──────────────────────────────┐
+//!   │ magic u32 "FBAT" │ crc32c u32 │ epoch u64 │ number u64 │ durable upto u64 │
+//!   │ records bytes u32 │ record count u32 │ zeros …                            │
+//!   ├───────────────────────────────────────────────────────────────────────────┤
+//!   │ records …                                                                 │
+//!   ├───────────────────────────────────────────────────────────────────────────┤
+//!   │ zeros up to the next multiple of 4096 bytes                               │
+//!   └───────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Padding means that no write ever touches a sector that already holds durable data. `durable upto` is
+//! the newest batch that was synced when this one was handed to the disk: recovery learns from it which
+//! missing batches are damage and which are merely a torn tail. The head's checksum covers bytes 8 to
+//! 64 and is bound to (epoch, offset); records carry their own. A batch is valid when its head is, and
+//! its records, each valid, fill `records bytes` exactly and are `record count` many.
+
+use hashbrown::HashMap;
+
+use crate::checksum::{checksum, u32_at, u64_at};
+use crate::home::{BatchNo, QueueId, Seq};
+use crate::record::{self, Record, RecordWriter};
+use crate::request::Begin;
+use crate::segment::BLOCK;
+
+/// Bytes before a batch's records.
+pub(crate) const BATCH_HEAD: usize = 64;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"FBAT");
+
+/// What a batch's head says.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BatchHead {
+    pub(crate) number: BatchNo,
+    pub(crate) durable_upto: BatchNo,
+    pub(crate) records_bytes: u32,
+    pub(crate) count: u32,
+}
+
+impl BatchHead {
+    /// Reads the head at `offset` of a segment's bytes.
+    pub(crate) fn decode(segment: &[u8], epoch: u64, offset: usize) -> Option<BatchHead> {
+        let head = segment.get(offset..offset + BATCH_HEAD)?;
+        if u32_at(head, 0) != MAGIC
+            || u32_at(head, 4) != checksum(epoch, offset as u64, &head[8..])
+            || u64_at(head, 8) != epoch
+        {
+            return None;
+        }
+        Some(BatchHead {
+            number: u64_at(head, 16),
+            durable_upto: u64_at(head, 24),
+            records_bytes: u32_at(head, 32),
+            count: u32_at(head, 36),
+        })
+    }
+
+    /// Size of the batch with its padding, in bytes.
+    pub(crate) fn padded_bytes(&self) -> usize {
+        (BATCH_HEAD + self.records_bytes as usize).next_multiple_of(BLOCK)
+    }
+}
+
+/// Walks the records of the batch at `offset`, whose head is `head`. On `Err` (where and what is wrong)
+/// the records before were visited already: a caller that needs all or nothing walks twice.
+pub(crate) fn walk<'a>(
+    segment: &'a [u8],
+    epoch: u64,
+    offset: usize,
+    head: &BatchHead,
+    mut visit: impl FnMut(usize, Record<'a>),
+) -> Result<(), (usize, &'static str)> {
+    let mut at = offset + BATCH_HEAD;
+    let end = at + head.records_bytes as usize;
+    if end > segment.len() {
+        return Err((offset, "a batch reaches beyond the end of the file"));
+    }
+    for _ in 0..head.count {
+        let (record, next) = record::read(segment, epoch, at, end).map_err(|what| (at, what))?;
+        visit(at, record);
+        at = next;
+    }
+    if at == end { Ok(()) } else { Err((at, "a batch has more bytes than records")) }
+}
+
+/// Acknowledgements of the open batch, by queue, merged into ranges as they come.
+///
+/// They are written at the end of the batch: a batch is recovered as a whole, so within it an
+/// acknowledgement may stand anywhere after its message.
+#[derive(Debug, Default)]
+pub(crate) struct AckTable {
+    lists: Vec<AckList>,
+    /// Lists in use; those behind keep their memory for the next batch.
+    used: usize,
+    index: HashMap<QueueId, usize, foldhash::fast::FixedState>,
+    /// The list met last: acknowledgements come in streaks.
+    recent: usize,
+    ranges: usize,
+}
+
+#[derive(Debug, Default)]
+struct AckList {
+    queue: QueueId,
+    ranges: Vec<(Seq, Seq)>,
+}
+
+impl AckTable {
+    #[inline]
+    pub(crate) fn push(&mut self, queue: QueueId, seq: Seq) {
+        let recent = match self.lists.get(self.recent) {
+            Some(list) if self.recent < self.used && list.queue == queue => self.recent,
+            _ => self.list_of(queue),
+        };
+        self.recent = recent;
+        let ranges = &mut self.lists[recent].ranges;
+        match ranges.last_mut() {
+            Some(last) if last.1 + 1 == seq => last.1 = seq,
+            Some(last) if seq + 1 == last.0 => last.0 = seq,
+            _ => {
+                ranges.push((seq, seq));
+                self.ranges += 1;
+            }
+        }
+    }
+
+    fn list_of(&mut self, queue: QueueId) -> usize {
+        if let Some(&index) = self.index.get(&queue) {
+            return index;
+        }
+        let index = self.used;
+        if index == self.lists.len() {
+            self.lists.push(AckList::default());
+        }
+        self.lists[index].queue = queue;
+        self.lists[index].ranges.clear();
+        self.index.insert(queue, index);
+        self.used += 1;
+        index
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// Bytes its records will take.
+    pub(crate) fn record_bytes(&self) -> usize {
+        self.used * (record::RECORD_HEAD + 8) + self.ranges * 16
+    }
+
+    pub(crate) fn drain_into(&mut self, writer: &mut RecordWriter<'_>) {
+        for list in &self.lists[..self.used] {
+            writer.ack(list.queue, &list.ranges);
+        }
+        // Memory that one burst needed is not kept for ever.
+        self.lists.truncate(LISTS_KEPT);
+        for list in &mut self.lists {
+            list.ranges.shrink_to(LIST_RANGES_KEPT);
+        }
+        self.index.clear();
+        self.index.shrink_to(LISTS_KEPT);
+        self.used = 0;
+        self.recent = 0;
+        self.ranges = 0;
+    }
+}
+
+/// Bound of what an empty [`AckTable`] keeps: lists, and ranges per list.
+const LISTS_KEPT: usize = 256;
+const LIST_RANGES_KEPT: usize = 64;
+
+/// A batch being filled, or filled and waiting for its turn.
+#[derive(Debug, Default)]
+pub(crate) struct OpenBatch {
+    pub(crate) number: BatchNo,
+    pub(crate) epoch: u64,
+    /// Offset in the segment of `bytes[0]`.
+    pub(crate) offset: u64,
+    /// The segment's header block, if the batch is its first, then the batch.
+    pub(crate) bytes: Vec<u8>,
+    /// Where in `bytes` the batch begins.
+    pub(crate) start: usize,
+    pub(crate) count: u32,
+    pub(crate) publishes: u32,
+    pub(crate) waiters: u32,
+    /// Holds something that is not only acknowledgements: is to be committed without delay.
+    pub(crate) urgent: bool,
+    pub(crate) begin: Option<Begin>,
+}
+
+impl OpenBatch {
+    /// Begins a batch in `bytes`, an empty buffer, or one that holds the segment's header block.
+    pub(crate) fn new(number: BatchNo, epoch: u64, offset: u64, mut bytes: Vec<u8>) -> OpenBatch {
+        let start = bytes.len();
+        bytes.resize(start + BATCH_HEAD, 0);
+        OpenBatch { number, epoch, offset, bytes, start, ..OpenBatch::default() }
+    }
+
+    #[inline]
+    pub(crate) fn writer(&mut self) -> RecordWriter<'_> {
+        RecordWriter {
+            out: &mut self.bytes,
+            epoch: self.epoch,
+            offset_base: self.offset,
+            count: &mut self.count,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Writes the acknowledgements and pads; returns the offset in the segment after the batch.
+    pub(crate) fn close(&mut self, acks: &mut AckTable) -> u64 {
+        acks.drain_into(&mut self.writer());
+        let records = self.bytes.len() - self.start - BATCH_HEAD;
+        let records = u32::try_from(records).expect("a batch is below 4 GiB");
+        let start = self.start;
+        self.bytes[start + 32..start + 36].copy_from_slice(&records.to_le_bytes());
+        self.bytes[start + 36..start + 40].copy_from_slice(&self.count.to_le_bytes());
+        let padded = self.bytes.len().next_multiple_of(BLOCK);
+        self.bytes.resize(padded, 0);
+        self.offset + padded as u64
+    }
+
+    /// Fills in the head of a closed batch, at the moment it goes to the disk.
+    pub(crate) fn seal(&mut self, durable_upto: BatchNo) {
+        let offset = self.offset + self.start as u64;
+        let head = &mut self.bytes[self.start..self.start + BATCH_HEAD];
+        head[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        head[8..16].copy_from_slice(&self.epoch.to_le_bytes());
+        head[16..24].copy_from_slice(&self.number.to_le_bytes());
+        head[24..32].copy_from_slice(&durable_upto.to_le_bytes());
+        let crc = checksum(self.epoch, offset, &head[8..]);
+        head[4..8].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch() -> Vec<u8> {
+        let mut batch = OpenBatch::new(7, 2, 8192, Vec::new());
+        let mut acks = AckTable::default();
+        batch.writer().publish(0, &[(1, 1)], b"one");
+        for seq in [5, 6, 7, 4, 9] {
+            acks.push(1, seq);
+        }
+        acks.push(2, 1);
+        acks.push(1, 10);
+        assert_eq!(batch.close(&mut acks), 8192 + 4096);
+        assert!(acks.is_empty());
+        batch.seal(6);
+        let mut segment = vec![0; 8192];
+        segment.extend_from_slice(&batch.bytes);
+        segment
+    }
+
+    #[test]
+    fn a_batch_reads_back_with_its_acknowledgements_merged() {
+        let segment = batch();
+        let head = BatchHead::decode(&segment, 2, 8192).unwrap();
+        assert_eq!((head.number, head.durable_upto, head.count), (7, 6, 3));
+        assert_eq!(head.padded_bytes(), 4096);
+        let mut acks = Vec::new();
+        walk(&segment, 2, 8192, &head, |_, record| {
+            if let Record::Ack { queue, ranges } = record {
+                acks.push((queue, ranges.iter().collect::<Vec<_>>()));
+            }
+        })
+        .unwrap();
+        assert_eq!(acks, [(1, vec![(4, 7), (9, 10)]), (2, vec![(1, 1)])]);
+    }
+
+    #[test]
+    fn any_flipped_bit_outside_the_padding_is_noticed() {
+        let mut segment = batch();
+        let head = BatchHead::decode(&segment, 2, 8192).unwrap();
+        let used = BATCH_HEAD + head.records_bytes as usize;
+        for bit in 0..used * 8 {
+            segment[8192 + bit / 8] ^= 1 << (bit % 8);
+            let sound = BatchHead::decode(&segment, 2, 8192)
+                .is_some_and(|head| walk(&segment, 2, 8192, &head, |_, _| {}).is_ok());
+            assert!(!sound, "bit {bit}");
+            segment[8192 + bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn a_batch_of_another_life_or_place_is_not_valid() {
+        let segment = batch();
+        assert_eq!(BatchHead::decode(&segment, 3, 8192), None);
+        let mut moved = segment[4096..].to_vec();
+        moved.resize(segment.len(), 0);
+        assert_eq!(BatchHead::decode(&moved, 2, 4096), None);
+    }
+}

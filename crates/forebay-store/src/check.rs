@@ -1,0 +1,179 @@
+//! `forebay check`: reads everything, changes nothing.
+
+use crate::disk::Disk;
+use crate::error::OpenError;
+use crate::recovery::{Listing, read_log};
+use crate::request::WorkError;
+use crate::run::{self, FIRST_RECORD, run_file};
+
+/// Something worth telling about one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// A segment or run was read to its end and is as it should be.
+    Sound {
+        /// The file.
+        file: String,
+        /// Batches of a segment, live messages of a run.
+        count: u64,
+    },
+    /// The log ends in a batch that was not written to its end: normal after a crash.
+    TornTail,
+    /// A run that the log does not know: left by a crash, or transient; the next start deletes it.
+    Unreferenced {
+        /// The file.
+        file: String,
+    },
+    /// Bytes that were durable are missing or wrong.
+    Damaged {
+        /// The file.
+        file: String,
+        /// Offset of the first damaged byte range, in bytes.
+        offset: u64,
+        /// What is wrong there.
+        what: String,
+    },
+    /// The check itself could not go on.
+    Failed {
+        /// Why, in a sentence.
+        what: String,
+    },
+}
+
+/// Totals of a check.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Segments read.
+    pub segments: u64,
+    /// Valid batches.
+    pub batches: u64,
+    /// Valid records.
+    pub records: u64,
+    /// Runs the log knows.
+    pub runs: u64,
+    /// Entries of the meta map.
+    pub meta: u64,
+    /// Queues with durable state.
+    pub queues: u64,
+    /// Live messages in the log.
+    pub log_messages: u64,
+    /// Live messages in runs.
+    pub run_messages: u64,
+    /// The last stop was a clean shutdown.
+    pub clean: bool,
+    /// The log ends in a torn batch.
+    pub torn_tail: bool,
+    /// Damaged places found, and checks that could not be made.
+    pub damaged: u64,
+}
+
+impl CheckReport {
+    /// Whether nothing durable is missing or wrong.
+    pub fn is_sound(&self) -> bool {
+        self.damaged == 0
+    }
+}
+
+/// Verifies a store that is not running; takes the directory's lock meanwhile. Each finding is reported
+/// as it is made.
+pub fn check(disk: &dyn Disk, report: &mut dyn FnMut(Finding)) -> CheckReport {
+    let mut totals = CheckReport::default();
+    let result = disk
+        .lock()
+        .map_err(|error| match error.kind() {
+            std::io::ErrorKind::WouldBlock => OpenError::Locked,
+            _ => OpenError::io("take the data directory's lock")(error),
+        })
+        .and_then(|()| {
+            let result = check_files(disk, &mut totals, report);
+            disk.unlock();
+            result
+        });
+    if let Err(error) = result {
+        totals.damaged += 1;
+        report(Finding::Failed { what: error.to_string() });
+    }
+    totals
+}
+
+fn check_files(
+    disk: &dyn Disk,
+    totals: &mut CheckReport,
+    report: &mut dyn FnMut(Finding),
+) -> Result<(), OpenError> {
+    let listing = Listing::read(disk)?;
+    let image = read_log(disk, &listing.epochs, true)?;
+    for damage in &image.damage {
+        totals.damaged += 1;
+        report(Finding::Damaged {
+            file: damage.file.clone(),
+            offset: damage.offset,
+            what: damage.what.clone(),
+        });
+    }
+    for segment in &image.segments {
+        let file = crate::segment::segment_file(segment.epoch);
+        if !image.damage.iter().any(|damage| damage.file == file) {
+            report(Finding::Sound { file, count: segment.batches });
+        }
+    }
+    if image.torn_tail {
+        report(Finding::TornTail);
+    }
+    let replay = &image.replay;
+    totals.segments = image.segments.len() as u64;
+    totals.batches = image.batches;
+    totals.records = replay.records;
+    totals.runs = replay.runs.len() as u64;
+    totals.meta = replay.meta.len() as u64;
+    totals.queues = replay.queues.len() as u64;
+    totals.log_messages = replay.queues.values().map(|queue| queue.messages.len() as u64).sum();
+    totals.run_messages = replay.runs.values().map(|run| run.live.len()).sum();
+    totals.clean = replay.clean;
+    totals.torn_tail = image.torn_tail;
+
+    for (&id, run) in &replay.runs {
+        let file = run_file(id);
+        let mut messages = Vec::new();
+        let mut found = 0;
+        let mut offset = FIRST_RECORD;
+        let mut result = match run::read_footer(disk, id, run.queue) {
+            Ok(footer) if footer == run.footer => Ok(offset),
+            Ok(_) => {
+                Err((run.footer.records_end, "the footer is not the one the log knows".into()))
+            }
+            Err(error) => Err(describe(error)),
+        };
+        while result.is_ok() && offset < run.footer.records_end {
+            result = run::read_records(disk, id, offset, run.footer.records_end, 0, &mut messages)
+                .map_err(describe);
+            found +=
+                messages.drain(..).filter(|message| run.live.contains(message.0)).count() as u64;
+            if let Ok(next) = result {
+                offset = next;
+            }
+        }
+        match result {
+            Ok(_) if found == run.live.len() => report(Finding::Sound { file, count: found }),
+            Ok(end) => {
+                totals.damaged += 1;
+                let what = format!("{} live messages, {found} of them found", run.live.len());
+                report(Finding::Damaged { file, offset: end, what });
+            }
+            Err((offset, what)) => {
+                totals.damaged += 1;
+                report(Finding::Damaged { file, offset, what });
+            }
+        }
+    }
+    for &id in listing.runs.iter().filter(|run| !replay.runs.contains_key(run)) {
+        report(Finding::Unreferenced { file: run_file(id) });
+    }
+    Ok(())
+}
+
+fn describe(error: WorkError) -> (u64, String) {
+    match error {
+        WorkError::Io(error) => (0, format!("cannot be read: {error}")),
+        WorkError::Damaged(damage) => (damage.offset, damage.what.to_owned()),
+    }
+}

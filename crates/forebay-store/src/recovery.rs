@@ -1,0 +1,661 @@
+//! Recovery: from files to a running store.
+//!
+//! ```text
+//!   lock ─► headers ─► walk segments, oldest first ─► runs ─► payloads ─► delete what nobody needs
+//!               │            │ replay.rs                                      │
+//!               │            └── a batch that is not valid: torn or damaged?  ▼
+//!               └── newer format: refuse                          new segment, synced ─► Store
+//! ```
+//!
+//! **Torn tail or damage?** Let `n` be the number of the first batch that is not there or not valid. It
+//! is damage if the log shows that `n` was durable once: a later segment begins above `n`, or some valid
+//! batch head carries `durable upto >= n`. Otherwise nobody was ever told that `n` was durable, and the
+//! log ends before it: a torn tail, normal after a crash. Bytes after a torn tail are never appended to:
+//! the store goes on in a new segment whose first batch is `n` again, which marks the old one's end.
+//!
+//! The newest segment is synced before anything is built on it: after a killed process its last batches
+//! may be in the page cache only, valid now and gone at the next power cut.
+//!
+//! Nothing but unreferenced files is changed before the new segment's first batch is durable, so a crash
+//! during recovery leaves what recovery found.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+
+use crate::batch::{BatchHead, walk};
+use crate::disk::Disk;
+use crate::error::OpenError;
+use crate::event::Event;
+use crate::home::{BatchNo, Home, QueueId, RunId, Seq};
+use crate::log::{Log, LogState, Map};
+use crate::options::Options;
+use crate::record::{self, Record};
+use crate::replay::{Place, Replay, ReplayedRun};
+use crate::request::{WorkError, perform};
+use crate::run::{self, FIRST_RECORD, RunDamage, RunState, TrackedRun, parse_run_file, run_file};
+use crate::segment::{
+    BLOCK, HeaderError, Segment, SegmentHeader, VERSION, parse_segment_file, parse_spare_file,
+    segment_file, spare_file,
+};
+use crate::store::{Damage, Recovered, RecoveredQueue, RunInfo};
+
+/// The files of a store, by kind.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    pub(crate) epochs: Vec<u64>,
+    pub(crate) runs: Vec<RunId>,
+    pub(crate) spares: Vec<u32>,
+}
+
+impl Listing {
+    pub(crate) fn read(disk: &dyn Disk) -> Result<Listing, OpenError> {
+        let mut listing = Listing::default();
+        for name in disk.list().map_err(OpenError::io("list the data directory"))? {
+            if let Some(epoch) = parse_segment_file(&name) {
+                listing.epochs.push(epoch);
+            } else if let Some(run) = parse_run_file(&name) {
+                listing.runs.push(run);
+            } else if let Some(spare) = parse_spare_file(&name) {
+                listing.spares.push(spare);
+            }
+        }
+        listing.epochs.sort_unstable();
+        listing.runs.sort_unstable();
+        listing.spares.sort_unstable();
+        Ok(listing)
+    }
+}
+
+/// What walking the log gave.
+#[derive(Debug, Default)]
+pub(crate) struct LogImage {
+    pub(crate) replay: Replay,
+    pub(crate) segments: Vec<SegmentImage>,
+    /// The number the next batch gets; 1 in an empty directory.
+    pub(crate) next_batch: BatchNo,
+    pub(crate) batches: u64,
+    pub(crate) torn_tail: bool,
+    pub(crate) damage: Vec<Damage>,
+    /// Damage in segments below this epoch was accepted by an operator before.
+    pub(crate) accepted_before: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct SegmentImage {
+    pub(crate) epoch: u64,
+    /// Where its valid batches end, in bytes.
+    pub(crate) end: u64,
+    pub(crate) file_bytes: u64,
+    pub(crate) batches: u64,
+}
+
+/// What a batch that could not be taken looked like.
+struct Stop {
+    offset: usize,
+    what: &'static str,
+    /// There is something of this segment's life, not just the untouched rest of the file.
+    written: bool,
+}
+
+/// Reads all of a file.
+fn read_all(disk: &dyn Disk, name: &str) -> Result<Vec<u8>, OpenError> {
+    let what = || format!("read {name}");
+    let len = disk.len(name).map_err(OpenError::io(what()))?;
+    let len = usize::try_from(len)
+        .map_err(|_| OpenError::Io { what: what(), source: io::ErrorKind::FileTooLarge.into() })?;
+    let mut bytes = vec![0; len];
+    let read = disk.read_at(name, 0, &mut bytes).map_err(OpenError::io(what()))?;
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
+/// The batch with this number at `offset`, valid with all its records.
+fn sound_batch(
+    bytes: &[u8],
+    epoch: u64,
+    offset: usize,
+    number: BatchNo,
+) -> Result<BatchHead, Stop> {
+    let Some(head) = BatchHead::decode(bytes, epoch, offset) else {
+        let block = &bytes[offset.min(bytes.len())..bytes.len().min(offset + BLOCK)];
+        let written = block.iter().any(|&byte| byte != 0);
+        return Err(Stop { offset, what: "a batch's head does not match its checksum", written });
+    };
+    if head.number != number {
+        return Err(Stop { offset, what: "a batch has a number out of turn", written: true });
+    }
+    match walk(bytes, epoch, offset, &head, |_, _| {}) {
+        Ok(()) => Ok(head),
+        Err((offset, what)) => Err(Stop { offset, what, written: true }),
+    }
+}
+
+/// Valid batch heads of a segment from `offset` on.
+fn heads_from(
+    bytes: &[u8],
+    epoch: u64,
+    offset: usize,
+) -> impl Iterator<Item = (usize, BatchHead)> + '_ {
+    (offset..bytes.len())
+        .step_by(BLOCK)
+        .filter_map(move |offset| Some((offset, BatchHead::decode(bytes, epoch, offset)?)))
+}
+
+/// Walks the whole log. `lenient`: damage is noted and passed over; otherwise it is an error.
+pub(crate) fn read_log(
+    disk: &dyn Disk,
+    epochs: &[u64],
+    lenient: bool,
+) -> Result<LogImage, OpenError> {
+    let mut image = LogImage { next_batch: 1, ..LogImage::default() };
+    let headers = read_headers(disk, epochs)?;
+    let accepted_before =
+        headers.iter().flatten().map(|header| header.salvaged_before).max().unwrap_or(0);
+    image.accepted_before = accepted_before;
+    // The next batch expected; unknown before the first readable segment.
+    let mut expected: Option<BatchNo> = None;
+    let mut durable_upto: BatchNo = 0;
+    let mut last_stop: Option<(String, Stop)> = None;
+
+    for (index, &epoch) in epochs.iter().enumerate() {
+        let name = segment_file(epoch);
+        let bytes = read_all(disk, &name)?;
+        let next_first =
+            headers[index + 1..].iter().flatten().map(|header| header.first_batch).next();
+        let damaged = |image: &mut LogImage, offset: usize, what: String| {
+            if epoch < accepted_before {
+                // An operator accepted it already.
+            } else if lenient {
+                image.damage.push(Damage { file: name.clone(), offset: offset as u64, what });
+            } else {
+                return Err(OpenError::damaged(&name, offset as u64, what));
+            }
+            image.replay.gap();
+            Ok(())
+        };
+        let mut segment =
+            SegmentImage { epoch, end: BLOCK as u64, file_bytes: bytes.len() as u64, batches: 0 };
+
+        let mut offset = BLOCK;
+        match (&headers[index], expected) {
+            (None, _) => {
+                let proven = heads_from(&bytes, epoch, BLOCK).map(|head| head.1.durable_upto).max();
+                let first = heads_from(&bytes, epoch, BLOCK).map(|head| head.1.number).min();
+                let (Some(proven), Some(first)) = (proven, first) else {
+                    image.segments.push(segment);
+                    continue;
+                };
+                durable_upto = durable_upto.max(proven);
+                let needed = expected.unwrap_or(first);
+                if proven >= needed {
+                    let what = "the segment's header does not match its checksum";
+                    damaged(&mut image, 0, what.to_owned())?;
+                    expected = Some(needed);
+                } else {
+                    image.torn_tail = true;
+                    image.segments.push(segment);
+                    continue;
+                }
+            }
+            (Some(header), None) => expected = Some(header.first_batch),
+            (Some(header), Some(number)) if header.first_batch == number => {}
+            (Some(header), Some(number)) => {
+                if header.first_batch < number {
+                    let what = format!(
+                        "the segment begins with batch {}, but the log before it reaches to {}",
+                        header.first_batch,
+                        number - 1
+                    );
+                    damaged(&mut image, 0, what)?;
+                }
+                // A gap was noted where the segment before ended.
+                expected = Some(header.first_batch);
+            }
+        }
+
+        let mut number = expected.expect("set above");
+        let stop = loop {
+            if next_first.is_some_and(|limit| number >= limit) {
+                break None;
+            }
+            match sound_batch(&bytes, epoch, offset, number) {
+                Ok(head) => {
+                    let visit = |at: usize, record: Record<'_>| {
+                        image.replay.apply(Place { epoch, offset: at as u64 }, record);
+                    };
+                    let sound = walk(&bytes, epoch, offset, &head, visit);
+                    debug_assert!(sound.is_ok(), "the batch was walked before");
+                    durable_upto = durable_upto.max(head.durable_upto);
+                    image.batches += 1;
+                    segment.batches += 1;
+                    number += 1;
+                    offset += head.padded_bytes();
+                    segment.end = offset as u64;
+                }
+                Err(stop) => {
+                    let later = heads_from(&bytes, epoch, offset)
+                        .map(|head| head.1.durable_upto)
+                        .max()
+                        .unwrap_or(0);
+                    durable_upto = durable_upto.max(later);
+                    let proven = match next_first {
+                        Some(limit) => limit > number,
+                        None => durable_upto >= number,
+                    };
+                    if !proven {
+                        break Some(stop);
+                    }
+                    // What salvage can take from the damaged batch: the records before the damage.
+                    let mut resume = offset + BLOCK;
+                    let whole = BatchHead::decode(&bytes, epoch, offset);
+                    let lost = stop.what;
+                    damaged(&mut image, stop.offset, format!("{lost} (batch {number})"))?;
+                    if let Some(head) = whole
+                        && head.number == number
+                    {
+                        let _ = walk(&bytes, epoch, offset, &head, |at, record| {
+                            image.replay.apply(Place { epoch, offset: at as u64 }, record);
+                        });
+                        image.replay.gap();
+                        resume = offset + head.padded_bytes();
+                    }
+                    let next =
+                        heads_from(&bytes, epoch, resume).find(|(_, head)| head.number > number);
+                    match next {
+                        Some((at, head)) if next_first.is_none_or(|limit| head.number < limit) => {
+                            offset = at;
+                            number = head.number;
+                        }
+                        _ => {
+                            // The rest of the segment is gone; the log goes on in the next one, or above
+                            // everything that was ever durable.
+                            number = next_first.unwrap_or(durable_upto + 1);
+                            break None;
+                        }
+                    }
+                }
+            }
+        };
+        if index == 0 && segment.batches > 0 && !image.replay.checkpointed {
+            let what = "the oldest segment has no whole checkpoint".to_owned();
+            damaged(&mut image, BLOCK, what)?;
+        }
+        if let Some(stop) = stop {
+            image.torn_tail |= stop.written;
+            last_stop = Some((name.clone(), stop));
+        }
+        expected = Some(number);
+        image.segments.push(segment);
+    }
+
+    image.next_batch = expected.unwrap_or(1);
+    if durable_upto >= image.next_batch {
+        // A later file proved it: the header of the next segment is unreadable or its file is gone.
+        let (file, offset) = match last_stop {
+            Some((file, stop)) => (file, stop.offset as u64),
+            None => ("log".to_owned(), 0),
+        };
+        let what =
+            format!("batches {} to {durable_upto} were durable and are missing", image.next_batch);
+        if !lenient {
+            return Err(OpenError::damaged(&file, offset, what));
+        }
+        image.damage.push(Damage { file, offset, what });
+        image.next_batch = durable_upto + 1;
+    }
+    Ok(image)
+}
+
+fn read_headers(disk: &dyn Disk, epochs: &[u64]) -> Result<Vec<Option<SegmentHeader>>, OpenError> {
+    let mut headers = Vec::with_capacity(epochs.len());
+    for &epoch in epochs {
+        let name = segment_file(epoch);
+        let mut block = [0; 64];
+        let read =
+            disk.read_at(&name, 0, &mut block).map_err(OpenError::io(format!("read {name}")))?;
+        headers.push(match SegmentHeader::decode(epoch, &block[..read]) {
+            Ok(header) => Some(header),
+            Err(HeaderError::Invalid) => None,
+            Err(HeaderError::Newer(found)) => {
+                return Err(OpenError::NewerFormat { found, supported: VERSION });
+            }
+        });
+    }
+    Ok(headers)
+}
+
+/// Opens the store; the lock is held already.
+pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recovered), OpenError> {
+    let options = options.bounded();
+    let listing = Listing::read(disk)?;
+    let mut image = read_log(disk, &listing.epochs, options.salvage)?;
+
+    if let Some(&newest) = listing.epochs.last() {
+        let name = segment_file(newest);
+        disk.sync_data(&name).map_err(OpenError::io(format!("sync {name}")))?;
+        disk.sync_dir().map_err(OpenError::io("sync the data directory"))?;
+    }
+
+    retire_unreferenced(disk, &listing, &mut image)?;
+    let rescued = check_runs(disk, &mut image, options.salvage)?;
+    let mut queues = recovered_queues(disk, &image)?;
+
+    let mut spares = VecDeque::new();
+    for &spare in &listing.spares {
+        let name = spare_file(spare);
+        let whole = disk.len(&name).is_ok_and(|len| len >= options.segment_bytes);
+        if whole && spares.len() < options.spare_segments_max {
+            spares.push_back(spare);
+        } else {
+            remove(disk, &name)?;
+        }
+    }
+
+    let next_epoch = listing.epochs.last().map_or(1, |epoch| epoch + 1);
+    let largest_run = listing.runs.last().map_or(0, |run| run.0).max(image.replay.last_run);
+    let state = LogState {
+        segments: count_live(&image),
+        next_epoch,
+        salvaged_before: if image.damage.is_empty() { image.accepted_before } else { next_epoch },
+        next_batch: image.next_batch,
+        meta: image.replay.meta.clone(),
+        queues: image.replay.queues.iter().map(|(&id, queue)| (id, queue.state)).collect(),
+        runs: track_runs(&image.replay.runs),
+        next_run: largest_run + 1,
+        spares,
+        next_spare: listing.spares.last().map_or(0, |spare| spare + 1),
+    };
+    let mut log = Log::new(options, state);
+    for (queue, seq, payload) in rescued {
+        let home = log.publish(&[(queue, seq)], &payload);
+        queues.entry(queue).or_default().messages.push((seq, home, payload));
+    }
+    begin(disk, &mut log)?;
+    let recovered = Recovered {
+        meta: image.replay.meta,
+        queues: queues
+            .into_iter()
+            .map(|(id, mut queue)| {
+                queue.id = id;
+                queue.messages.sort_by_key(|message| message.0);
+                let last = queue.messages.last().map_or(0, |message| message.0);
+                queue.next_seq = queue.next_seq.max(last + 1);
+                queue
+            })
+            .collect(),
+        clean: image.replay.clean,
+        torn_tail: image.torn_tail,
+        damage: image.damage,
+    };
+    Ok((log, recovered))
+}
+
+/// Writes the new segment's first batch before anybody can act on what was recovered: otherwise a crash
+/// right after the first delivery would leave a log that still ends in a clean stop.
+fn begin(disk: &dyn Disk, log: &mut Log) -> Result<(), OpenError> {
+    while !log.is_begun() {
+        let Some(request) = log.poll(0) else {
+            unreachable!("a segment that is not begun has a commit to make")
+        };
+        let file = log.current_file();
+        let completion = perform(disk, request);
+        if let Err(WorkError::Io(error)) = &completion.result {
+            let source = io::Error::new(error.kind(), error.to_string());
+            return Err(OpenError::io(format!("begin {file}"))(source));
+        }
+        log.complete(0, completion).map_err(|failed| OpenError::Io {
+            what: format!("begin {file}"),
+            source: io::Error::other(failed.what),
+        })?;
+    }
+    // What was durable before the owner had the store is not news.
+    log.events.retain(|event| !matches!(event, Event::Durable(_)));
+    Ok(())
+}
+
+/// Every live run must have a file that says what the log says. Salvage reads them to the end and
+/// returns what can be read of the damaged ones, which are then dropped: left in place they would fail
+/// the store when their turn comes.
+fn check_runs(
+    disk: &dyn Disk,
+    image: &mut LogImage,
+    salvage: bool,
+) -> Result<Vec<(QueueId, Seq, Vec<u8>)>, OpenError> {
+    let mut rescued = Vec::new();
+    let mut dropped = Vec::new();
+    for (&id, run) in &image.replay.runs {
+        let mut messages = Vec::new();
+        let mut found = run_footer(disk, id, run);
+        if salvage && found.is_ok() {
+            found = load_run(disk, id, run, &mut messages);
+        }
+        let (offset, what) = match found {
+            Ok(()) => continue,
+            Err(WorkError::Damaged(damage)) => (damage.offset, damage.what),
+            Err(WorkError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
+                (0, "the file is missing")
+            }
+            Err(WorkError::Io(error)) => {
+                return Err(OpenError::io(format!("read {}", run_file(id)))(error));
+            }
+        };
+        let lost = run.live.len() - messages.len() as u64;
+        let what = if salvage {
+            format!("{what}; {lost} messages of queue {} are lost", run.queue)
+        } else {
+            what.to_owned()
+        };
+        if !salvage {
+            return Err(OpenError::damaged(&run_file(id), offset, what));
+        }
+        dropped.push((id, Damage { file: run_file(id), offset, what }));
+        rescued.extend(messages.into_iter().map(|(seq, _, payload)| (run.queue, seq, payload)));
+    }
+    for (id, damage) in dropped {
+        image.replay.runs.remove(&id);
+        image.damage.push(damage);
+    }
+    Ok(rescued)
+}
+
+fn run_footer(disk: &dyn Disk, id: RunId, run: &ReplayedRun) -> Result<(), WorkError> {
+    let footer = run::read_footer(disk, id, run.queue)?;
+    if footer == run.footer {
+        return Ok(());
+    }
+    let what = "the footer is not the one the log knows";
+    Err(WorkError::Damaged(RunDamage { run: id, offset: run.footer.records_end, what }))
+}
+
+fn track_runs(runs: &BTreeMap<RunId, ReplayedRun>) -> Map<RunId, TrackedRun> {
+    runs.iter()
+        .map(|(&id, run)| {
+            let tracked = TrackedRun {
+                queue: run.queue,
+                durable: true,
+                state: RunState::Cold,
+                footer: run.footer,
+                live: run.live.clone(),
+                transient: Default::default(),
+                homes: Vec::new(),
+                dead_batch: 0,
+                cursor: (0, FIRST_RECORD),
+            };
+            (id, tracked)
+        })
+        .collect()
+}
+
+fn count_live(image: &LogImage) -> VecDeque<Segment> {
+    let mut live: Map<u64, u64> = Map::default();
+    for queue in image.replay.queues.values() {
+        for place in queue.messages.values() {
+            *live.entry(place.epoch).or_default() += 1;
+        }
+    }
+    image
+        .segments
+        .iter()
+        .map(|segment| Segment {
+            epoch: segment.epoch,
+            live: live.get(&segment.epoch).copied().unwrap_or(0),
+            dead_batch: 0,
+            checkpoint_batch: 0,
+            used: segment.end,
+            capacity: 0,
+            allocated: segment.file_bytes,
+            prewritten: false,
+        })
+        .collect()
+}
+
+/// Deletes run files the log does not know: they were being written at a crash, or hold transient
+/// messages only. If parts of the log are missing, those may have known them: they are set aside.
+fn retire_unreferenced(
+    disk: &dyn Disk,
+    listing: &Listing,
+    image: &mut LogImage,
+) -> Result<(), OpenError> {
+    let damaged = !image.damage.is_empty();
+    for &run in listing.runs.iter().filter(|run| !image.replay.runs.contains_key(run)) {
+        let name = run_file(run);
+        if !damaged {
+            remove(disk, &name)?;
+            continue;
+        }
+        let aside = format!("lost-{name}");
+        disk.rename(&name, &aside).map_err(OpenError::io(format!("rename {name}")))?;
+        let what = format!("no readable part of the log knows this run; it is kept as {aside}");
+        image.damage.push(Damage { file: name, offset: 0, what });
+    }
+    Ok(())
+}
+
+fn remove(disk: &dyn Disk, name: &str) -> Result<(), OpenError> {
+    disk.remove(name).map_err(OpenError::io(format!("remove {name}")))
+}
+
+/// Builds each queue: payloads from the segments, runs that cannot stay cold from their files.
+fn recovered_queues(
+    disk: &dyn Disk,
+    image: &LogImage,
+) -> Result<BTreeMap<QueueId, RecoveredQueue>, OpenError> {
+    let mut queues: BTreeMap<QueueId, RecoveredQueue> = BTreeMap::new();
+    for (&id, queue) in &image.replay.queues {
+        let recovered = queues.entry(id).or_default();
+        recovered.next_seq = queue.state.next_seq.max(1);
+        recovered.delivered_upto = queue.state.delivered_upto;
+    }
+    read_payloads(disk, &image.replay, &mut queues)?;
+
+    let mut by_queue: BTreeMap<QueueId, Vec<(RunId, &ReplayedRun)>> = BTreeMap::new();
+    for (&id, run) in &image.replay.runs {
+        by_queue.entry(run.queue).or_default().push((id, run));
+    }
+    for (id, mut runs) in by_queue {
+        let queue = queues.entry(id).or_default();
+        runs.sort_by_key(|(_, run)| run.live.first());
+        // Sorted by their first, runs overlap one before them if they begin at or before its last.
+        let mut reach = 0;
+        let mut overlaps = vec![false; runs.len()];
+        let mut widest = 0;
+        for (index, (_, run)) in runs.iter().enumerate() {
+            let (Some(first), Some(last)) = (run.live.first(), run.live.last()) else { continue };
+            if index > 0 && first <= reach {
+                overlaps[index] = true;
+                overlaps[widest] = true;
+            }
+            if last > reach {
+                reach = last;
+                widest = index;
+            }
+        }
+        for (&(run_id, run), overlaps) in runs.iter().zip(overlaps) {
+            let (Some(first), Some(last)) = (run.live.first(), run.live.last()) else { continue };
+            queue.next_seq = queue.next_seq.max(last + 1);
+            let meets_message = image
+                .replay
+                .queues
+                .get(&id)
+                .is_some_and(|queue| queue.messages.range(first..=last).next().is_some());
+            if overlaps || meets_message {
+                load_run(disk, run_id, run, &mut queue.messages).map_err(|error| match error {
+                    WorkError::Io(error) => {
+                        OpenError::io(format!("read {}", run_file(run_id)))(error)
+                    }
+                    WorkError::Damaged(damage) => {
+                        OpenError::damaged(&run_file(run_id), damage.offset, damage.what)
+                    }
+                })?;
+                continue;
+            }
+            let share = u128::from(run.footer.payload_bytes) * u128::from(run.live.len())
+                / u128::from(run.footer.count.max(1));
+            queue.runs.push(RunInfo {
+                id: run_id,
+                queue: id,
+                first,
+                last,
+                messages: run.live.len(),
+                bytes: u64::try_from(share).unwrap_or(u64::MAX),
+            });
+        }
+    }
+    Ok(queues)
+}
+
+/// Appends what is alive in a run. On an error, what could be read was appended.
+fn load_run(
+    disk: &dyn Disk,
+    id: RunId,
+    run: &ReplayedRun,
+    messages: &mut Vec<(Seq, Home, Vec<u8>)>,
+) -> Result<(), WorkError> {
+    let mut offset = FIRST_RECORD;
+    while offset < run.footer.records_end {
+        let mut block = Vec::new();
+        let read = run::read_records(disk, id, offset, run.footer.records_end, 0, &mut block);
+        messages.extend(
+            block
+                .into_iter()
+                .filter(|(seq, persistent, _)| *persistent && run.live.contains(*seq))
+                .map(|(seq, _, payload)| (seq, Home::run(id), payload)),
+        );
+        offset = read?;
+    }
+    Ok(())
+}
+
+/// Second pass: the payloads of what is alive, one segment in memory at a time.
+fn read_payloads(
+    disk: &dyn Disk,
+    replay: &Replay,
+    queues: &mut BTreeMap<QueueId, RecoveredQueue>,
+) -> Result<(), OpenError> {
+    let mut by_segment: BTreeMap<u64, Vec<(u64, QueueId, Seq)>> = BTreeMap::new();
+    for (&id, queue) in &replay.queues {
+        for (&seq, place) in &queue.messages {
+            by_segment.entry(place.epoch).or_default().push((place.offset, id, seq));
+        }
+    }
+    for (epoch, mut places) in by_segment {
+        places.sort_unstable();
+        let name = segment_file(epoch);
+        let bytes = read_all(disk, &name)?;
+        for (offset, id, seq) in places {
+            // Checked again: these are other bytes than the first pass saw, if the medium lies.
+            let record = record::read(&bytes, epoch, offset as usize, bytes.len());
+            let Ok((Record::Publish { payload, .. }, _)) = record else {
+                return Err(OpenError::damaged(
+                    &name,
+                    offset,
+                    "a record changed while it was read",
+                ));
+            };
+            if let Some(queue) = queues.get_mut(&id) {
+                queue.messages.push((seq, Home::segment(epoch), payload.to_vec()));
+            }
+        }
+    }
+    Ok(())
+}
