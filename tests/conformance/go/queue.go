@@ -11,7 +11,9 @@ import (
 var queueScenarios = []scenario{
 	{name: "queue.declare", run: queueDeclare},
 	{name: "queue.mismatch", run: queueMismatch},
+	{name: "queue.mismatch-arguments", run: queueMismatchArguments},
 	{name: "queue.arguments", run: queueArguments},
+	{name: "queue.good-arguments", run: queueGoodArguments},
 	{name: "queue.server-named", run: queueServerNamed},
 	{name: "queue.exclusive", run: queueExclusive},
 	{name: "queue.auto-delete", run: queueAutoDelete},
@@ -78,29 +80,40 @@ func queueDeclare(t *T) {
 	t.cleanUp([]string{queue, t.n("no-wait"), t.n("line")}, nil)
 }
 
+func redeclare(queue string, durable, autoDelete, exclusive bool, args amqp.Table) func(*amqp.Channel) error {
+	return func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclare(queue, durable, autoDelete, exclusive, false, args)
+		return err
+	}
+}
+
+func inequal(text string) map[string]any {
+	return fault(406, "PRECONDITION_FAILED - inequivalent arg "+text, "channel")
+}
+
 func queueMismatch(t *T) {
 	queue := t.n("q")
-	must(t.ch().QueueDeclare(queue, true, false, false, false, amqp.Table{"x-max-length": int32(10), "x-message-ttl": int32(60000)}))
+	must(t.ch().QueueDeclare(queue, true, false, false, false, nil))
+	must(t.ch().QueueDeclare(queue, true, false, false, false, amqp.Table{"x-unknown": "ignored"}))
+	t.saw("unknown arguments are equal", true, true)
+	t.fails("durable", redeclare(queue, false, false, false, nil), inequal("'durable' for queue '"+queue+"' in vhost '/': received 'false' but current is 'true'"))
+	t.fails("auto-delete", redeclare(queue, true, true, false, nil), inequal("'auto_delete' for queue '"+queue+"' in vhost '/': received 'true' but current is 'false'"))
+	t.fails("exclusive", redeclare(queue, true, false, true, nil), locked(queue))
+	t.fails("durable and auto-delete", redeclare(queue, false, true, false, nil), inequal("'durable' for queue '"+queue+"' in vhost '/': received 'false' but current is 'true'"))
+	t.cleanUp([]string{queue}, nil)
+}
+
+func queueMismatchArguments(t *T) {
+	queue := t.n("q")
+	same := amqp.Table{"x-max-length": int32(10), "x-message-ttl": int32(60000)}
+	must(t.ch().QueueDeclare(queue, true, false, false, false, same))
 	must(t.ch().QueueDeclare(queue, true, false, false, false, amqp.Table{"x-max-length": int64(10), "x-message-ttl": int64(60000), "x-unknown": "ignored"}))
 	t.saw("other integer widths and unknown arguments are equal", true, true)
-	redeclare := func(durable, autoDelete, exclusive bool, args amqp.Table) func(*amqp.Channel) error {
-		return func(ch *amqp.Channel) error {
-			_, err := ch.QueueDeclare(queue, durable, autoDelete, exclusive, false, args)
-			return err
-		}
-	}
-	inequal := func(text string) map[string]any {
-		return fault(406, "PRECONDITION_FAILED - inequivalent arg "+text, "channel")
-	}
-	same := amqp.Table{"x-max-length": int32(10), "x-message-ttl": int32(60000)}
-	t.fails("durable", redeclare(false, false, false, same), inequal("'durable' for queue '"+queue+"' in vhost '/': received 'false' but current is 'true'"))
-	t.fails("auto-delete", redeclare(true, true, false, same), inequal("'auto_delete' for queue '"+queue+"' in vhost '/': received 'true' but current is 'false'"))
-	t.fails("exclusive", redeclare(true, false, true, same), locked(queue))
-	t.fails("other value", redeclare(true, false, false, amqp.Table{"x-max-length": int32(11), "x-message-ttl": int32(60000)}),
+	t.fails("other value", redeclare(queue, true, false, false, amqp.Table{"x-max-length": int32(11), "x-message-ttl": int32(60000)}),
 		inequal("'x-max-length' for queue '"+queue+"' in vhost '/': received '11' but current is '10'"))
-	t.fails("one absent", redeclare(true, false, false, amqp.Table{"x-max-length": int32(10)}),
+	t.fails("one absent", redeclare(queue, true, false, false, amqp.Table{"x-max-length": int32(10)}),
 		inequal("'x-message-ttl' for queue '"+queue+"' in vhost '/': received none but current is the value '60000' of type 'signedint'"))
-	t.fails("one more", redeclare(true, false, false, amqp.Table{"x-max-length": int32(10), "x-message-ttl": int32(60000), "x-expires": int64(100000)}),
+	t.fails("one more", redeclare(queue, true, false, false, amqp.Table{"x-max-length": int32(10), "x-message-ttl": int32(60000), "x-expires": int64(100000)}),
 		inequal("'x-expires' for queue '"+queue+"' in vhost '/': received the value '100000' of type 'long' but current is none"))
 	t.cleanUp([]string{queue}, nil)
 }
@@ -137,7 +150,14 @@ func queueArguments(t *T) {
 			return err
 		})
 	}
-	for index, args := range []amqp.Table{{"x-message-ttl": int32(0)}, {"x-max-length": int32(0)}, {"x-max-priority": int32(0)}, {"x-expires": int32(1)}, {"x-queue-type": "classic"}, {"x-queue-mode": "lazy"}, {"x-queue-version": int32(2)}, {"x-overflow": "drop-head"}, {"x-dead-letter-exchange": "absent", "x-dead-letter-routing-key": "k"}, {"x-absent": "ignored"}} {
+	for index, args := range []amqp.Table{{"x-queue-type": "classic"}, {"x-queue-mode": "lazy"}, {"x-queue-mode": "default"}, {"x-queue-version": int32(2)}, {"x-absent": "ignored"}} {
+		must(t.ch().QueueDeclare(t.n(fmt.Sprint("good", index)), false, false, true, false, args))
+	}
+	t.saw("good ones", true, true)
+}
+
+func queueGoodArguments(t *T) {
+	for index, args := range []amqp.Table{{"x-message-ttl": int32(0)}, {"x-max-length": int32(0)}, {"x-max-priority": int32(0)}, {"x-expires": int32(1)}, {"x-overflow": "drop-head"}, {"x-dead-letter-exchange": "absent", "x-dead-letter-routing-key": "k"}} {
 		must(t.ch().QueueDeclare(t.n(fmt.Sprint("good", index)), false, false, true, false, args))
 	}
 	t.saw("good ones", true, true)

@@ -161,21 +161,30 @@ module.exports = [
       t.saw('the callback gets null', await inbox.next('cancel'), null);
       t.saw('the channel goes on', (await ch.assertQueue('', { exclusive: true })).messageCount, 0);
       const owner = await t.newConn();
-      const lost = t.n('expiring');
-      await (await t.ch(owner)).assertQueue(lost, { durable: false, expires: 100000 });
+      const lost = t.n('lost');
+      await (await t.ch(owner)).assertQueue(lost, { durable: false });
       const second = await consume(ch, lost);
       await (await t.ch(owner)).deleteQueue(lost);
       t.saw('deleted by another connection', await second.next('cancel'), null);
     },
   },
   {
-    name: 'consume.exclusive-and-priority',
+    name: 'consume.exclusive',
     async run(t) {
       const queue = await t.filled('q', 0);
       const ch = await t.ch();
       await consume(ch, queue, { exclusive: true, consumerTag: 'sole' });
       await t.fails('a second one', (c) => c.consume(queue, () => {}), fault(403, `ACCESS_REFUSED - queue '${queue}' in vhost '/' in exclusive use`));
       await ch.cancel('sole');
+      await consume(ch, queue);
+      await t.fails('exclusive after a shared one', (c) => c.consume(queue, () => {}, { exclusive: true }), fault(403, `ACCESS_REFUSED - queue '${queue}' in vhost '/' in exclusive use`));
+    },
+  },
+  {
+    name: 'consume.priority',
+    async run(t) {
+      const queue = await t.filled('q', 0);
+      const ch = await t.ch();
       const low = await consume(ch, queue, { priority: 1, noAck: true });
       const high = await consume(ch, queue, { priority: 5, noAck: true });
       await t.fill(queue, 0, 3);

@@ -27,7 +27,8 @@ final class ConsumeCases {
         Main.Scenario.of("consume.recover", ConsumeCases::recover),
         Main.Scenario.of("consume.ack-errors", ConsumeCases::ackErrors),
         Main.Scenario.of("consume.server-cancel", ConsumeCases::serverCancel),
-        Main.Scenario.of("consume.exclusive-and-priority", ConsumeCases::exclusiveAndPriority),
+        Main.Scenario.of("consume.exclusive", ConsumeCases::exclusive),
+        Main.Scenario.of("consume.priority", ConsumeCases::priority),
         Main.Scenario.of("consume.errors", ConsumeCases::errors),
         Main.Scenario.of("get.counts", ConsumeCases::get),
         Main.Scenario.of("rpc.client-and-server", ConsumeCases::rpc),
@@ -179,12 +180,16 @@ final class ConsumeCases {
         t.saw("the channel goes on", channel.queueDeclare().getMessageCount(), 0);
     }
 
-    static void exclusiveAndPriority(Case t) throws Exception {
+    static void exclusive(Case t) throws Exception {
         String queue = t.filled("q", 0);
         Channel channel = t.channel();
         channel.basicConsume(queue, true, "sole", false, true, null, new Inbox(channel));
         t.fails("a second one", c -> c.basicConsume(queue, new Inbox(c)), Case.fault(403, "ACCESS_REFUSED - queue '" + queue + "' in vhost '/' in exclusive use"));
-        channel.basicCancel("sole");
+    }
+
+    static void priority(Case t) throws Exception {
+        String queue = t.filled("q", 0);
+        Channel channel = t.channel();
         Inbox low = new Inbox(channel);
         Inbox high = new Inbox(channel);
         channel.basicConsume(queue, true, Case.map("x-priority", -5), low);

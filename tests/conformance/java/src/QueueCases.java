@@ -13,6 +13,7 @@ final class QueueCases {
     static final List<Main.Scenario> ALL = List.of(
         Main.Scenario.of("queue.declare", QueueCases::declare),
         Main.Scenario.of("queue.mismatch", QueueCases::mismatch),
+        Main.Scenario.of("queue.mismatch-arguments", QueueCases::mismatchArguments),
         Main.Scenario.of("queue.arguments", QueueCases::arguments),
         Main.Scenario.of("queue.exclusive", QueueCases::exclusive),
         Main.Scenario.of("queue.auto-delete", QueueCases::autoDelete),
@@ -50,14 +51,20 @@ final class QueueCases {
 
     static void mismatch(Case t) throws Exception {
         String queue = t.n("q");
+        t.channel().queueDeclare(queue, true, false, false, null);
+        String where = " for queue '" + queue + "' in vhost '/': ";
+        t.fails("durable", c -> c.queueDeclare(queue, false, false, false, null), Case.fault(406, "PRECONDITION_FAILED - inequivalent arg 'durable'" + where + "received 'false' but current is 'true'"));
+        t.fails("auto-delete", c -> c.queueDeclare(queue, true, false, true, null), Case.fault(406, "PRECONDITION_FAILED - inequivalent arg 'auto_delete'" + where + "received 'true' but current is 'false'"));
+        t.fails("exclusive", c -> c.queueDeclare(queue, true, true, false, null), locked(queue));
+        t.cleanUp(Case.list(queue), Case.list());
+    }
+
+    static void mismatchArguments(Case t) throws Exception {
+        String queue = t.n("q");
         t.channel().queueDeclare(queue, true, false, false, Case.map("x-max-length", 10, "x-message-ttl", 60000));
         t.channel().queueDeclare(queue, true, false, false, Case.map("x-max-length", 10L, "x-message-ttl", 60000L));
         t.saw("other integer widths are equal", true, true);
         String where = " for queue '" + queue + "' in vhost '/': ";
-        Map<String, Object> same = Case.map("x-max-length", 10, "x-message-ttl", 60000);
-        t.fails("durable", c -> c.queueDeclare(queue, false, false, false, same), Case.fault(406, "PRECONDITION_FAILED - inequivalent arg 'durable'" + where + "received 'false' but current is 'true'"));
-        t.fails("auto-delete", c -> c.queueDeclare(queue, true, false, true, same), Case.fault(406, "PRECONDITION_FAILED - inequivalent arg 'auto_delete'" + where + "received 'true' but current is 'false'"));
-        t.fails("exclusive", c -> c.queueDeclare(queue, true, true, false, same), locked(queue));
         t.fails("other value", c -> c.queueDeclare(queue, true, false, false, Case.map("x-max-length", 11L, "x-message-ttl", 60000)),
             Case.fault(406, "PRECONDITION_FAILED - inequivalent arg 'x-max-length'" + where + "received '11' but current is '10'"));
         t.fails("none", c -> c.queueDeclare(queue, true, false, false, Case.map("x-message-ttl", 60000)),

@@ -1,4 +1,3 @@
-import com.rabbitmq.client.AMQP;
 import com.rabbitmq.client.Channel;
 import com.rabbitmq.client.Connection;
 import com.rabbitmq.client.ConnectionFactory;
@@ -19,15 +18,15 @@ final class RestartCases {
     private RestartCases() {}
 
     static void recovery(Case t) throws Exception {
-        recover(t, "restart");
+        recover(t, true);
     }
 
     static void recoveryAfterKill(Case t) throws Exception {
-        recover(t, "kill");
+        recover(t, false);
     }
 
     /** The library's automatic recovery: connection, channels, prefetch, topology, consumers, confirms. */
-    private static void recover(Case t, String kind) throws Exception {
+    private static void recover(Case t, boolean orderly) throws Exception {
         Connection cleaner = t.newConnection();
         Channel cleaning = cleaner.createChannel();
         cleaning.queueDelete(t.n("durable"));
@@ -67,23 +66,26 @@ final class RestartCases {
         Channel holding = connection.createChannel();
         Inbox held = Inbox.on(holding, t.n("durable"), false);
         long tag = held.next().getEnvelope().getDeliveryTag();
-        Case.hook(kind);
-        if (kind.equals("restart")) {
+        Case.hook(orderly ? "restart" : "kill");
+        if (orderly) {
             t.saw("told why", Case.describe(Case.get(end)), Case.fault(320, "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'", "connection"));
         }
         t.saw("recovered", recovered.await(40, TimeUnit.SECONDS), true);
         channel.basicPublish(t.n("x"), "named.two", null, Case.bytes("after"));
         channel.waitForConfirmsOrDie(Case.PATIENCE_MS);
         t.saw("the queue named by the server has a new name, its binding and consumer are back", inbox.take(1), Case.list("after"));
-        // The library drops acks of deliveries from before.
-        holding.basicAck(tag, false);
-        var again = held.next();
-        t.saw("the unacked message comes again, marked", Case.list(Case.text(again.getBody()), again.getEnvelope().isRedeliver()), Case.list("kept", true));
-        holding.basicAck(again.getEnvelope().getDeliveryTag(), false);
-        Case.eventually("acked", () -> channel.messageCount(t.n("durable")) == 0);
+        // A kill so soon after the declaration may cost RabbitMQ the queue, which writes declarations some seconds later.
+        if (orderly) {
+            // The library drops acks of deliveries from before.
+            holding.basicAck(tag, false);
+            var again = held.next();
+            t.saw("the unacked message comes again, marked", Case.list(Case.text(again.getBody()), again.getEnvelope().isRedeliver()), Case.list("kept", true));
+            holding.basicAck(again.getEnvelope().getDeliveryTag(), false);
+            Case.eventually("acked", () -> channel.messageCount(t.n("durable")) == 0);
+        }
         holding.close();
-        AMQP.Queue.DeleteOk deleted = channel.queueDelete(t.n("durable"));
-        t.saw("nothing is left", deleted.getMessageCount(), 0);
+        int left = channel.queueDelete(t.n("durable")).getMessageCount();
+        if (orderly) t.saw("nothing is left", left, 0);
         channel.exchangeDelete(t.n("x"));
         connection.close();
     }
