@@ -199,7 +199,7 @@ class KnownDifferences:
 
 
 def text_of(saw):
-    return str(saw.get("text", "")) if isinstance(saw, dict) else ""
+    return str(saw.get("text") or saw.get("exception", "")) if isinstance(saw, dict) else ""
 
 
 def by_case(lines):

@@ -4,7 +4,7 @@ import struct
 
 import pika.spec as spec
 from harness import case, connection_error
-from raw import BODY, CLOSED, HEADER, HEARTBEAT, METHOD, SILENCE, opened
+from raw import BODY, CLOSED, HEADER, HEARTBEAT, METHOD, SILENCE, opened, own_words
 
 PUBLISH = spec.Basic.Publish(exchange="", routing_key="nobody")
 

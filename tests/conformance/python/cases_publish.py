@@ -132,7 +132,20 @@ def user_id(t):
 def expiration(t):
     ch = t.channel()
     queue = t.queue(ch)
-    for value in ("60000", "0", "1x", "-1", "", " 1", "1.5", "4294967295", "4294967296", "99999999999999999999"):
+    for value in (
+        "60000",
+        "0",
+        "1x",
+        "-1",
+        "",
+        " 1",
+        "1.5",
+        "4294967295",
+        "4294967296",
+        "315360000000",
+        "315360000001",
+        "99999999999999999999",
+    ):
         t.refused(f"expiration {value!r}", lambda ch: ch.basic_publish("", queue, "m", pika.BasicProperties(expiration=value)))
 
 

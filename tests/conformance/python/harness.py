@@ -47,7 +47,8 @@ def plain(value):
 
 
 def closing(scope, code, text):
-    return {"scope": scope, "code": code, "text": text}
+    # RabbitMQ breaks long Erlang terms into lines.
+    return {"scope": scope, "code": code, "text": re.sub(r",\n\s+", ",", text)}
 
 
 def channel_error(code, text):
