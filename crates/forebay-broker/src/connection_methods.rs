@@ -198,8 +198,7 @@ impl Shard {
                 self.send(id, 0, &connection::UpdateSecretOk::default());
                 Ok(())
             }
-            Method::ConnectionCloseOk(_) => Ok(()),
-            _ => Err(AmqpError::out_of_order(method.name(), "running")),
+            _ => Err(AmqpError::out_of_order("running")),
         }
     }
 

@@ -14,12 +14,15 @@
 
 use std::fmt::{self, Display};
 
-use forebay_wire::{MethodError, ReplyCode, Scope, ShortStr};
+use forebay_wire::{MethodError, ReplyCode, Scope};
 
 use crate::topology::{Lossy, Resource, ResourceKind};
 
 /// The longest reply text on the wire, in bytes (a short string).
 pub const REPLY_TEXT_MAX_BYTES: usize = 255;
+
+/// Ends a text that was cut.
+const CUT: &str = "...";
 
 /// A refusal: a reply code and a sentence without the code's name in front.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,11 +58,13 @@ impl AmqpError {
     }
 
     /// The reply text of `channel.close` and `connection.close`: `CODE_NAME - text`, at most
-    /// [`REPLY_TEXT_MAX_BYTES`], cut between characters.
+    /// [`REPLY_TEXT_MAX_BYTES`], cut between characters and ended with `...` if it was longer.
     pub fn reply_text(&self) -> String {
         let mut reply = format!("{} - {}", self.code.name(), self.text);
-        let kept_bytes = ShortStr::truncated(&reply).as_bytes().len();
-        reply.truncate(kept_bytes);
+        if reply.len() > REPLY_TEXT_MAX_BYTES {
+            reply.truncate(reply.floor_char_boundary(REPLY_TEXT_MAX_BYTES - CUT.len()));
+            reply.push_str(CUT);
+        }
         reply
     }
 
@@ -138,10 +143,18 @@ impl AmqpError {
     }
 
     /// 504: a method that does not belong into this phase of the connection.
-    pub fn out_of_order(method: impl Display, connection_state: impl Display) -> Self {
+    pub fn out_of_order(connection_state: impl Display) -> Self {
         Self::new(
             ReplyCode::ChannelError,
-            format!("unexpected method in connection state {connection_state} ({method})"),
+            format!("unexpected method in connection state {connection_state}"),
+        )
+    }
+
+    /// 406: a `delivery-mode` that is neither 1 nor 2.
+    pub fn unknown_delivery_mode(delivery_mode: u8) -> Self {
+        Self::new(
+            ReplyCode::PreconditionFailed,
+            format!("invalid message: {{delivery_mode_unknown,{delivery_mode}}}"),
         )
     }
 
@@ -513,7 +526,7 @@ mod tests {
         let name = "é".repeat(127);
         let reply = AmqpError::not_found(queue(name.as_bytes())).reply_text();
         assert!(reply.len() <= REPLY_TEXT_MAX_BYTES && reply.len() >= REPLY_TEXT_MAX_BYTES - 1);
-        assert!(reply.ends_with('é'));
+        assert!(reply.ends_with("é..."));
         let error = AmqpError::not_found(queue(&[0xff; 255]));
         assert!(error.reply_text().len() <= REPLY_TEXT_MAX_BYTES);
     }

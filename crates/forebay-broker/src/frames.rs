@@ -131,7 +131,8 @@ impl Shard {
             _ if stage == Stage::Closing => {}
             _ => {
                 let error = AmqpError::unexpected_frame(format!(
-                    "unexpected {} frame on channel {} before the connection is open or on channel 0",
+                    "unexpected {} frame on channel {}; channel 0 and a connection that is not open take \
+                     methods only",
                     kind_name(frame.kind),
                     frame.channel
                 ));
@@ -195,9 +196,9 @@ impl Shard {
             let method =
                 Method::parse(frame.payload).map_err(|error| unparsed(&error, frame.payload))?;
             return match method {
-                Method::ChannelOpen(_) => self
-                    .open_channel(id, frame.channel)
-                    .map_err(|error| (error, method.class_id(), method.method_id())),
+                Method::ChannelOpen(_) => {
+                    self.open_channel(id, frame.channel).map_err(|error| (error, 0, 0))
+                }
                 _ => Err((AmqpError::channel_not_open(), method.class_id(), method.method_id())),
             };
         }

@@ -50,7 +50,7 @@ impl Shard {
                 self.close_socket(id, CloseHow::Flushed);
                 Ok(())
             }
-            _ => Err(AmqpError::out_of_order(method.name(), stage_name(stage))),
+            _ => Err(AmqpError::out_of_order(stage_name(stage))),
         };
         if let Err(error) = done {
             self.connection_error(id, error, method.class_id(), method.method_id());
@@ -113,11 +113,8 @@ impl Shard {
         check_tuned("frame_max", tune_ok.frame_max, frame_max, forebay_wire::FRAME_MIN_SIZE_BYTES)?;
         let now_us = self.now_us;
         if let Some(connection) = self.connection(id) {
-            // 0 is "no limit of mine" (0-9-1 section 1.4.2.6.1), so ours holds.
-            connection.channel_max =
-                if tune_ok.channel_max == 0 { channel_max } else { tune_ok.channel_max };
-            connection.frame_max_bytes =
-                if tune_ok.frame_max == 0 { frame_max } else { tune_ok.frame_max };
+            connection.channel_max = tune_ok.channel_max;
+            connection.frame_max_bytes = tune_ok.frame_max;
             connection.heartbeat_s = tune_ok.heartbeat;
             connection.enter(Stage::Tuned, now_us);
         }
@@ -154,10 +151,11 @@ impl Shard {
 }
 
 fn check_tuned(name: &str, wanted: u32, ours: u32, least: u32) -> Result<(), AmqpError> {
-    if wanted != 0 && wanted > ours {
+    // 0 means no limit (0-9-1 section 1.4.2.6), which is more than ours.
+    if wanted == 0 || wanted > ours {
         return Err(AmqpError::negotiated_too_high(name, wanted, ours));
     }
-    if wanted != 0 && wanted < least {
+    if wanted < least {
         return Err(AmqpError::negotiated_too_low(name, wanted, least));
     }
     Ok(())

@@ -157,6 +157,9 @@ impl Shard {
         {
             return Err(AmqpError::wrong_user_id(user_id, &login.user));
         }
+        if let Some(mode @ (0 | 3..)) = properties.delivery_mode {
+            return Err(AmqpError::unknown_delivery_mode(mode));
+        }
         if let Some(expiration) = properties.expiration {
             check_expiration(expiration)?;
         }

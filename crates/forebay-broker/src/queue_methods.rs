@@ -94,11 +94,10 @@ impl Shard {
         declare: &queue::Declare<'_>,
     ) -> Result<(), AmqpError> {
         let name = stripped(declare.queue.as_bytes()).into_owned();
-        if name.starts_with(REPLY_TO) && declare.passive {
+        if name == REPLY_TO || (name.starts_with(REPLY_TO) && declare.passive) {
             return self.reply_queue_declare(id, number, declare, &name);
         }
         let (name, key) = if declare.passive {
-            let name = self.meant_queue(id, number, &name)?;
             let key = self.existing_queue(id, &name)?;
             (name, key)
         } else {
