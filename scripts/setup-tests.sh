@@ -8,18 +8,28 @@ missing=0
 cannot() { echo "setup-tests: cannot install $1: $2" >&2; missing=1; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# --- RabbitMQ 3.10.8, the reference broker. Its system service is neither needed nor started.
-if [ ! -x /usr/lib/rabbitmq/bin/rabbitmq-server ]; then
+# --- What only the system's package manager can give: RabbitMQ 3.10.8, the reference broker, and the languages of the clients. Each
+# that is here already, from wherever, is taken as it is.
+packages=()
+[ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || packages+=(rabbitmq-server)
+have python3 && python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3 python3-venv)
+have npm || packages+=(nodejs npm)
+have go || packages+=(golang-go)
+have javac || packages+=(default-jdk-headless)
+have mvn || packages+=(maven)
+if [ ${#packages[@]} -gt 0 ]; then
   as_root=""; [ "$(id -u)" = 0 ] || as_root=sudo
   if have apt-get; then
+    echo "setup-tests: apt-get install ${packages[*]}"
     $as_root apt-get update -qq >/dev/null 2>&1
     # RUNLEVEL=1 makes the packaging tools think of single-user mode, in which services are not started.
-    if ! RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends rabbitmq-server >.cache/apt.log 2>&1; then
-      cannot "rabbitmq-server" "apt-get failed, see .cache/apt.log"
+    if ! $as_root env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" >.cache/apt.log 2>&1; then
+      cannot "${packages[*]}" "apt-get failed, see .cache/apt.log"
     fi
-    have systemctl && $as_root systemctl disable --now rabbitmq-server epmd.socket >/dev/null 2>&1
+    # RabbitMQ's own service is neither needed nor wanted.
+    [[ ${packages[0]} == rabbitmq-server ]] && have systemctl && $as_root systemctl disable --now rabbitmq-server epmd.socket >/dev/null 2>&1
   else
-    cannot "rabbitmq-server" "there is no apt-get here; install RabbitMQ 3.10 or later yourself"
+    cannot "${packages[*]}" "there is no apt-get here; install them yourself"
   fi
 fi
 
