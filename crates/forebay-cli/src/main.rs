@@ -1,5 +1,6 @@
 //! The binary `forebay`: one sub-command per file.
 
+mod check;
 mod consume;
 mod demo;
 mod exit;
@@ -29,6 +30,8 @@ enum Command {
     Demo(demo::Args),
     Publish(publish::Args),
     Consume(consume::Args),
+    /// Verify a data directory while no broker uses it.
+    Check(check::Args),
 }
 
 fn main() -> ExitCode {
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Publish(args) => publish::run(args),
         Command::Consume(args) => consume::run(args),
+        Command::Check(args) => check::run(args),
     };
     exit.into()
 }

@@ -603,31 +603,34 @@ impl ShardLoop {
         }
         self.accept_rests_until_us = None;
         self.drain_until_us = Some(self.now_us + self.drain_timeout.as_micros() as u64);
-        tracing::info!(connections = self.connections.len(), "draining");
+        tracing::debug!(connections = self.connections.len(), "draining");
         self.shard.step(self.now_us, Input::Shutdown)?;
         Ok(())
     }
 
-    /// True when the order to stop is carried out: everybody told, everything on disk.
+    /// True when the order to stop is carried out: everybody told, everything on disk. Lingering
+    /// connections have been told, and a process that ends need not be polite for two seconds.
     fn finished(&mut self) -> Result<bool, LoopFailed> {
         if !self.draining {
             return Ok(false);
         }
+        let mut untold = self.connections.iter().filter(|(_, c)| c.phase != Phase::Lingering);
+        if untold.next().is_none() {
+            // Only the disk is waited for now.
+            self.drain_until_us = None;
+            return Ok(self.shard.stopped());
+        }
         if self.drain_until_us.is_some_and(|until_us| until_us <= self.now_us) {
+            let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
             tracing::warn!(
-                connections = self.connections.len(),
+                connections = keys.len(),
                 "cut the connections that did not close within drain_timeout_ms"
             );
-            let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
             for key in keys {
                 self.disconnect(key)?;
             }
         }
-        if self.connections.is_empty() {
-            // Only the disk is waited for now.
-            self.drain_until_us = None;
-        }
-        Ok(self.connections.is_empty() && self.shard.stopped())
+        Ok(false)
     }
 }
 

@@ -133,7 +133,9 @@ fn a_peer_that_vanishes_is_forgotten_and_its_messages_go_back() {
     let server = start(in_memory());
     let mut channel = connect(&server).channel().unwrap();
     channel.declare_queue("q", DeclareQueue::default()).unwrap();
+    channel.confirm_select(1).unwrap();
     channel.publish(&Publication { routing_key: "q", body: b"x", ..Default::default() }).unwrap();
+    channel.wait_settled().unwrap();
     {
         let mut other = connect(&server).channel().unwrap();
         assert!(other.get("q", false).unwrap().is_some());
@@ -205,7 +207,7 @@ fn stopping_tells_every_client_and_ends_every_thread() {
     let start_ok = b"\0\x0a\0\x0b\0\0\0\0\x05PLAIN\0\0\0\x0c\0guest\0guest\x05en_US";
     socket.write_all(&method(start_ok)).unwrap();
     assert_eq!(method_of(&read_frame(&mut socket)), (10, 30), "connection.tune");
-    socket.write_all(&method(b"\0\x0a\0\x1f\0\0\0\x02\0\0\0\0")).unwrap();
+    socket.write_all(&method(b"\0\x0a\0\x1f\x07\xff\0\x02\0\0\0\0")).unwrap();
     socket.write_all(&method(b"\0\x0a\0\x28\x01/\0\0")).unwrap();
     assert_eq!(method_of(&read_frame(&mut socket)), (10, 41), "connection.open-ok");
 
@@ -256,6 +258,7 @@ fn confirmed_messages_survive_a_stop() {
             .unwrap();
     }
     channel.wait_settled().unwrap();
+    drop(channel);
     server.stop().unwrap();
 
     let server = start(on_disk(&dir));

@@ -15,6 +15,10 @@ use std::time::Duration;
 /// that takes no more bytes may be waiting for its own to be read.
 const PATIENCE: Duration = Duration::from_millis(100);
 
+/// How long clients may take to close when the broker does. Those inside this process are often
+/// waited for by the very thread that closes the broker, so it is short.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// A broker inside this process. Dropping it stops it as [`Broker::close`] does.
 ///
 /// Its threads (one for connections and queues, two for the disk) are the only cost beside memory;
@@ -43,8 +47,13 @@ impl Broker {
 
     /// A broker with options; in memory unless [`BrokerBuilder::data_dir`] is called.
     pub fn builder() -> BrokerBuilder {
-        let config =
-            Config { data: Data::Memory, amqp: Vec::new(), http: None, ..Config::default() };
+        let config = Config {
+            data: Data::Memory,
+            amqp: Vec::new(),
+            http: None,
+            drain_timeout: DRAIN_TIMEOUT,
+            ..Config::default()
+        };
         BrokerBuilder { config }
     }
 

@@ -10,20 +10,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longer than anything here takes; a test that waits so long has failed.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A directory of its own, removed at the end.
-pub struct Dir(PathBuf);
+pub(crate) struct Dir(PathBuf);
 
 impl Dir {
-    pub fn new() -> Dir {
+    pub(crate) fn new() -> Dir {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("forebay-server-test-{}-{number}", std::process::id());
         Dir(std::env::temp_dir().join(name))
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 }
@@ -34,31 +34,38 @@ impl Drop for Dir {
     }
 }
 
-pub fn in_memory() -> Config {
-    Config { data: Data::Memory, amqp: vec!["127.0.0.1:0".into()], http: None, ..Config::default() }
+/// On a free port, and without patience for the clients that a test leaves behind.
+pub(crate) fn in_memory() -> Config {
+    Config {
+        data: Data::Memory,
+        amqp: vec!["127.0.0.1:0".into()],
+        http: None,
+        drain_timeout: Duration::from_millis(500),
+        ..Config::default()
+    }
 }
 
-pub fn on_disk(dir: &Dir) -> Config {
+pub(crate) fn on_disk(dir: &Dir) -> Config {
     Config { data: Data::Dir(dir.path().to_owned()), ..in_memory() }
 }
 
-pub fn start(config: Config) -> Server {
+pub(crate) fn start(config: Config) -> Server {
     Server::start(config).expect("the server starts")
 }
 
-pub fn start_error(config: Config) -> StartError {
+pub(crate) fn start_error(config: Config) -> StartError {
     Server::start(config).expect_err("the server must not start")
 }
 
-pub fn address(server: &Server) -> SocketAddr {
+pub(crate) fn address(server: &Server) -> SocketAddr {
     server.addresses().amqp[0]
 }
 
-pub fn connect(server: &Server) -> Connection {
+pub(crate) fn connect(server: &Server) -> Connection {
     Connection::open(&format!("amqp://guest:guest@{}/%2f", address(server))).expect("login")
 }
 
-pub fn socket(server: &Server) -> TcpStream {
+pub(crate) fn socket(server: &Server) -> TcpStream {
     let socket = TcpStream::connect(address(server)).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.set_write_timeout(Some(PATIENCE)).unwrap();
@@ -66,7 +73,7 @@ pub fn socket(server: &Server) -> TcpStream {
 }
 
 /// Reads one frame: kind, channel, payload.
-pub fn read_frame(socket: &mut impl Read) -> (u8, u16, Vec<u8>) {
+pub(crate) fn read_frame(socket: &mut impl Read) -> (u8, u16, Vec<u8>) {
     let mut head = [0; 7];
     socket.read_exact(&mut head).expect("a frame's head");
     let size = u32::from_be_bytes(head[3..7].try_into().unwrap()) as usize;
@@ -77,14 +84,14 @@ pub fn read_frame(socket: &mut impl Read) -> (u8, u16, Vec<u8>) {
 }
 
 /// Class and method of a method frame.
-pub fn method_of(frame: &(u8, u16, Vec<u8>)) -> (u16, u16) {
+pub(crate) fn method_of(frame: &(u8, u16, Vec<u8>)) -> (u16, u16) {
     assert_eq!(frame.0, 1, "a method frame");
     let payload = &frame.2;
     (u16::from_be_bytes([payload[0], payload[1]]), u16::from_be_bytes([payload[2], payload[3]]))
 }
 
 /// Asks over HTTP; returns the status line and the body.
-pub fn http(address: SocketAddr, method: &str, path: &str) -> (String, String) {
+pub(crate) fn http(address: SocketAddr, method: &str, path: &str) -> (String, String) {
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     write!(socket, "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
@@ -95,7 +102,7 @@ pub fn http(address: SocketAddr, method: &str, path: &str) -> (String, String) {
 }
 
 /// Asks again until the answer is yes; for states that another thread reaches by itself.
-pub fn until(what: &str, mut reached: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut reached: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !reached() {
         assert!(Instant::now() < deadline, "never happened: {what}");

@@ -1,0 +1,115 @@
+//! `forebay check`: is everything that was confirmed still there and intact? Reads, changes nothing.
+
+use crate::exit::Exit;
+use forebay_store::{CheckReport, FileDisk, Finding, check};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Flags of `forebay check`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Directory of the message store
+    #[arg(long, value_name = "DIR", env = "FOREBAY_DATA_DIR", default_value = "./forebay-data")]
+    data_dir: PathBuf,
+
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Exit code 0 when nothing durable is missing or wrong, else 1.
+pub(crate) fn run(args: Args) -> Exit {
+    let dir = args.data_dir.display();
+    // A disk makes its directory, and a check must not.
+    if !args.data_dir.is_dir() {
+        return Exit::Failed.because(format!("there is no data directory {dir}"));
+    }
+    let disk = match FileDisk::new(&args.data_dir) {
+        Ok(disk) => disk,
+        Err(error) => return Exit::Failed.because(format!("cannot use {dir}: {error}")),
+    };
+    let mut findings = Vec::new();
+    let report = check(&disk, &mut |finding| match args.json {
+        true => findings.push(as_json(&finding)),
+        false => println!("{}", sentence(&finding)),
+    });
+    match args.json {
+        true => println!("{:#}", report_as_json(&report, findings)),
+        false => println!("{}", summary(&report)),
+    }
+    if report.is_sound() { Exit::Done } else { Exit::Failed }
+}
+
+fn sentence(finding: &Finding) -> String {
+    match finding {
+        Finding::Sound { file, count } if file.ends_with(".run") => {
+            format!("{file}: sound, {count} live messages")
+        }
+        Finding::Sound { file, count } => format!("{file}: sound, {count} batches"),
+        Finding::TornTail => {
+            "the log ends in a batch that was not written to its end: normal after a crash, \
+             nothing confirmed was in it"
+                .to_owned()
+        }
+        Finding::Unreferenced { file } => {
+            format!("{file}: left over, the next start deletes it")
+        }
+        Finding::Damaged { file, offset, what } => {
+            format!("{file}: DAMAGED at byte {offset}: {what}")
+        }
+        Finding::Failed { what } => format!("the check could not go on: {what}"),
+    }
+}
+
+fn summary(report: &CheckReport) -> String {
+    let verdict = match (report.is_sound(), report.clean) {
+        (true, true) => "sound, stopped cleanly",
+        (true, false) => "sound, not stopped cleanly",
+        (false, _) => "NOT SOUND",
+    };
+    format!(
+        "{verdict}: {} queues, {} messages in the log, {} in run files; \
+         {} segments with {} batches and {} records, {} runs, {} entries of topology, {} damaged places",
+        report.queues,
+        report.log_messages,
+        report.run_messages,
+        report.segments,
+        report.batches,
+        report.records,
+        report.runs,
+        report.meta,
+        report.damaged,
+    )
+}
+
+fn as_json(finding: &Finding) -> Value {
+    match finding {
+        Finding::Sound { file, count } => {
+            json!({ "finding": "sound", "file": file, "count": count })
+        }
+        Finding::TornTail => json!({ "finding": "torn_tail" }),
+        Finding::Unreferenced { file } => json!({ "finding": "unreferenced", "file": file }),
+        Finding::Damaged { file, offset, what } => {
+            json!({ "finding": "damaged", "file": file, "offset": offset, "what": what })
+        }
+        Finding::Failed { what } => json!({ "finding": "failed", "what": what }),
+    }
+}
+
+fn report_as_json(report: &CheckReport, findings: Vec<Value>) -> Value {
+    json!({
+        "sound": report.is_sound(),
+        "clean": report.clean,
+        "torn_tail": report.torn_tail,
+        "queues": report.queues,
+        "log_messages": report.log_messages,
+        "run_messages": report.run_messages,
+        "segments": report.segments,
+        "batches": report.batches,
+        "records": report.records,
+        "runs": report.runs,
+        "meta": report.meta,
+        "damaged": report.damaged,
+        "findings": findings,
+    })
+}
