@@ -364,11 +364,11 @@ func consumeErrors(t *T) {
 		_, err := ch.Consume(queue, "same", true, false, false, false, nil)
 		return err
 	}, fault(530, "NOT_ALLOWED - attempt to reuse consumer tag 'same'", "connection"))
+	queue = must(t.ch().QueueDeclare(t.n("q2"), false, false, true, false, nil)).Name
 	t.fails("priority that is no number", func(ch *amqp.Channel) error {
 		_, err := ch.Consume(queue, "", true, false, false, false, amqp.Table{"x-priority": "high"})
 		return err
 	})
-	queue = must(t.ch().QueueDeclare(t.n("q2"), false, false, true, false, nil)).Name
 	one, two := t.ch(), t.ch()
 	must(one.Consume(queue, "same", true, false, false, false, nil))
 	must(two.Consume(queue, "same", true, false, false, false, nil))

@@ -12,6 +12,7 @@ import java.util.concurrent.LinkedBlockingQueue;
 /** A consumer that keeps what it gets, and notes each call the library makes. */
 final class Inbox extends DefaultConsumer {
     final BlockingQueue<Delivery> deliveries = new LinkedBlockingQueue<>();
+    String tag;
     final BlockingQueue<String> events = new LinkedBlockingQueue<>();
 
     Inbox(Channel channel) {
@@ -20,7 +21,7 @@ final class Inbox extends DefaultConsumer {
 
     static Inbox on(Channel channel, String queue, boolean autoAck) throws Exception {
         Inbox inbox = new Inbox(channel);
-        channel.basicConsume(queue, autoAck, inbox);
+        inbox.tag = channel.basicConsume(queue, autoAck, inbox);
         return inbox;
     }
 

@@ -104,7 +104,7 @@ final class QueueCases {
         Channel channel = t.channel();
         String queue = channel.queueDeclare(t.n("q"), false, false, true, null).getQueue();
         Inbox inbox = Inbox.on(channel, queue, true);
-        channel.basicCancel(inbox.getConsumerTag());
+        channel.basicCancel(inbox.tag);
         t.saw("told", Case.next(inbox.events), "cancel-ok");
         t.fails("gone with its last consumer", c -> c.queueDeclarePassive(queue), t.notFound(queue));
     }
@@ -215,7 +215,7 @@ final class QueueCases {
         Inbox inbox = Inbox.on(channel, queue, true);
         Thread.sleep(700);
         t.saw("used: there", channel.consumerCount(queue), 1);
-        channel.basicCancel(inbox.getConsumerTag());
+        channel.basicCancel(inbox.tag);
         Thread.sleep(900);
         t.fails("unused: gone", c -> c.queueDeclarePassive(queue), t.notFound(queue));
     }
