@@ -57,6 +57,13 @@ impl BatchHead {
         })
     }
 
+    /// Whether the bytes at `offset` look like a head of this segment, sound or not.
+    pub(crate) fn was_begun(segment: &[u8], epoch: u64, offset: usize) -> bool {
+        segment
+            .get(offset..offset + BATCH_HEAD)
+            .is_some_and(|head| u32_at(head, 0) == MAGIC && u64_at(head, 8) == epoch)
+    }
+
     /// Size of the batch with its padding, in bytes.
     pub(crate) fn padded_bytes(&self) -> usize {
         (BATCH_HEAD + self.records_bytes as usize).next_multiple_of(BLOCK)

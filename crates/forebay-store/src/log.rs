@@ -515,7 +515,8 @@ impl Log {
         let better = !segment.prewritten
             && !self.background.ready.is_empty()
             && segment.used >= self.options.segment_bytes / 16;
-        if full || better {
+        // Nothing may follow the end of a clean stop but its seal.
+        if (full || better) && self.stopping == Stopping::No {
             self.begin_segment(number);
         } else {
             let (epoch, used) = (segment.epoch, segment.used);
@@ -717,15 +718,15 @@ impl Log {
         self.events.push_back(Event::RunDurable { run: id, queue });
     }
 
-    /// Segments leave oldest first: dead, with what made them dead synced, and with the next segment's
+    /// Segments leave oldest first: dead, with what made them dead synced, and with a later segment's
     /// checkpoint synced, so that recovery can begin there.
     pub(crate) fn free_dead(&mut self) {
-        while let [front, next, ..] = self.segments.make_contiguous()
+        while let Some(front) = self.segments.front()
             && front.live == 0
             && front.dead_batch <= self.synced
-            && next.checkpoint_batch <= self.synced
+            && self.segments.iter().skip(1).any(|later| later.checkpoint_batch <= self.synced)
         {
-            let front = self.segments.pop_front().expect("two were there");
+            let front = self.segments.pop_front().expect("there is one");
             if self.evacuating == Some(front.epoch) {
                 self.evacuating = None;
             }

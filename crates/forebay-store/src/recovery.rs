@@ -87,13 +87,16 @@ pub(crate) struct SegmentImage {
     pub(crate) end: u64,
     pub(crate) file_bytes: u64,
     pub(crate) batches: u64,
+    /// Its checkpoint is whole: recovery can begin here.
+    pub(crate) checkpointed: bool,
 }
 
 /// What a batch that could not be taken looked like.
 struct Stop {
     offset: usize,
     what: &'static str,
-    /// There is something of this segment's life, not just the untouched rest of the file.
+    /// There is something of this segment's life, not just the untouched rest of the file or of an
+    /// earlier life (as far as can be seen: the first sector may be what was not written).
     written: bool,
 }
 
@@ -117,8 +120,7 @@ fn sound_batch(
     number: BatchNo,
 ) -> Result<BatchHead, Stop> {
     let Some(head) = BatchHead::decode(bytes, epoch, offset) else {
-        let block = &bytes[offset.min(bytes.len())..bytes.len().min(offset + BLOCK)];
-        let written = block.iter().any(|&byte| byte != 0);
+        let written = BatchHead::was_begun(bytes, epoch, offset);
         return Err(Stop { offset, what: "a batch's head does not match its checksum", written });
     };
     if head.number != number {
@@ -173,8 +175,14 @@ pub(crate) fn read_log(
             image.replay.gap();
             Ok(())
         };
-        let mut segment =
-            SegmentImage { epoch, end: BLOCK as u64, file_bytes: bytes.len() as u64, batches: 0 };
+        let mut segment = SegmentImage {
+            epoch,
+            end: BLOCK as u64,
+            file_bytes: bytes.len() as u64,
+            batches: 0,
+            checkpointed: false,
+        };
+        let checkpoints_before = image.replay.checkpoints;
 
         let mut offset = BLOCK;
         match (&headers[index], expected) {
@@ -276,19 +284,24 @@ pub(crate) fn read_log(
                 }
             }
         };
-        if index == 0 && segment.batches > 0 && !image.replay.checkpointed {
-            let what = "the oldest segment has no whole checkpoint".to_owned();
-            damaged(&mut image, BLOCK, what)?;
-        }
-        if let Some(stop) = stop {
-            image.torn_tail |= stop.written;
-            last_stop = Some((name.clone(), stop));
-        }
+        segment.checkpointed = image.replay.checkpoints > checkpoints_before;
+        // Only the newest segment's: one from an earlier crash may still be in the log.
+        image.torn_tail = stop.as_ref().is_some_and(|stop| stop.written);
+        last_stop = stop.map(|stop| (name.clone(), stop)).or(last_stop);
         expected = Some(number);
         image.segments.push(segment);
     }
 
     image.next_batch = expected.unwrap_or(1);
+    if image.batches > 0 && image.replay.checkpoints == 0 {
+        // A segment goes only when a later one has a whole checkpoint, so there must be one.
+        let file = segment_file(epochs[0]);
+        let what = "no segment has a whole checkpoint";
+        if !lenient {
+            return Err(OpenError::damaged(&file, BLOCK as u64, what));
+        }
+        image.damage.push(Damage { file, offset: BLOCK as u64, what: what.to_owned() });
+    }
     if durable_upto >= image.next_batch {
         // A later file proved it: the header of the next segment is unreadable or its file is gone.
         let (file, offset) = match last_stop {
@@ -336,6 +349,11 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
         disk.sync_dir().map_err(OpenError::io("sync the data directory"))?;
     }
 
+    for queue in image.replay.queues.values_mut() {
+        // Transient messages above were delivered too, perhaps; their numbers are given again.
+        let state = &mut queue.state;
+        state.delivered_upto = state.delivered_upto.min(state.next_seq.saturating_sub(1));
+    }
     retire_unreferenced(disk, &listing, &mut image)?;
     let rescued = check_runs(disk, &mut image, options.salvage)?;
     let mut queues = recovered_queues(disk, &image)?;
@@ -500,7 +518,8 @@ fn count_live(image: &LogImage) -> VecDeque<Segment> {
             epoch: segment.epoch,
             live: live.get(&segment.epoch).copied().unwrap_or(0),
             dead_batch: 0,
-            checkpoint_batch: 0,
+            // A crash in a checkpoint of several batches leaves a segment without one.
+            checkpoint_batch: if segment.checkpointed { 0 } else { BatchNo::MAX },
             used: segment.end,
             capacity: 0,
             allocated: segment.file_bytes,

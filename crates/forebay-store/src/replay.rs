@@ -55,8 +55,8 @@ pub(crate) struct Replay {
     pub(crate) last_run: u32,
     /// The newest record is the end of a clean stop.
     pub(crate) clean: bool,
-    /// A checkpoint was met with its end.
-    pub(crate) checkpointed: bool,
+    /// Checkpoints met with their ends.
+    pub(crate) checkpoints: u64,
     staged: Option<Staged>,
     /// Records met, for reports.
     pub(crate) records: u64,
@@ -154,7 +154,7 @@ impl Replay {
 
     /// A whole checkpoint: its state replaces ours, which in a sound log is the same; messages stay.
     fn adopt(&mut self, staged: Staged) {
-        self.checkpointed = true;
+        self.checkpoints += 1;
         self.meta = staged.meta;
         let mut before = std::mem::take(&mut self.queues);
         for (id, state) in staged.queues {

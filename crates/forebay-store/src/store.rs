@@ -23,7 +23,7 @@ pub struct Recovered {
     pub queues: Vec<RecoveredQueue>,
     /// The last stop was a clean shutdown.
     pub clean: bool,
-    /// The log ended in a batch that was not written to its end: normal after a crash.
+    /// The log ended in a batch that was visibly not written to its end: normal after a crash.
     pub torn_tail: bool,
     /// What is missing; empty unless [`Options::salvage`] let a damaged store open.
     pub damage: Vec<Damage>,
