@@ -1,1 +1,29 @@
-//! (being built)
+//! A load generator that stays out of the way of what it measures.
+//!
+//! One thread drives all publishers and consumers over non-blocking sockets; bytes move in batches
+//! of up to 256 KB and no message costs an allocation. Use it on the machine of the broker, give the
+//! broker the other cores, and read `generator_cores` in the report: near 1 means that the generator
+//! was the bottleneck, not the broker.
+//!
+//! ```text
+//!   Plan ──▶ Generator ──▶ Report
+//!              ├── Publisher × P   window of unconfirmed, or a rate with intended send times
+//!              ├── Consumer × C    prefetch, acks with `multiple`
+//!              └── Peer            socket + connection machine, one a publisher or consumer
+//! ```
+//! Linux only: it waits with epoll and reads /proc.
+#![cfg(target_os = "linux")]
+
+mod consumer;
+mod generator;
+mod latency;
+mod peer;
+mod plan;
+mod poller;
+mod process;
+mod publisher;
+mod report;
+
+pub use generator::{LoadError, run};
+pub use plan::{Plan, PlanError};
+pub use report::{LatencyReport, Report, Sample};

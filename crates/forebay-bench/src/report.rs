@@ -1,0 +1,182 @@
+//! What was measured, for people and machines.
+
+use std::fmt;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use crate::plan::Plan;
+
+/// One second of the measurement.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Sample {
+    /// Length in seconds; about 1.
+    pub seconds: f64,
+    /// Messages published a second.
+    pub published: f64,
+    /// Messages confirmed a second.
+    pub confirmed: f64,
+    /// Messages consumed a second.
+    pub consumed: f64,
+    /// Resident memory of the broker in bytes, if its process id was given.
+    pub broker_bytes: Option<u64>,
+}
+
+/// Percentiles in microseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct LatencyReport {
+    /// How many messages were timed.
+    pub count: u64,
+    /// Median.
+    pub p50_us: u64,
+    /// 90 %.
+    pub p90_us: u64,
+    /// 99 %.
+    pub p99_us: u64,
+    /// 99.9 %.
+    pub p999_us: u64,
+    /// The slowest.
+    pub max_us: u64,
+}
+
+impl LatencyReport {
+    pub(crate) fn of(histogram: &Histogram<u64>) -> LatencyReport {
+        LatencyReport {
+            count: histogram.len(),
+            p50_us: histogram.value_at_quantile(0.5),
+            p90_us: histogram.value_at_quantile(0.9),
+            p99_us: histogram.value_at_quantile(0.99),
+            p999_us: histogram.value_at_quantile(0.999),
+            max_us: histogram.max(),
+        }
+    }
+}
+
+impl fmt::Display for LatencyReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = |us: u64| us as f64 / 1e3;
+        write!(
+            f,
+            "p50 {:.2} p99 {:.2} max {:.1} ms",
+            ms(self.p50_us),
+            ms(self.p99_us),
+            ms(self.max_us)
+        )
+    }
+}
+
+/// The result of a run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// What was asked for.
+    pub plan: Plan,
+    /// `product version` of the broker.
+    pub broker: String,
+    /// Length of the measurement in seconds.
+    pub seconds: f64,
+    /// Messages published in it.
+    pub published: u64,
+    /// Messages confirmed in it.
+    pub confirmed: u64,
+    /// Messages rejected (nacked) in the whole run.
+    pub rejected: u64,
+    /// Messages consumed in it.
+    pub consumed: u64,
+    /// Of all consumed in the whole run, how many were marked as redelivered.
+    pub redelivered: u64,
+    /// Published a second.
+    pub published_per_s: f64,
+    /// Confirmed a second.
+    pub confirmed_per_s: f64,
+    /// Consumed a second.
+    pub consumed_per_s: f64,
+    /// Coefficient of variation of the consumed (without consumers: published) a second, between
+    /// samples.
+    pub variation: f64,
+    /// Jain's index of fairness between publishers: 1 = all published the same.
+    pub fairness: f64,
+    /// From sending (or the intended time of it) to the confirm.
+    pub confirm: LatencyReport,
+    /// From sending (or the intended time of it) to the delivery.
+    pub end_to_end: LatencyReport,
+    /// CPU that this generator used, in cores.
+    pub generator_cores: f64,
+    /// CPU that the broker used, in cores.
+    pub broker_cores: Option<f64>,
+    /// CPU of the broker per message (the larger of published and consumed), in microseconds.
+    pub broker_cpu_us_per_message: Option<f64>,
+    /// Highest resident memory of the broker in a sample, in bytes.
+    pub broker_bytes_max: Option<u64>,
+    /// How often the broker sent connection.blocked.
+    pub blocked: u64,
+    /// Published and not consumed at the end of the run; only with consumers.
+    pub left_over: u64,
+    /// Second by second.
+    pub samples: Vec<Sample>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let thousands = |rate: f64| format!("{:.1} k/s", rate / 1e3);
+        write!(f, "{}: published {}", self.broker, thousands(self.published_per_s))?;
+        if self.plan.window > 0 {
+            write!(f, ", confirmed {} ({})", thousands(self.confirmed_per_s), self.confirm)?;
+        }
+        if self.plan.consumers > 0 {
+            write!(f, ", consumed {}", thousands(self.consumed_per_s))?;
+        }
+        if self.end_to_end.count > 0 {
+            write!(f, " (end to end {})", self.end_to_end)?;
+        }
+        write!(f, ", variation {:.1} %", self.variation * 100.0)?;
+        write!(f, "; generator {:.2} cores", self.generator_cores)?;
+        if let (Some(cores), Some(us)) = (self.broker_cores, self.broker_cpu_us_per_message) {
+            write!(f, ", broker {cores:.2} cores = {us:.2} µs a message")?;
+        }
+        if let Some(bytes) = self.broker_bytes_max {
+            write!(f, ", {:.0} MB", bytes as f64 / 1e6)?;
+        }
+        for (count, what) in [
+            (self.rejected, "rejected"),
+            (self.blocked, "times blocked"),
+            (self.redelivered, "redelivered"),
+        ] {
+            if count > 0 {
+                write!(f, ", {count} {what}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Standard deviation over mean; 0 for fewer than two samples.
+pub(crate) fn variation(samples: &[f64]) -> f64 {
+    let count = samples.len() as f64;
+    let mean = samples.iter().sum::<f64>() / count;
+    if samples.len() < 2 || mean <= 0.0 {
+        return 0.0;
+    }
+    let variance = samples.iter().map(|sample| (sample - mean).powi(2)).sum::<f64>() / count;
+    variance.sqrt() / mean
+}
+
+/// Jain's index: (Σx)² / (n Σx²).
+pub(crate) fn fairness(shares: &[u64]) -> f64 {
+    let sum: f64 = shares.iter().map(|&share| share as f64).sum();
+    let squares: f64 = shares.iter().map(|&share| (share as f64).powi(2)).sum();
+    if squares == 0.0 { 1.0 } else { sum * sum / (shares.len() as f64 * squares) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_shares_are_fair_and_steady_rates_do_not_vary() {
+        assert_eq!(fairness(&[5, 5, 5]), 1.0);
+        assert!((fairness(&[9, 0, 0]) - 1.0 / 3.0).abs() < 1e-9);
+        assert_eq!(variation(&[4.0, 4.0]), 0.0);
+        assert_eq!(variation(&[2.0, 6.0]), 0.5);
+        assert_eq!(variation(&[]), 0.0);
+    }
+}
