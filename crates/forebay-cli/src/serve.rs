@@ -139,12 +139,12 @@ fn announce(server: &Server, data: &str) {
 
 /// The thread that turns signals into orders: the first drains, the second ends the process.
 struct StopBySignal {
-    server: std::sync::mpsc::Sender<Arc<Server>>,
+    server: std::sync::mpsc::SyncSender<Arc<Server>>,
 }
 
 impl StopBySignal {
     fn watch(mut signals: Signals) -> StopBySignal {
-        let (server, started) = std::sync::mpsc::channel::<Arc<Server>>();
+        let (server, started) = std::sync::mpsc::sync_channel::<Arc<Server>>(1);
         std::thread::spawn(move || {
             let mut draining = false;
             for _ in signals.forever() {
