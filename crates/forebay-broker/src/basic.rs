@@ -196,7 +196,6 @@ impl Shard {
             return self.consume_replies(id, number, consume);
         }
         let vhost = self.vhost_name(id);
-        check_consume_arguments(Resource::queue(&consume.queue, &vhost), consume.arguments)?;
         let made_up = self.made_up_name("amq.ctag-");
         let tag: Box<[u8]> = if consume.consumer_tag.is_empty() {
             made_up.into()
@@ -212,6 +211,7 @@ impl Shard {
             return Err(AmqpError::consumer_tag_reused(String::from_utf8_lossy(&tag)));
         }
         let key = self.queue_for(id, number, consume.queue, Some(Access::Read))?;
+        check_consume_arguments(Resource::queue(&consume.queue, &vhost), consume.arguments)?;
         let serial = self.take_serial();
         let queue = &mut self.queues[key.0 as usize];
         if queue.exclusive_consumer || (consume.exclusive && !queue.consumers.is_empty()) {

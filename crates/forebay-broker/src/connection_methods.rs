@@ -72,6 +72,18 @@ impl Shard {
         self.tear_down(id);
     }
 
+    /// The client closes: it is answered, and closes the socket itself (a client that is reading sees
+    /// its own end then, not ours). If it does not, we do after [`CLOSING_MS`].
+    pub(crate) fn client_closes(&mut self, id: ConnectionId) {
+        let now_us = self.now_us;
+        self.tear_down(id);
+        self.send(id, 0, &connection::CloseOk::default());
+        if let Some(connection) = self.connection(id) {
+            connection.enter(Stage::Done, now_us);
+        }
+        self.set_timer(id, now_us + CLOSING_MS * 1000);
+    }
+
     /// Tells the client why, by `connection.close`, and waits for its answer.
     pub(crate) fn connection_error(
         &mut self,
@@ -189,8 +201,7 @@ impl Shard {
     ) -> Result<(), AmqpError> {
         match method {
             Method::ConnectionClose(_) => {
-                self.send(id, 0, &connection::CloseOk::default());
-                self.close_socket(id, CloseHow::Flushed);
+                self.client_closes(id);
                 Ok(())
             }
             Method::ConnectionUpdateSecret(_) => {
@@ -281,7 +292,7 @@ impl Shard {
                 debug_assert!(now_us >= connection.stage_us + REFUSED_MS * 1000);
                 self.close_socket(id, CloseHow::Flushed);
             }
-            Stage::Done => {}
+            Stage::Done => self.close_socket(id, CloseHow::Flushed),
             Stage::Tuned | Stage::Open => {
                 let handshake_end_us =
                     connection.connected_us + self.config.handshake_timeout_ms * 1000;

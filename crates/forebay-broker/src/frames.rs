@@ -112,7 +112,11 @@ impl Shard {
 
     fn connection_frame(&mut self, id: ConnectionId, stage: Stage, frame: &Frame<'_>) {
         match frame.kind {
-            FrameKind::Heartbeat if frame.channel == 0 => {}
+            FrameKind::Heartbeat if frame.channel == 0 && frame.payload.is_empty() => {}
+            FrameKind::Heartbeat if frame.channel == 0 => {
+                let error = AmqpError::frame("a heartbeat frame carries no payload");
+                self.connection_error(id, error, 0, 0);
+            }
             FrameKind::Method if frame.channel == 0 => match Method::parse(frame.payload) {
                 Ok(method) if stage == Stage::Closing => self.closing_method(id, &method),
                 Ok(method) if stage == Stage::Open => {
@@ -176,14 +180,19 @@ impl Shard {
                 0,
                 0,
             )),
-            (_, expects) => Err(in_publish(AmqpError::unexpected_frame(format!(
-                "expected {} instead",
-                match expects {
-                    Expects::Method => "method frame, got non method frame",
-                    Expects::Header => "content header for class 60, got non content header frame",
-                    Expects::Body => "content body, got non content body frame",
-                },
-            )))),
+            (_, Expects::Method) => Err((
+                AmqpError::unexpected_frame(
+                    "expected method frame, got non method frame instead".to_owned(),
+                ),
+                0,
+                0,
+            )),
+            (_, Expects::Header) => Err(in_publish(AmqpError::unexpected_frame(
+                "expected content header for class 60, got non content header frame instead",
+            ))),
+            (_, Expects::Body) => Err(in_publish(AmqpError::unexpected_frame(
+                "expected content body, got non content body frame instead",
+            ))),
         }
     }
 

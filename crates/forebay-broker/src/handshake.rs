@@ -46,8 +46,7 @@ impl Shard {
             (Stage::Tune, Method::ConnectionTuneOk(tune_ok)) => self.tune_ok(id, tune_ok),
             (Stage::Tuned, Method::ConnectionOpen(open)) => self.open(id, open),
             (_, Method::ConnectionClose(_)) => {
-                self.send(id, 0, &connection::CloseOk::default());
-                self.close_socket(id, CloseHow::Flushed);
+                self.client_closes(id);
                 Ok(())
             }
             _ => Err(AmqpError::out_of_order(stage_name(stage))),
