@@ -181,6 +181,7 @@ class KnownDifferences:
         self.used = set()
 
     def accepts(self, broker, program, line):
+        accepted = False
         for number, entry in enumerate(self.entries):
             if (
                 entry["broker"] == broker
@@ -191,8 +192,8 @@ class KnownDifferences:
                 and ("text" not in entry or fnmatch.fnmatchcase(text_of(line["saw"]), entry["text"]))
             ):
                 self.used.add(number)
-                return True
-        return False
+                accepted = True
+        return accepted
 
     def stale(self):
         return [entry for number, entry in enumerate(self.entries) if number not in self.used]
