@@ -36,6 +36,7 @@ impl Log {
         self.segments.push_back(Segment {
             epoch,
             live: 0,
+            messages: 0,
             dead_batch: 0,
             checkpoint_batch: self.open.number,
             used,

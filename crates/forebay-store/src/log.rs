@@ -206,6 +206,7 @@ impl Log {
         }
         let segment = self.segments.back_mut().expect("there is always a segment");
         segment.live += queues.len() as u64;
+        segment.messages += queues.len() as u64;
         Home::segment(segment.epoch)
     }
 
@@ -738,7 +739,6 @@ impl Log {
         self.segments.iter().map(|segment| segment.allocated).sum()
     }
 
-    /// Many restarts leave many small segments: their number is bounded as their bytes are.
     fn segments_max(&self) -> usize {
         (2 * self.options.log_cap_bytes / self.options.segment_bytes) as usize + 16
     }
@@ -747,10 +747,17 @@ impl Log {
         if self.evacuating.is_some() || self.segments.len() < 2 || self.stopping != Stopping::No {
             return;
         }
-        let over = self.segments.len() > self.segments_max()
-            || self.log_bytes() > self.options.log_cap_bytes;
-        let front = &self.segments[0];
-        if over && front.live > 0 {
+        let (front, log_bytes, cap) =
+            (&self.segments[0], self.log_bytes(), self.options.log_cap_bytes);
+        // Many restarts leave many small segments: their number is bounded too.
+        let many = self.segments.len() > self.segments_max() && log_bytes <= cap;
+        if front.live == 0 || !(many || log_bytes > cap) {
+            return;
+        }
+        // A log that is mostly alive does not shrink by being copied forward. It may be twice as large
+        // as what is alive in it: then each message is copied about once for each time it could be freed.
+        let live_bytes: u64 = self.segments.iter().map(Segment::live_bytes).sum();
+        if many || log_bytes > 2 * live_bytes {
             self.evacuating = Some(front.epoch);
             self.events.push_back(Event::Evacuate { homes: Home::segment(front.epoch) });
         }

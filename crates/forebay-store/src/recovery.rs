@@ -87,6 +87,8 @@ pub(crate) struct SegmentImage {
     pub(crate) end: u64,
     pub(crate) file_bytes: u64,
     pub(crate) batches: u64,
+    /// Messages that were put here, once for each of their queues.
+    pub(crate) messages: u64,
     /// Its checkpoint is whole: recovery can begin here.
     pub(crate) checkpointed: bool,
 }
@@ -180,6 +182,7 @@ pub(crate) fn read_log(
             end: BLOCK as u64,
             file_bytes: bytes.len() as u64,
             batches: 0,
+            messages: 0,
             checkpointed: false,
         };
         let checkpoints_before = image.replay.checkpoints;
@@ -229,6 +232,9 @@ pub(crate) fn read_log(
             match sound_batch(&bytes, epoch, offset, number) {
                 Ok(head) => {
                     let visit = |at: usize, record: Record<'_>| {
+                        if let Record::Publish { queues, .. } = &record {
+                            segment.messages += queues.iter().count() as u64;
+                        }
                         image.replay.apply(Place { epoch, offset: at as u64 }, record);
                     };
                     let sound = walk(&bytes, epoch, offset, &head, visit);
@@ -517,6 +523,7 @@ fn count_live(image: &LogImage) -> VecDeque<Segment> {
         .map(|segment| Segment {
             epoch: segment.epoch,
             live: live.get(&segment.epoch).copied().unwrap_or(0),
+            messages: segment.messages,
             dead_batch: 0,
             // A crash in a checkpoint of several batches leaves a segment without one.
             checkpoint_batch: if segment.checkpointed { 0 } else { BatchNo::MAX },

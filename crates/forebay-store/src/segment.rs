@@ -109,6 +109,8 @@ pub(crate) struct Segment {
     pub(crate) epoch: u64,
     /// Messages whose durable copy is here: one for each queue a message is in.
     pub(crate) live: u64,
+    /// Messages ever put here, counted likewise: with `used` they tell how large the live ones are.
+    pub(crate) messages: u64,
     /// The batch with the newest record that made something here dead; the segment may go once it is synced.
     pub(crate) dead_batch: BatchNo,
     /// The batch that ends this segment's checkpoint; the segments before are needed until it is synced.
@@ -122,6 +124,15 @@ pub(crate) struct Segment {
     pub(crate) allocated: u64,
     /// Whether commits overwrite bytes the file already has (`fdatasync` then has no metadata to write).
     pub(crate) prewritten: bool,
+}
+
+impl Segment {
+    /// About how many bytes of the segment are alive.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        let share =
+            u128::from(self.used) * u128::from(self.live) / u128::from(self.messages.max(1));
+        u64::try_from(share).unwrap_or(u64::MAX).min(self.used)
+    }
 }
 
 #[cfg(test)]
