@@ -104,8 +104,7 @@ impl Shard {
     /// A run is synced and the log says so: its messages may leave RAM.
     pub(crate) fn run_durable(&mut self, run: RunId, queue_id: QueueId) {
         let Some((key, id)) = self.runs.get(&run).copied() else {
-            // Its queue is gone; so is what was in it.
-            self.store.settle_run(run);
+            // Its queue is gone, and what was in it was settled then.
             return;
         };
         debug_assert_eq!(id, queue_id);
@@ -120,7 +119,6 @@ impl Shard {
         self.spilling_bytes -= bytes;
         if purged {
             self.runs.remove(&run);
-            self.store.settle_run(run);
             for entry in entries {
                 release(&mut self.memory_bytes, entry.message);
             }

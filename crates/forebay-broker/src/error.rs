@@ -62,7 +62,11 @@ impl AmqpError {
     pub fn reply_text(&self) -> String {
         let mut reply = format!("{} - {}", self.code.name(), self.text);
         if reply.len() > REPLY_TEXT_MAX_BYTES {
-            reply.truncate(reply.floor_char_boundary(REPLY_TEXT_MAX_BYTES - CUT.len()));
+            let mut end = REPLY_TEXT_MAX_BYTES - CUT.len();
+            while !reply.is_char_boundary(end) {
+                end -= 1;
+            }
+            reply.truncate(end);
             reply.push_str(CUT);
         }
         reply

@@ -37,7 +37,11 @@ impl Shard {
             return Err(AmqpError::not_implemented("immediate=true"));
         }
         let Some(connection) = self.connection(id) else { return Ok(()) };
-        connection.publisher = true;
+        if !connection.publisher {
+            connection.publisher = true;
+            self.tell_alarm(id);
+        }
+        let Some(connection) = self.connection(id) else { return Ok(()) };
         let Some(channel) = connection.channel(number) else { return Ok(()) };
         let assembly = &mut channel.assembly;
         assembly.expects = Expects::Header;

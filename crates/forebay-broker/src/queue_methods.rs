@@ -347,6 +347,7 @@ impl Shard {
         queue.ready_bytes = 0;
         for spilling in &mut queue.spilling {
             spilling.purged = true;
+            self.store.settle_run(spilling.run);
         }
         for entry in head.into_iter().chain(tail) {
             self.store.settle(queue_id, entry.seq, entry.home);
