@@ -122,7 +122,7 @@ fn calls() {
             store.settle(QUEUE, seq, home);
         }
         settling += began.elapsed();
-        drain(&mut store, &*disk, u64::from(round) * 20_000);
+        drain(&mut store, &disk, u64::from(round) * 20_000);
     }
     let calls = ROUNDS * EACH;
     println!(
