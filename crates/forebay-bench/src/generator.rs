@@ -34,6 +34,9 @@ const OPENING_PATIENCE_US: u64 = 60_000_000;
 /// With a rate, due messages are looked for at most this often; it bounds what pacing costs, and is
 /// part of the latency that is reported.
 const PACE_US: u64 = 100;
+/// Bytes that all publishers together may add in a turn; then the sockets are looked at again.
+/// Otherwise a thousand publishers would keep the consumers, who share the thread, from reading.
+const PUBLISHED_BYTES_PER_TURN_MAX: usize = 512 * 1024;
 /// Longest wait of a turn.
 const TURN_US_MAX: u64 = 100_000;
 
@@ -332,9 +335,13 @@ impl<'a> Generator<'a> {
             self.make_runnable(index);
         }
         // Those that become runnable again in this turn wait for the next one.
+        let mut published_bytes = 0;
         for _ in 0..self.runnable.len() {
+            if published_bytes >= PUBLISHED_BYTES_PER_TURN_MAX {
+                break;
+            }
             if let Some(index) = self.runnable.pop_front() {
-                self.publish(index, now_us)?;
+                published_bytes += self.publish(index, now_us)?;
             }
         }
         Ok(())
@@ -354,14 +361,17 @@ impl<'a> Generator<'a> {
         }
     }
 
-    fn publish(&mut self, index: usize, now_us: u64) -> Result<(), LoadError> {
+    /// Lets one publisher go on; returns how many bytes it added.
+    fn publish(&mut self, index: usize, now_us: u64) -> Result<usize, LoadError> {
         let actor = &mut self.actors[index];
         actor.queued = false;
-        let Role::Publisher(publisher) = &mut actor.role else { return Ok(()) };
+        let Role::Publisher(publisher) = &mut actor.role else { return Ok(0) };
         if !self.publishing {
-            return Ok(());
+            return Ok(0);
         }
+        let waiting_bytes = actor.peer.machine.outgoing().len();
         let more = publisher.publish(&mut actor.peer.machine, now_us);
+        let added_bytes = actor.peer.machine.outgoing().len() - waiting_bytes;
         actor.peer.send().map_err(lost)?;
         if more {
             self.make_runnable(index);
@@ -372,7 +382,8 @@ impl<'a> Generator<'a> {
             actor.paced = true;
             self.paced.push(Reverse((due_us, index)));
         }
-        self.watch_writing(index)
+        self.watch_writing(index)?;
+        Ok(added_bytes)
     }
 
     /// Reads one socket once.
