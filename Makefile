@@ -3,7 +3,7 @@
 # Only Rust has to be there beforehand; `make test` installs the rest (as root, or with sudo).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test setup lint unit conformance crash docs bench install-hooks clean
+.PHONY: help demo build test setup lint unit conformance crash docs bench clean
 
 help: ## this list
 	@echo "make TARGET, where TARGET is one of:"
