@@ -165,7 +165,7 @@ pub(crate) fn read_log(
         let name = segment_file(epoch);
         let bytes = read_all(disk, &name)?;
         let next_first =
-            headers[index + 1..].iter().flatten().map(|header| header.first_batch).next();
+            headers.get(index + 1).and_then(|next| next.as_ref()).map(|next| next.first_batch);
         let damaged = |image: &mut LogImage, offset: usize, what: String| {
             if epoch < accepted_before {
                 // An operator accepted it already.
@@ -211,15 +211,19 @@ pub(crate) fn read_log(
             (Some(header), None) => expected = Some(header.first_batch),
             (Some(header), Some(number)) if header.first_batch == number => {}
             (Some(header), Some(number)) => {
-                if header.first_batch < number {
-                    let what = format!(
+                let what = if header.first_batch < number {
+                    format!(
                         "the segment begins with batch {}, but the log before it reaches to {}",
                         header.first_batch,
                         number - 1
-                    );
-                    damaged(&mut image, 0, what)?;
-                }
-                // A gap was noted where the segment before ended.
+                    )
+                } else {
+                    format!(
+                        "batches {number} to {} before this segment are missing",
+                        header.first_batch - 1
+                    )
+                };
+                damaged(&mut image, 0, what)?;
                 expected = Some(header.first_batch);
             }
         }
