@@ -36,8 +36,8 @@ crash: ## kill -9 under load: nothing confirmed may be missing
 docs: ## links in the documents; commands and programs in README and guide, as written
 	@scripts/test.sh setup tidy build docs
 
-bench: build ## measure this machine's broker, and RabbitMQ beside it if it is installed
-	@bash -c '. scripts/lib.sh; exec scripts/bench.sh "$$forebay"'
+bench: ## measure Forebay on this machine, and RabbitMQ with the same loads if it is installed
+	@scripts/bench.sh
 
 clean: ## remove what was built, installed and measured here (target/, .cache/)
 	rm -rf target .cache fuzz/target tests/conformance/node/node_modules
