@@ -19,7 +19,7 @@ TEXT = {".rs", ".py", ".sh", ".md", ".toml", ".json", ".js", ".go", ".java", ".x
 
 def files():
     listing = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=REPO, check=True, stdout=subprocess.PIPE, text=True,
     ).stdout
     return [Path(name) for name in sorted(set(listing.split("\0"))) if name and (REPO / name).is_file()]
