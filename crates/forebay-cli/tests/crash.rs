@@ -1,0 +1,245 @@
+//! kill -9 under load, again and again: nothing confirmed may be missing, nothing may be invented.
+//!
+//! ```text
+//!   start ─► check every queue against the model, ack most of it ─► load ─► SIGKILL ─┐
+//!     ▲                                                                              │
+//!     └───────────── now and then: killed during the start, stopped by SIGTERM ◄─────┘
+//! ```
+//! A failure prints its seed; `FOREBAY_SEED` repeats sizes, targets and decisions (not the scheduler).
+
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_client::blocking::{ChannelFault, DeclareExchange, DeclareQueue};
+use forebay_client::{Channel, Connection, ConsumeOptions};
+use support::broker::{Broker, Start};
+use support::dir::Dir;
+use support::load::{confirm_marker, consume, publish, take};
+use support::message::{Id, Messages};
+use support::model::{Consumed, Found, Model, Published, QUEUES};
+use support::random::{Random, seed};
+use support::{PATIENCE, scaled};
+
+const ROUNDS: u64 = scaled(60, 8);
+const PUBLISHERS: u32 = 3;
+const MEMORY_BUDGETS: [&str; 3] = ["16MiB", "64MiB", "256MiB"];
+
+struct Scene {
+    dir: Dir,
+    messages: Arc<Messages>,
+    random: Random,
+    model: Model,
+    /// The last number of each publisher.
+    last: [u64; PUBLISHERS as usize],
+    /// Durable queues that were declared, or deleted, in earlier rounds.
+    declared: Option<String>,
+    deleted: Option<String>,
+}
+
+#[test]
+fn nothing_confirmed_is_lost_by_kill_9() {
+    let seed = seed();
+    let mut scene = Scene {
+        dir: Dir::new("crash"),
+        messages: Arc::new(Messages::new(seed)),
+        random: Random::new(seed),
+        model: Model::default(),
+        last: [0; PUBLISHERS as usize],
+        declared: None,
+        deleted: None,
+    };
+    let began = Instant::now();
+    let (mut kills, mut stops, mut checked, mut confirmed) = (0, 0, 0, 0);
+    let mut slowest_start = Duration::ZERO;
+    for round in 0..ROUNDS {
+        let broker = scene.start();
+        slowest_start = slowest_start.max(broker.ready_after);
+        if round == 0 {
+            scene.declare(&broker);
+        }
+        checked += scene.check(&broker, round);
+        let clean = scene.random.percent(12);
+        let (published, consumed) = scene.load(broker, clean);
+        if clean { stops += 1 } else { kills += 1 };
+        for by in &published {
+            scene.last[by.publisher as usize] = by.last;
+            confirmed += by.confirmed.iter().map(|(first, last)| last - first + 1).sum::<u64>();
+        }
+        let wrong = scene.model.round(&scene.messages, &published, &consumed);
+        none(&wrong, &format!("in round {round}, seed {seed}"));
+    }
+    let broker = scene.start();
+    checked += scene.check(&broker, 0);
+    assert_eq!(broker.stop().code, Some(0));
+    println!(
+        "{kills} kills, {stops} stops, {confirmed} confirmed, {checked} found again, \
+         slowest start {} ms, {:.1} s in all",
+        slowest_start.as_millis(),
+        began.elapsed().as_secs_f64()
+    );
+    assert!(confirmed > ROUNDS * 10, "there was hardly any load");
+}
+
+impl Scene {
+    fn start(&mut self) -> Broker {
+        let budget = MEMORY_BUDGETS[self.random.below(3) as usize];
+        let start = Start::on_disk(self.dir.path())
+            .flag("--memory-budget", budget)
+            .line("log_cap = \"256MiB\"");
+        // Recovery must survive being killed, too.
+        for _ in 0..self.random.below(3) {
+            let starting = start.spawn();
+            std::thread::sleep(Duration::from_micros(self.random.below(40_000)));
+            starting.kill();
+        }
+        start.ready()
+    }
+
+    fn declare(&mut self, broker: &Broker) {
+        let mut channel = broker.connect().channel().unwrap();
+        for queue in QUEUES.into_iter().chain(["marker"]) {
+            channel.declare_queue(queue, durable()).unwrap();
+        }
+        let how = DeclareExchange { durable: true, ..DeclareExchange::default() };
+        channel.declare_exchange("fan", "fanout", how).unwrap();
+        channel.bind_queue("left", "fan", "").unwrap();
+        channel.bind_queue("right", "fan", "").unwrap();
+    }
+
+    /// Looks at everything after a restart. Returns how many messages were found.
+    fn check(&mut self, broker: &Broker, round: u64) -> u64 {
+        let connection = broker.connect();
+        self.check_topology(&connection, round);
+        let keep_all = self.random.percent(15);
+        let mut count = 0;
+        for queue in QUEUES {
+            count += self.check_queue(&connection, queue, keep_all);
+        }
+        let mut channel = connection.channel().unwrap();
+        channel.purge_queue("marker").unwrap();
+        // For the load to come. Gone after the last round, so this is a new one.
+        let passing = channel.declare_queue("passing", DeclareQueue::default()).unwrap();
+        assert_eq!(passing.message_count, 0);
+        connection.close().unwrap();
+        count
+    }
+
+    fn check_queue(&mut self, connection: &Connection, queue: &'static str, keep: bool) -> u64 {
+        let mut channel = connection.channel().unwrap();
+        let passive = DeclareQueue { passive: true, ..DeclareQueue::default() };
+        let there = channel.declare_queue(queue, passive).expect("a durable queue is there");
+        let unbounded = ConsumeOptions { prefetch: 0, ..ConsumeOptions::default() };
+        let mut consumer = channel.consume(queue, unbounded).unwrap();
+        let mut found = Vec::new();
+        let mut wrong = Vec::new();
+        take(&mut consumer, u64::from(there.message_count), PATIENCE, |message| {
+            match self.messages.check(&message, queue) {
+                Ok(id) => found.push(Found {
+                    id,
+                    redelivered: message.redelivered(),
+                    delivery_tag: message.delivery_tag(),
+                }),
+                Err(what) => wrong.push(what),
+            }
+        });
+        consumer.cancel().unwrap();
+        assert!(consumer.take_ready().is_none(), "'{queue}' has more than it says");
+        assert!(channel.get(queue, true).unwrap().is_none(), "'{queue}' has more than it says");
+        wrong.extend(self.model.check(&self.messages, queue, &found));
+        none(&wrong, &format!("after a restart, in {} messages of '{queue}'", found.len()));
+        let left = self.ack_most(&mut channel, &found, keep);
+        self.model.restart(queue, left);
+        // What is not acked goes back.
+        channel.close().unwrap();
+        found.len() as u64
+    }
+
+    /// Acks, waits until the acks are on disk, and returns what was not acked.
+    fn ack_most(&mut self, channel: &mut Channel, found: &[Found], keep: bool) -> Vec<Id> {
+        let mut left = Vec::new();
+        for message in found {
+            if keep || self.random.percent(5) {
+                left.push(message.id);
+            } else {
+                channel.ack(message.delivery_tag, false).unwrap();
+            }
+        }
+        channel.confirm_select(1).unwrap();
+        confirm_marker(channel).unwrap();
+        left
+    }
+
+    /// `declare-ok` and `delete-ok` are promises, too; transient queues are gone.
+    fn check_topology(&mut self, connection: &Connection, round: u64) {
+        let is_there = |name: &str| {
+            let passive = DeclareQueue { passive: true, ..DeclareQueue::default() };
+            match connection.channel().unwrap().declare_queue(name, passive) {
+                Ok(_) => true,
+                Err(ChannelFault::Refused(refusal)) if refusal.code == 404 => false,
+                Err(fault) => panic!("{fault}"),
+            }
+        };
+        assert!(!is_there("passing"), "a transient queue survived");
+        if let Some(name) = &self.deleted {
+            assert!(!is_there(name), "the deleted queue {name} is back");
+        }
+        let mut channel = connection.channel().unwrap();
+        if let Some(name) = self.declared.take() {
+            assert!(is_there(&name), "the declared queue {name} is lost");
+            channel.delete_queue(&name).unwrap();
+            self.deleted = Some(name);
+        }
+        let name = format!("round-{round}");
+        channel.declare_queue(&name, durable()).unwrap();
+        self.declared = Some(name);
+    }
+
+    /// Everybody at work for a moment; then the end, which nobody expects.
+    fn load(&mut self, broker: Broker, clean: bool) -> (Vec<Published>, Vec<Consumed>) {
+        let url = broker.url();
+        let length = Duration::from_millis(self.random.between(50, 300));
+        let queues = ["orders", "orders", "left"];
+        let (messages, last, random) = (&self.messages, self.last, &mut self.random);
+        std::thread::scope(|scope| {
+            let url = &url;
+            let publishers: Vec<_> = (0..PUBLISHERS)
+                .map(|publisher| {
+                    let (first, window) = (last[publisher as usize] + 1, random.between(1, 200));
+                    scope.spawn(move || publish(url, messages, publisher, first, window))
+                })
+                .collect();
+            let consumers: Vec<_> = queues
+                .into_iter()
+                .map(|queue| {
+                    let random = Random::new(random.bits());
+                    scope.spawn(move || consume(url, messages, queue, random))
+                })
+                .collect();
+            // How long the load lasts; nothing is waited for.
+            std::thread::sleep(length);
+            if clean {
+                assert_eq!(broker.stop().code, Some(0));
+            } else {
+                broker.kill();
+            }
+            (
+                publishers.into_iter().map(|thread| thread.join().unwrap()).collect(),
+                consumers.into_iter().map(|thread| thread.join().unwrap()).collect(),
+            )
+        })
+    }
+}
+
+fn durable() -> DeclareQueue {
+    DeclareQueue { durable: true, ..DeclareQueue::default() }
+}
+
+/// Fails with the first few of what is wrong.
+fn none(wrong: &[String], when: &str) {
+    if !wrong.is_empty() {
+        let few: Vec<&str> = wrong.iter().take(10).map(String::as_str).collect();
+        panic!("{} things are wrong {when}:\n  {}", wrong.len(), few.join("\n  "));
+    }
+}

@@ -1,0 +1,242 @@
+//! `forebay publish`, `consume` and `demo` as people and scripts use them: processes, pipes, signals,
+//! exit codes.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Output, Stdio};
+
+/// A broker in memory on a free port, killed when dropped.
+struct Broker {
+    process: Child,
+    url: String,
+}
+
+impl Broker {
+    fn start() -> Broker {
+        let mut process = forebay()
+            .args(["serve", "--in-memory", "--amqp", "127.0.0.1:0", "--http", "off"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the binary was built");
+        let stdout = process.stdout.take().expect("it is piped");
+        let mut ready = String::new();
+        BufReader::new(stdout).read_line(&mut ready).expect("it says when it is ready");
+        let address = ready.split_once("amqp=").expect("it names its address").1;
+        let address = address.split_whitespace().next().unwrap_or_default();
+        Broker { process, url: format!("amqp://guest:guest@{address}/%2f") }
+    }
+
+    /// Runs a command to its end.
+    fn run(&self, args: &[&str], input: &str) -> Ended {
+        let mut child = self.spawn(args);
+        let mut stdin = child.stdin.take().expect("it is piped");
+        // A command that reads no input may be gone already.
+        let _ = stdin.write_all(input.as_bytes());
+        drop(stdin);
+        Ended::of(child.wait_with_output().expect("it ends"))
+    }
+
+    fn spawn(&self, args: &[&str]) -> Child {
+        forebay()
+            .args(args)
+            .env("FOREBAY_URL", &self.url)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary was built")
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        // Gone already is as good.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[derive(Debug)]
+struct Ended {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Ended {
+    fn of(output: Output) -> Ended {
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ended { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    }
+}
+
+fn forebay() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.env_remove("FOREBAY_URL");
+    command
+}
+
+fn lines(range: std::ops::RangeInclusive<u32>) -> String {
+    range.map(|number| format!("{number}\n")).collect()
+}
+
+fn terminate(child: &Child) {
+    let pid = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+}
+
+#[test]
+fn lines_make_the_round_trip() {
+    let broker = Broker::start();
+    let input = format!("{}\n\nno end", lines(1..=20_000).replace('\n', "\r\n"));
+    let published = broker.run(&["publish", "--queue", "q"], &input);
+    assert_eq!(published.code, Some(0), "{published:?}");
+    assert!(published.err.contains("confirmed 20003"), "{published:?}");
+    let consumed = broker.run(&["consume", "--queue", "q", "--until-empty"], "");
+    assert_eq!(consumed.code, Some(0), "{consumed:?}");
+    assert_eq!(consumed.out, format!("{}\n\nno end\n", lines(1..=20_000)));
+    let again = broker.run(&["consume", "--queue", "q", "--until-empty"], "");
+    assert_eq!((again.code, again.out.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn a_whole_input_is_one_message() {
+    let broker = Broker::start();
+    let published = broker.run(&["publish", "--queue", "q", "--whole", "--json"], "a\nb\n");
+    assert_eq!(published.code, Some(0), "{published:?}");
+    let report: serde_json::Value = serde_json::from_str(&published.out).unwrap();
+    assert_eq!((&report["published"], &report["confirmed"]), (&1.into(), &1.into()));
+    let consumed = broker.run(&["consume", "--queue", "q", "--count", "1", "--json"], "");
+    let message: serde_json::Value = serde_json::from_str(&consumed.out).unwrap();
+    assert_eq!(message["body"], "a\nb\n");
+    assert_eq!(message["properties"]["delivery_mode"], 2);
+}
+
+#[test]
+fn unroutable_lines_are_named_and_exit_with_3() {
+    let broker = Broker::start();
+    let args = ["publish", "--exchange", "amq.direct", "--routing-key", "nowhere"];
+    let published = broker.run(&args, "a\nb\n");
+    assert_eq!(published.code, Some(3), "{published:?}");
+    for line in ["line 1: returned", "line 2: returned", "confirmed 0"] {
+        assert!(published.err.contains(line), "{published:?}");
+    }
+}
+
+#[test]
+fn failures_say_why_in_one_sentence() {
+    let broker = Broker::start();
+    for (args, code, why) in [
+        (&["publish", "--exchange", "absent", "--routing-key", "x"][..], 1, "no exchange 'absent'"),
+        (
+            &["publish", "--url", "amqp://127.0.0.1:1", "--queue", "q"],
+            1,
+            "cannot connect to 127.0.0.1:1",
+        ),
+        (&["publish", "--queue", "q", "/does/not/exist"], 1, "cannot open /does/not/exist"),
+        (
+            &["publish", "--queue", "q", "--exchange", "x", "--routing-key", "k"],
+            2,
+            "cannot be used",
+        ),
+        (&["publish"], 2, "required"),
+        (&["consume", "--queue", "absent"], 1, "no queue 'absent'"),
+        (&["consume"], 2, "required"),
+    ] {
+        let ended = broker.run(args, "x\n");
+        assert_eq!(ended.code, Some(code), "{args:?} {ended:?}");
+        assert!(ended.err.contains(why), "{args:?} {ended:?}");
+        assert!(!ended.err.contains("guest:guest"), "{args:?} {ended:?}");
+    }
+}
+
+#[test]
+fn consume_takes_no_more_than_its_count() {
+    let broker = Broker::start();
+    assert_eq!(broker.run(&["publish", "--queue", "q"], &lines(1..=3_000)).code, Some(0));
+    let first =
+        broker.run(&["consume", "--queue", "q", "--count", "1200", "--prefetch", "100"], "");
+    assert_eq!((first.code, first.out), (Some(0), lines(1..=1_200)));
+    let rest = broker.run(&["consume", "--queue", "q", "--until-empty", "--json"], "");
+    assert_eq!(rest.out.lines().count(), 1_800);
+    assert!(!rest.out.contains("\"redelivered\":true"), "more was taken than asked for");
+}
+
+#[test]
+fn a_closed_pipe_is_a_clean_end_and_loses_nothing() {
+    let broker = Broker::start();
+    assert_eq!(broker.run(&["publish", "--queue", "q"], &lines(1..=200_000)).code, Some(0));
+    let mut consumer = broker.spawn(&["consume", "--queue", "q"]);
+    let mut read = vec![0; 10_000];
+    let mut stdout = consumer.stdout.take().expect("it is piped");
+    stdout.read_exact(&mut read).expect("messages flow");
+    drop(stdout);
+    let ended = Ended::of(consumer.wait_with_output().expect("it ends"));
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
+
+    let rest = broker.run(&["consume", "--queue", "q", "--until-empty"], "");
+    let first: u32 = rest.out.lines().next().unwrap().parse().unwrap();
+    let expected: Vec<String> = (first..=200_000).map(|number| number.to_string()).collect();
+    assert!(rest.out.lines().eq(expected.iter().map(String::as_str)), "a gap in the rest");
+}
+
+#[test]
+fn a_signal_ends_a_waiting_consumer_cleanly() {
+    let broker = Broker::start();
+    assert_eq!(broker.run(&["publish", "--queue", "q"], "one\n").code, Some(0));
+    let mut consumer = broker.spawn(&["consume", "--queue", "q"]);
+    let mut line = String::new();
+    let mut stdout = BufReader::new(consumer.stdout.take().expect("it is piped"));
+    stdout.read_line(&mut line).expect("the message comes although more could follow");
+    assert_eq!(line, "one\n");
+    terminate(&consumer);
+    assert_eq!(consumer.wait().expect("it ends").code(), Some(0));
+    assert_eq!(broker.run(&["consume", "--queue", "q", "--until-empty"], "").out, "");
+}
+
+#[test]
+fn a_line_is_published_before_the_next_one_comes() {
+    let broker = Broker::start();
+    assert_eq!(broker.run(&["publish", "--queue", "q"], "").code, Some(0));
+    let mut publisher = broker.spawn(&["publish", "--queue", "q"]);
+    let mut stdin = publisher.stdin.take().expect("it is piped");
+    for line in ["one\n", "two\n"] {
+        stdin.write_all(line.as_bytes()).expect("it reads");
+        let consumed = broker.run(&["consume", "--queue", "q", "--count", "1"], "");
+        assert_eq!(consumed.out, line);
+    }
+    drop(stdin);
+    let ended = Ended::of(publisher.wait_with_output().expect("it ends"));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+#[test]
+fn the_demo_carries_everything_and_checks_it() {
+    let output = forebay().args(["demo", "--seconds", "1", "--json"]).output().expect("it runs");
+    let ended = Ended::of(output);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let summary: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!(summary["holds"], true);
+    assert_eq!(summary["published"], summary["consumed"]);
+    assert!(summary["published"].as_u64() > Some(0));
+    assert_eq!(summary["months"].as_array().map(Vec::len), Some(12));
+}
+
+#[test]
+fn the_demo_ends_early_and_still_counts() {
+    let mut demo = forebay()
+        .args(["demo", "--seconds", "600"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut stdout = BufReader::new(demo.stdout.take().expect("it is piped"));
+    let mut text = String::new();
+    while !text.contains("published ") {
+        assert!(stdout.read_line(&mut text).expect("it draws") > 0, "{text}");
+    }
+    terminate(&demo);
+    stdout.read_to_string(&mut text).expect("it sums up");
+    assert_eq!(demo.wait().expect("it ends").code(), Some(0), "{text}");
+    assert!(text.contains("✓ every queue is empty again"), "{text}");
+}
