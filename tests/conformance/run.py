@@ -24,6 +24,7 @@ CACHE = REPO / ".cache"
 
 class RabbitMq:
     name = "rabbitmq"
+    faults = ()
     script = REPO / "scripts" / "rabbitmq.sh"
 
     def __init__(self, directory):
@@ -61,6 +62,7 @@ class Forebay:
         self.binary = binary
         self.port = 0
         self.process = None
+        self.faults = []  # what a broker must not do whatever the clients do
         directory.mkdir(parents=True, exist_ok=True)
         self.config = directory / "forebay.toml"
         self.config.write_text((HERE / "forebay.toml").read_text())
@@ -84,18 +86,19 @@ class Forebay:
     def _end(self, with_signal):
         if self.process is None:
             return
-        early = self.process.poll()
-        if early is None:
+        if self.process.poll() is not None:
+            self.faults.append(f"forebay ended by itself with code {self.process.returncode}")
+            print((self.directory / "log").read_text()[-2000:], file=sys.stderr)
+        else:
             self.process.send_signal(with_signal)
             try:
-                self.process.wait(30)
+                code = self.process.wait(30)
+                if with_signal == signal.SIGTERM and code != 0:
+                    self.faults.append(f"forebay ended with code {code} on SIGTERM")
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-                print("run.py: forebay did not stop within 30 s of the signal and was killed", file=sys.stderr)
-        else:
-            print(f"run.py: forebay had ended by itself with code {early}; log in {self.directory / 'log'}", file=sys.stderr)
-            print((self.directory / "log").read_text()[-2000:], file=sys.stderr)
+                self.faults.append("forebay did not stop within 30 s of SIGTERM and was killed")
         self.process.stdout.close()
         self.process = None
 
@@ -307,7 +310,7 @@ def main():
         thread.start()
     for thread in threads:
         thread.join()
-    failed += trouble
+    failed += trouble + [fault for broker in brokers for fault in broker.faults]
 
     for program in runnable:
         traces = {}
