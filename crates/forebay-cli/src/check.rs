@@ -28,14 +28,22 @@ pub(crate) fn run(args: Args) -> Exit {
         Ok(disk) => disk,
         Err(error) => return Exit::Failed.because(format!("cannot use {dir}: {error}")),
     };
-    let mut findings = Vec::new();
-    let report = check(&disk, &mut |finding| match args.json {
-        true => findings.push(as_json(&finding)),
-        false => println!("{}", sentence(&finding)),
+    let (mut findings, mut failed) = (Vec::new(), None);
+    let report = check(&disk, &mut |finding| {
+        match args.json {
+            true => findings.push(as_json(&finding)),
+            false => println!("{}", sentence(&finding)),
+        }
+        if let Finding::Failed { what } = finding {
+            failed = Some(what);
+        }
     });
-    match args.json {
-        true => println!("{:#}", report_as_json(&report, findings)),
-        false => println!("{}", summary(&report)),
+    match (args.json, failed) {
+        (true, _) => println!("{:#}", report_as_json(&report, findings)),
+        (false, None) => println!("{}", summary(&report)),
+        (false, Some(what)) => {
+            return Exit::Failed.because(format!("{dir} is not checked: {what}"));
+        }
     }
     if report.is_sound() { Exit::Done } else { Exit::Failed }
 }
@@ -57,7 +65,7 @@ fn sentence(finding: &Finding) -> String {
         Finding::Damaged { file, offset, what } => {
             format!("{file}: DAMAGED at byte {offset}: {what}")
         }
-        Finding::Failed { what } => format!("the check could not go on: {what}"),
+        Finding::Failed { .. } => "the check ends here".to_owned(),
     }
 }
 

@@ -43,6 +43,9 @@ impl Transport {
     }
 }
 
+/// How far back [`Connection::is_taker`] looks, in bytes of the busier direction.
+const LATELY_BYTES: u32 = 1 << 20;
+
 /// See the drawing above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -64,6 +67,9 @@ pub(crate) struct Connection {
     pub(crate) listed: bool,
     /// Its gate was found open at the end of the last turn.
     pub(crate) admitted: bool,
+    /// Bytes received and sent lately: counts that are halved together now and then.
+    received_lately: u32,
+    sent_lately: u32,
     /// When patience ends, while `Flushing` or `Lingering`.
     pub(crate) patience_until_us: u64,
 }
@@ -78,7 +84,54 @@ impl Connection {
             hangup: false,
             listed: false,
             admitted: false,
+            received_lately: 0,
+            sent_lately: 0,
             patience_until_us: 0,
         }
+    }
+
+    pub(crate) fn count_received(&mut self, bytes: usize) {
+        self.received_lately += bytes as u32;
+        self.forget_slowly();
+    }
+
+    pub(crate) fn count_sent(&mut self, bytes: usize) {
+        self.sent_lately += bytes as u32;
+        self.forget_slowly();
+    }
+
+    fn forget_slowly(&mut self) {
+        while self.received_lately.max(self.sent_lately) >= LATELY_BYTES {
+            self.received_lately /= 2;
+            self.sent_lately /= 2;
+        }
+    }
+
+    /// Whether the peer takes more than it brings: what it sends is mostly about work in progress
+    /// (acknowledgements), which goes before new work (publishes).
+    pub(crate) fn is_taker(&self) -> bool {
+        self.sent_lately > self.received_lately
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mailbox::Mailbox;
+    use crate::poller::Poller;
+    use std::sync::Arc;
+
+    #[test]
+    fn who_takes_more_than_he_brings_is_a_taker_until_that_changes() {
+        let mailbox = Arc::new(Mailbox::new(Poller::new().unwrap().waker()));
+        let (_client, end) = crate::in_process::pair(mailbox);
+        let mut connection = Connection::new(Transport::InProcess(end));
+        assert!(!connection.is_taker());
+        connection.count_sent(u32::MAX as usize / 4);
+        assert!(connection.is_taker());
+        for _ in 0..100 {
+            connection.count_received(64 * 1024);
+        }
+        assert!(!connection.is_taker());
     }
 }

@@ -8,7 +8,9 @@
 //! ```
 //!
 //! A turn is bounded by [`TURN_READ_BYTES_MAX`]; what is left readable goes on in the next turn, in
-//! the same order, so nobody is read twice before everybody was read once.
+//! the same order, so nobody is read twice before everybody was read once. Peers that take more than
+//! they bring (consumers) stand in a list of their own, which is read first: with a thousand publishers
+//! in one list, a consumer's acknowledgements would wait for a thousand reads.
 
 use crate::connection::{Connection, Phase, Transport};
 use crate::in_process::ServerEnd;
@@ -36,8 +38,8 @@ const READ_BUDGET_CROWDED_BYTES: usize = 16 * 1024;
 const READ_BUDGET_PAUSED_BYTES: usize = 4 * 1024;
 /// Readable connections beyond which each gets the smaller budget.
 const CROWD: usize = 500;
-/// Bytes read in one turn, from all connections together: about a millisecond of work.
-const TURN_READ_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes read in one turn, from takers and again from bringers: about a millisecond of work.
+const TURN_READ_BYTES_MAX: usize = 256 * 1024;
 /// Connections taken from one listener in one turn.
 const ACCEPTS_PER_TURN_MAX: usize = 64;
 /// How long accepting rests when the process has no descriptor left.
@@ -90,7 +92,9 @@ pub(crate) struct ShardLoop {
     connections: Slab<Connection>,
     connections_max: usize,
     /// Readable connections in the order in which they will be read.
-    to_read: VecDeque<usize>,
+    bringers: VecDeque<usize>,
+    /// The same for connections that take more than they bring; read first.
+    takers: VecDeque<usize>,
     /// Readable connections whose gate is closed; asked again each turn.
     gated: Vec<usize>,
     /// Closing connections in the order in which patience with them ends.
@@ -120,7 +124,8 @@ impl ShardLoop {
             listeners: Vec::new(),
             connections: Slab::new(),
             connections_max: setup.connections_max,
-            to_read: VecDeque::new(),
+            bringers: VecDeque::new(),
+            takers: VecDeque::new(),
             gated: Vec::new(),
             closing: VecDeque::new(),
             letters: Vec::new(),
@@ -171,7 +176,8 @@ impl ShardLoop {
 
     /// 0 while there is work at hand, else until the next deadline of anybody.
     fn timeout_us(&mut self) -> Option<u64> {
-        if !self.to_read.is_empty() || std::mem::take(&mut self.turn_again) {
+        let readable = !self.bringers.is_empty() || !self.takers.is_empty();
+        if readable || std::mem::take(&mut self.turn_again) {
             return Some(0);
         }
         let deadlines = [
@@ -241,9 +247,9 @@ impl ShardLoop {
 
     fn adopt(&mut self, mut connection: Connection, peer: Peer) -> Result<(), LoopFailed> {
         let key = self.connections.vacant_key();
-        if connection.readable {
-            connection.listed = true;
-            self.to_read.push_back(key);
+        connection.listed = connection.readable;
+        if connection.listed {
+            self.bringers.push_back(key);
         }
         self.connections.insert(connection);
         self.shard.step(self.now_us, Input::Connected { connection: id(key), peer })?;
@@ -275,8 +281,7 @@ impl ShardLoop {
         if ready.readable {
             connection.readable = true;
             if !connection.listed {
-                connection.listed = true;
-                self.to_read.push_back(ready.key);
+                list(connection, ready.key, &mut self.takers, &mut self.bringers);
             }
         }
         if ready.writable && !connection.writable {
@@ -289,15 +294,24 @@ impl ShardLoop {
     // ---- reading
 
     fn read_turn(&mut self) -> Result<(), LoopFailed> {
-        let crowd = self.to_read.len();
-        let budget = if crowd > CROWD { READ_BUDGET_CROWDED_BYTES } else { READ_BUDGET_BYTES };
+        let (takers, bringers) = (self.takers.len(), self.bringers.len());
+        let crowded = takers + bringers > CROWD;
+        let budget = if crowded { READ_BUDGET_CROWDED_BYTES } else { READ_BUDGET_BYTES };
         let mut left = TURN_READ_BYTES_MAX;
-        for _ in 0..crowd {
+        for _ in 0..takers {
+            let Some(key) = self.takers.pop_front() else { break };
+            left = left.saturating_sub(self.read(key, budget)?);
             if left == 0 {
                 break;
             }
-            let Some(key) = self.to_read.pop_front() else { break };
+        }
+        let mut left = TURN_READ_BYTES_MAX;
+        for _ in 0..bringers {
+            let Some(key) = self.bringers.pop_front() else { break };
             left = left.saturating_sub(self.read(key, budget)?);
+            if left == 0 {
+                break;
+            }
         }
         Ok(())
     }
@@ -333,14 +347,14 @@ impl ShardLoop {
                 return Ok(0);
             }
         };
+        connection.count_received(n);
         // Less than asked for means that the kernel has no more, and a later arrival is a new event;
         // only the peer's end may already have been announced together with these bytes.
         if n > 0 && n < budget && !connection.hangup {
             connection.readable = false;
             self.poller.drained(key);
         } else {
-            connection.listed = true;
-            self.to_read.push_back(key);
+            list(connection, key, &mut self.takers, &mut self.bringers);
         }
         self.counters.received_bytes += n as u64;
         if connection.phase == Phase::Open && n > 0 {
@@ -353,13 +367,13 @@ impl ShardLoop {
     /// Connections whose gate has opened are read in the next turn, which then comes at once.
     fn ask_gates(&mut self) {
         let (shard, connections) = (&mut self.shard, &mut self.connections);
-        let to_read = &mut self.to_read;
+        let (takers, bringers) = (&mut self.takers, &mut self.bringers);
         self.gated.retain(|&key| match connections.get_mut(key) {
             Some(connection) if connection.listed => {
                 let open = connection.phase != Phase::Open || shard.accepts_input(id(key));
                 if open {
                     connection.admitted = true;
-                    to_read.push_back(key);
+                    list(connection, key, takers, bringers);
                 }
                 !open
             }
@@ -402,6 +416,7 @@ impl ShardLoop {
                 connection.writable = false;
                 self.poller.blocked(key);
             }
+            connection.count_sent(n);
             self.counters.sent_bytes += n as u64;
             self.shard.step(self.now_us, Input::Sent { connection: id(key), bytes: n })?;
             if all {
@@ -470,8 +485,7 @@ impl ShardLoop {
         connection.phase = Phase::Lingering;
         connection.transport.end_writing();
         if !connection.listed {
-            connection.listed = true;
-            self.to_read.push_back(key);
+            list(connection, key, &mut self.takers, &mut self.bringers);
         }
         self.be_patient(key);
         self.turn_again = true;
@@ -632,6 +646,17 @@ impl ShardLoop {
         }
         Ok(false)
     }
+}
+
+/// Puts a readable connection at the end of its list.
+fn list(
+    connection: &mut Connection,
+    key: usize,
+    takers: &mut VecDeque<usize>,
+    bringers: &mut VecDeque<usize>,
+) {
+    connection.listed = true;
+    if connection.is_taker() { takers.push_back(key) } else { bringers.push_back(key) }
 }
 
 fn id(key: usize) -> ConnectionId {
