@@ -177,7 +177,7 @@ impl Log {
     fn next_slice(&mut self) -> Option<Work> {
         let current = self.segments.back().expect("there is always a segment");
         // A store that is hardly used does not take two segments of disk for it.
-        let in_use = current.prewritten || current.used >= self.options.segment_bytes / 16;
+        let in_use = current.prewritten || current.used >= self.options.warm_bytes();
         let background = &mut self.background;
         if background.ready.len() >= RESERVE || !(in_use || background.low_space) {
             return None;

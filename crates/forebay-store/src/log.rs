@@ -515,7 +515,7 @@ impl Log {
         // worth one small checkpoint to commit into that.
         let better = !segment.prewritten
             && !self.background.ready.is_empty()
-            && segment.used >= self.options.segment_bytes / 16;
+            && segment.used >= self.options.warm_bytes();
         // Nothing may follow the end of a clean stop but its seal.
         if (full || better) && self.stopping == Stopping::No {
             self.begin_segment(number);
