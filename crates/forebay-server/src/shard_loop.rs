@@ -247,6 +247,7 @@ impl ShardLoop {
 
     fn adopt(&mut self, mut connection: Connection, peer: Peer) -> Result<(), LoopFailed> {
         let key = self.connections.vacant_key();
+        tracing::debug!(key, peer = peer.address, listener = peer.listener, "connected");
         connection.listed = connection.readable;
         if connection.listed {
             self.bringers.push_back(key);
@@ -497,6 +498,7 @@ impl ShardLoop {
     fn disconnect(&mut self, key: usize) -> Result<(), LoopFailed> {
         self.poller.remove_socket(key);
         let connection = self.connections.remove(key);
+        tracing::debug!(key, "disconnected");
         if connection.phase != Phase::Lingering {
             self.shard.step(self.now_us, Input::Disconnected { connection: id(key) })?;
         }
