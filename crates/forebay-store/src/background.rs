@@ -5,8 +5,8 @@
 //! neither a read on this lane nor a commit on the other waits long behind it.
 //!
 //! A full disk is noticed here first. A spare or a run that cannot be written for lack of space is tried
-//! again every second, and [`Event::LowSpace`] asks the owner to stop publishers; [`RESERVE`] pre-written
-//! segments are what acks and checkpoints live on meanwhile. Any other error is final.
+//! again every second, and [`Event::LowSpace`] asks the owner to stop publishers. [`READY`] segments are
+//! pre-written: the next one, and two in reserve, which acks and checkpoints live on meanwhile. Any other error is final.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,8 +19,8 @@ use crate::request::{Output, Request, Work, WorkError};
 use crate::run::{FIRST_RECORD, RunState, TrackedRun};
 use crate::segment::Segment;
 
-/// Pre-written segments that are kept ready once the log is in use.
-const RESERVE: usize = 2;
+/// Pre-written segments that are kept ready once the log is in use: the next one and two in reserve.
+const READY: usize = 3;
 /// Pre-writing goes in slices of this size, in bytes.
 const SLICE_BYTES: u64 = 2 << 20;
 /// Time between two tries on a full disk, in microseconds.
@@ -106,7 +106,7 @@ impl Background {
     }
 
     /// A block came from the disk: what is alive in it goes to the owner.
-    pub(crate) fn block_read(
+    fn block_read(
         &mut self,
         runs: &mut Map<RunId, TrackedRun>,
         events: &mut VecDeque<Event>,
@@ -179,7 +179,7 @@ impl Log {
         // A store that is hardly used does not take two segments of disk for it.
         let in_use = current.prewritten || current.used >= self.options.warm_bytes();
         let background = &mut self.background;
-        if background.ready.len() >= RESERVE || !(in_use || background.low_space) {
+        if background.ready.len() >= READY || !(in_use || background.low_space) {
             return None;
         }
         let (spare, offset) = match background.prewriting {
@@ -202,7 +202,10 @@ impl Log {
             Err(error) => return self.background_failed(work, &error),
         };
         match work {
-            Work::ReadRun { run, from_seq, .. } => self.block_read(run, from_seq, output),
+            Work::ReadRun { run, from_seq, .. } => {
+                let (runs, events) = (&mut self.runs, &mut self.events);
+                self.background.block_read(runs, events, run, from_seq, output);
+            }
             Work::WriteRun { run, bytes, .. } => {
                 self.run_written_bytes += bytes.len() as u64;
                 self.run_written(run);
@@ -249,7 +252,7 @@ impl Log {
     }
 
     fn space_found(&mut self) {
-        if self.background.low_space && self.background.ready.len() >= RESERVE {
+        if self.background.low_space && self.background.ready.len() >= READY {
             self.background.low_space = false;
             self.events.push_back(Event::LowSpace(false));
         }

@@ -45,7 +45,9 @@ mod replay;
 mod request;
 mod run;
 mod segment;
+mod spill;
 mod store;
+mod truncation;
 
 pub use check::{CheckReport, Finding, check};
 pub use disk::{Disk, FileDisk};

@@ -27,9 +27,9 @@ use crate::error::StoreFailed;
 use crate::event::Event;
 use crate::home::{BatchNo, Home, QueueId, RunId, Seq};
 use crate::options::{Durability, Options};
-use crate::record::{FLAG_RELOCATED, QUEUES_MAX};
-use crate::request::{Completion, Output, Request, Work, WorkError};
-use crate::run::{RunBuilder, RunState, TrackedRun};
+use crate::record::QUEUES_MAX;
+use crate::request::{Completion, Request, Work, WorkError};
+use crate::run::{RunState, TrackedRun};
 use crate::segment::{Segment, segment_file};
 use crate::store::Statistics;
 
@@ -69,7 +69,7 @@ enum InFlight {
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Stopping {
+pub(crate) enum Stopping {
     No,
     Asked,
     /// The final batch is on its way.
@@ -85,7 +85,7 @@ pub(crate) struct Log {
     pub(crate) options: Options,
     /// The newest time anybody told.
     pub(crate) now_us: u64,
-    failed: Option<StoreFailed>,
+    pub(crate) failed: Option<StoreFailed>,
 
     /// Oldest first; the last one takes the open batch. Never empty.
     pub(crate) segments: VecDeque<Segment>,
@@ -98,14 +98,14 @@ pub(crate) struct Log {
     buffers: Vec<Vec<u8>>,
     in_flight: Option<InFlight>,
     written: BatchNo,
-    synced: BatchNo,
+    pub(crate) synced: BatchNo,
     /// What was reported durable: `synced`, or `written` where the operator chose so.
     reported: BatchNo,
     /// When bytes were first written that are not synced yet.
     unsynced_since_us: Option<u64>,
     pacing: Pacing,
     atomic_depth: u32,
-    stopping: Stopping,
+    pub(crate) stopping: Stopping,
 
     pub(crate) meta: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(crate) queues: Map<QueueId, QueueState>,
@@ -114,9 +114,9 @@ pub(crate) struct Log {
     /// Runs whose messages' owner still holds the old homes.
     pub(crate) moving: Map<QueueId, Vec<RunId>>,
     /// Runs whose SPILL record is not durable yet, in order.
-    spilling: VecDeque<(BatchNo, RunId)>,
+    pub(crate) spilling: VecDeque<(BatchNo, RunId)>,
     /// The segment that was announced by [`Event::Evacuate`].
-    evacuating: Option<u64>,
+    pub(crate) evacuating: Option<u64>,
     pub(crate) background: Background,
     pub(crate) events: VecDeque<Event>,
 
@@ -124,7 +124,7 @@ pub(crate) struct Log {
     log_written_bytes: u64,
     pub(crate) run_written_bytes: u64,
     published: u64,
-    settled: u64,
+    pub(crate) settled: u64,
 }
 
 /// What recovery hands to a new [`Log`].
@@ -194,7 +194,12 @@ impl Log {
         self.append_message(0, queues, payload)
     }
 
-    fn append_message(&mut self, flags: u8, queues: &[(QueueId, Seq)], payload: &[u8]) -> Home {
+    pub(crate) fn append_message(
+        &mut self,
+        flags: u8,
+        queues: &[(QueueId, Seq)],
+        payload: &[u8],
+    ) -> Home {
         for queues in queues.chunks(QUEUES_MAX) {
             self.open.writer().publish(flags, queues, payload);
         }
@@ -224,105 +229,10 @@ impl Log {
         }
     }
 
-    fn acknowledge(&mut self, queue: QueueId, seq: Seq) {
+    pub(crate) fn acknowledge(&mut self, queue: QueueId, seq: Seq) {
         if self.failed.is_none() {
             self.acks.push(queue, seq);
             self.pacing.acked(self.now_us);
-        }
-    }
-
-    /// One message fewer has its durable copy in a segment, once `by` is durable.
-    pub(crate) fn release(&mut self, epoch: u64, by: BatchNo) {
-        let guess = epoch.wrapping_sub(self.segments[0].epoch) as usize;
-        let index = match self.segments.get(guess) {
-            Some(segment) if segment.epoch == epoch => guess,
-            // Epochs have gaps after a salvage.
-            _ => match self.segments.binary_search_by_key(&epoch, |segment| segment.epoch) {
-                Ok(index) => index,
-                Err(_) => return,
-            },
-        };
-        let segment = &mut self.segments[index];
-        debug_assert!(segment.live > 0, "a message of segment {epoch} was settled twice");
-        segment.live = segment.live.saturating_sub(1);
-        segment.dead_batch = segment.dead_batch.max(by);
-    }
-
-    /// A message whose run is on its way to the disk: the owner knows its old home only.
-    fn settle_moving(&mut self, queue: QueueId, seq: Seq, home: Home) -> bool {
-        let Some(runs) = self.moving.get(&queue) else { return false };
-        for &id in runs {
-            let run = self.runs.get_mut(&id).expect("a moving run is tracked");
-            if run.live.remove(seq, seq) == 0 {
-                continue;
-            }
-            let transient = run.transient.remove(seq, seq) > 0;
-            let switched = run.state == RunState::Switched;
-            run.dead_batch = self.open.number;
-            if let (false, Some(epoch)) = (switched, home.as_segment()) {
-                self.release(epoch, self.open.number);
-            }
-            if !transient {
-                self.acknowledge(queue, seq);
-            }
-            return true;
-        }
-        false
-    }
-
-    fn settle_in_run(&mut self, id: RunId, queue: QueueId, seq: Seq) {
-        let Some(run) = self.runs.get_mut(&id) else { return };
-        if run.live.remove(seq, seq) == 0 {
-            return;
-        }
-        let transient = run.transient.remove(seq, seq) > 0;
-        let logged = run.durable && !transient;
-        if logged {
-            run.dead_batch = self.open.number;
-        }
-        let empty = run.live.is_empty() && run.state == RunState::Cold;
-        if logged {
-            self.acknowledge(queue, seq);
-        }
-        if empty {
-            self.retire_run(id);
-        }
-    }
-
-    pub(crate) fn settle_run(&mut self, id: RunId) {
-        let Some(run) = self.runs.get_mut(&id) else { return };
-        self.settled += run.live.len();
-        if run.durable && run.state != RunState::Writing && self.failed.is_none() {
-            self.open.writer().run_drop(id);
-            run.dead_batch = self.open.number;
-        }
-        self.drop_live(id);
-    }
-
-    /// Everything in the run is gone. While it is moving, the log's copies are acknowledged one by one.
-    fn drop_live(&mut self, id: RunId) {
-        let run = self.runs.get_mut(&id).expect("the caller found it");
-        let live = std::mem::take(&mut run.live);
-        run.transient = Default::default();
-        let (queue, state) = (run.queue, run.state);
-        match state {
-            RunState::Cold => self.retire_run(id),
-            RunState::Switched => {}
-            RunState::Writing | RunState::Spilling => {
-                for (seq, home) in std::mem::take(&mut run.homes) {
-                    if let (true, Some(epoch)) = (live.contains(seq), home.as_segment()) {
-                        self.release(epoch, self.open.number);
-                        self.acknowledge(queue, seq);
-                    }
-                }
-            }
-        }
-    }
-
-    /// An empty run: its file may go once what emptied it is durable.
-    pub(crate) fn retire_run(&mut self, id: RunId) {
-        if let Some(run) = self.runs.remove(&id) {
-            self.background.dead_runs.push_back((run.dead_batch, id));
         }
     }
 
@@ -366,23 +276,6 @@ impl Log {
     pub(crate) fn end_atomic(&mut self) {
         debug_assert!(self.atomic_depth > 0);
         self.atomic_depth = self.atomic_depth.saturating_sub(1);
-    }
-
-    pub(crate) fn relocate(&mut self, queue: QueueId, seq: Seq, payload: &[u8]) -> Home {
-        if self.failed.is_some() {
-            return Home::NONE;
-        }
-        let moves = self.moving.get(&queue).is_some_and(|runs| {
-            runs.iter().any(|run| self.runs.get(run).is_some_and(|run| run.live.contains(seq)))
-        });
-        if let (true, Some(epoch)) = (moves, self.evacuating) {
-            // Its run takes it out of the segment; a second copy would count twice.
-            return Home::segment(epoch);
-        }
-        if let Some(epoch) = self.evacuating {
-            self.release(epoch, self.open.number);
-        }
-        self.append_message(FLAG_RELOCATED, &[(queue, seq)], payload)
     }
 
     // ---- group commit ---------------------------------------------------------------------------
@@ -580,6 +473,10 @@ impl Log {
     }
 
     pub(crate) fn next_deadline_us(&self) -> Option<u64> {
+        if !self.events.is_empty() {
+            // An answer that needed no disk: its owner is to look at once.
+            return Some(self.now_us);
+        }
         if self.failed.is_some() || self.stopping == Stopping::Stopped {
             return None;
         }
@@ -703,110 +600,7 @@ impl Log {
         }
     }
 
-    /// The run's SPILL record is durable: its live messages no longer need their segments.
-    fn switch_run(&mut self, id: RunId, spilled_by: BatchNo) {
-        let run = self.runs.get_mut(&id).expect("a spilling run is tracked");
-        run.state = RunState::Switched;
-        let queue = run.queue;
-        let homes = std::mem::take(&mut run.homes);
-        for (seq, home) in homes {
-            if let Some(epoch) = home.as_segment()
-                && self.runs[&id].live.contains(seq)
-            {
-                self.release(epoch, spilled_by);
-            }
-        }
-        self.events.push_back(Event::RunDurable { run: id, queue });
-    }
-
-    /// Segments leave oldest first: dead, with what made them dead synced, and with a later segment's
-    /// checkpoint synced, so that recovery can begin there.
-    pub(crate) fn free_dead(&mut self) {
-        while let Some(front) = self.segments.front()
-            && front.live == 0
-            && front.dead_batch <= self.synced
-            && self.segments.iter().skip(1).any(|later| later.checkpoint_batch <= self.synced)
-        {
-            let front = self.segments.pop_front().expect("there is one");
-            if self.evacuating == Some(front.epoch) {
-                self.evacuating = None;
-            }
-            self.background.dead_segments.push_back(front);
-        }
-    }
-
-    pub(crate) fn log_bytes(&self) -> u64 {
-        self.segments.iter().map(|segment| segment.allocated).sum()
-    }
-
-    fn segments_max(&self) -> usize {
-        (2 * self.options.log_cap_bytes / self.options.segment_bytes) as usize + 16
-    }
-
-    fn evacuate_if_over_cap(&mut self) {
-        if self.evacuating.is_some() || self.segments.len() < 2 || self.stopping != Stopping::No {
-            return;
-        }
-        let (front, log_bytes, cap) =
-            (&self.segments[0], self.log_bytes(), self.options.log_cap_bytes);
-        // Many restarts leave many small segments: their number is bounded too.
-        let many = self.segments.len() > self.segments_max() && log_bytes <= cap;
-        if front.live == 0 || !(many || log_bytes > cap) {
-            return;
-        }
-        // A log that is mostly alive does not shrink by being copied forward. It may be twice as large
-        // as what is alive in it: then each message is copied about once for each time it could be freed.
-        let live_bytes: u64 = self.segments.iter().map(Segment::live_bytes).sum();
-        if many || log_bytes > 2 * live_bytes {
-            self.evacuating = Some(front.epoch);
-            self.events.push_back(Event::Evacuate { homes: Home::segment(front.epoch) });
-        }
-    }
-
-    // ---- runs -----------------------------------------------------------------------------------
-
-    pub(crate) fn write_run(&mut self, queue: QueueId, run: RunBuilder, durable: bool) -> RunId {
-        let id = RunId(self.next_run);
-        self.next_run += 1;
-        if self.failed.is_some() {
-            return id;
-        }
-        let finished = run.finish(id, queue);
-        self.runs.insert(
-            id,
-            TrackedRun {
-                queue,
-                durable,
-                state: RunState::Writing,
-                footer: finished.footer,
-                live: finished.live,
-                transient: finished.transient,
-                homes: finished.homes,
-                dead_batch: 0,
-                cursor: (0, crate::run::FIRST_RECORD),
-            },
-        );
-        self.moving.entry(queue).or_default().push(id);
-        self.background.run_writes.push_back((id, finished.bytes, durable));
-        id
-    }
-
-    /// The run's file is written (and synced): the log is told.
-    pub(crate) fn run_written(&mut self, id: RunId) {
-        let run = self.runs.get_mut(&id).expect("a run being written is tracked");
-        let persistent = run.persistent();
-        if run.durable && !persistent.is_empty() {
-            run.state = RunState::Spilling;
-            self.open.writer().spill(id, run.queue, &run.footer, &persistent);
-            self.open.urgent = true;
-            self.spilling.push_back((self.open.number, id));
-        } else {
-            run.state = RunState::Switched;
-            run.homes = Vec::new();
-            let queue = run.queue;
-            self.events.push_back(Event::RunDurable { run: id, queue });
-        }
-    }
+    // ---- the owner's side -----------------------------------------------------------------------
 
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
@@ -861,9 +655,5 @@ impl Log {
     /// Name of the file that takes the open batch, for messages.
     pub(crate) fn current_file(&self) -> String {
         segment_file(self.segments.back().expect("there is always a segment").epoch)
-    }
-
-    pub(crate) fn block_read(&mut self, id: RunId, from_seq: Seq, output: Output) {
-        self.background.block_read(&mut self.runs, &mut self.events, id, from_seq, output);
     }
 }

@@ -243,7 +243,8 @@ impl Store {
         self.log.as_mut()?.poll(now_us)
     }
 
-    /// When to [`poll`](Store::poll) next, even if nothing happens until then; monotonic microseconds.
+    /// When to [`poll`](Store::poll), and to look for events, next, even if nothing happens until then;
+    /// monotonic microseconds.
     pub fn next_deadline_us(&self) -> Option<u64> {
         self.log.as_ref()?.next_deadline_us()
     }
@@ -297,7 +298,8 @@ impl Store {
     }
 
     /// Ends the store: [`poll`](Store::poll) yields the final batch, marked clean; then
-    /// [`Event::Stopped`]. Nothing may be appended after it.
+    /// [`Event::Stopped`]. Nothing may be appended after it. A background request may still be in flight
+    /// then; whatever it does, the next start cleans up after it.
     pub fn shutdown(&mut self) {
         match &mut self.log {
             Some(log) => log.shutdown(),

@@ -1,0 +1,155 @@
+//! Spilling: how messages move from the log, or from memory, into a run file, and leave it.
+//!
+//! ```text
+//!   write_run ─► file written, synced ─► SPILL in a batch ─► batch durable ─► owner told ─► cold
+//!                                                                │
+//!                        the log's copies are needed until here ─┘
+//! ```
+//!
+//! Until its owner was told, a message is settled with its old home, whatever became of it since: the
+//! run is asked first. An acknowledgement names queue and number only, so recovery finds the message
+//! where it was at that point of the log.
+
+use crate::event::Event;
+use crate::home::{BatchNo, Home, QueueId, RunId, Seq};
+use crate::log::Log;
+use crate::run::{FIRST_RECORD, RunBuilder, RunState, TrackedRun};
+
+impl Log {
+    pub(crate) fn write_run(&mut self, queue: QueueId, run: RunBuilder, durable: bool) -> RunId {
+        let id = RunId(self.next_run);
+        self.next_run += 1;
+        if self.failed.is_some() {
+            return id;
+        }
+        let finished = run.finish(id, queue);
+        self.runs.insert(
+            id,
+            TrackedRun {
+                queue,
+                durable,
+                state: RunState::Writing,
+                footer: finished.footer,
+                live: finished.live,
+                transient: finished.transient,
+                homes: finished.homes,
+                dead_batch: 0,
+                cursor: (0, FIRST_RECORD),
+            },
+        );
+        self.moving.entry(queue).or_default().push(id);
+        self.background.run_writes.push_back((id, finished.bytes, durable));
+        id
+    }
+
+    /// The run's file is written (and synced): the log is told.
+    pub(crate) fn run_written(&mut self, id: RunId) {
+        let run = self.runs.get_mut(&id).expect("a run being written is tracked");
+        let persistent = run.persistent();
+        if run.durable && !persistent.is_empty() {
+            run.state = RunState::Spilling;
+            self.open.writer().spill(id, run.queue, &run.footer, &persistent);
+            self.open.urgent = true;
+            self.spilling.push_back((self.open.number, id));
+        } else {
+            run.state = RunState::Switched;
+            run.homes = Vec::new();
+            let queue = run.queue;
+            self.events.push_back(Event::RunDurable { run: id, queue });
+        }
+    }
+
+    /// The run's SPILL record is durable: its live messages no longer need their segments.
+    pub(crate) fn switch_run(&mut self, id: RunId, spilled_by: BatchNo) {
+        let run = self.runs.get_mut(&id).expect("a spilling run is tracked");
+        run.state = RunState::Switched;
+        let queue = run.queue;
+        let homes = std::mem::take(&mut run.homes);
+        for (seq, home) in homes {
+            if let Some(epoch) = home.as_segment()
+                && self.runs[&id].live.contains(seq)
+            {
+                self.release(epoch, spilled_by);
+            }
+        }
+        self.events.push_back(Event::RunDurable { run: id, queue });
+    }
+
+    /// A message whose run is on its way to the disk: the owner knows its old home only.
+    pub(crate) fn settle_moving(&mut self, queue: QueueId, seq: Seq, home: Home) -> bool {
+        let Some(runs) = self.moving.get(&queue) else { return false };
+        for &id in runs {
+            let run = self.runs.get_mut(&id).expect("a moving run is tracked");
+            if run.live.remove(seq, seq) == 0 {
+                continue;
+            }
+            let transient = run.transient.remove(seq, seq) > 0;
+            let switched = run.state == RunState::Switched;
+            run.dead_batch = self.open.number;
+            if let (false, Some(epoch)) = (switched, home.as_segment()) {
+                self.release(epoch, self.open.number);
+            }
+            if !transient {
+                self.acknowledge(queue, seq);
+            }
+            return true;
+        }
+        false
+    }
+
+    pub(crate) fn settle_in_run(&mut self, id: RunId, queue: QueueId, seq: Seq) {
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        if run.live.remove(seq, seq) == 0 {
+            return;
+        }
+        let transient = run.transient.remove(seq, seq) > 0;
+        let logged = run.durable && !transient;
+        if logged {
+            run.dead_batch = self.open.number;
+        }
+        let empty = run.live.is_empty() && run.state == RunState::Cold;
+        if logged {
+            self.acknowledge(queue, seq);
+        }
+        if empty {
+            self.retire_run(id);
+        }
+    }
+
+    pub(crate) fn settle_run(&mut self, id: RunId) {
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        self.settled += run.live.len();
+        if run.durable && run.state != RunState::Writing && self.failed.is_none() {
+            self.open.writer().run_drop(id);
+            run.dead_batch = self.open.number;
+        }
+        self.drop_live(id);
+    }
+
+    /// Everything in the run is gone. While it is moving, the log's copies are acknowledged one by one.
+    fn drop_live(&mut self, id: RunId) {
+        let run = self.runs.get_mut(&id).expect("the caller found it");
+        let live = std::mem::take(&mut run.live);
+        run.transient = Default::default();
+        let (queue, state) = (run.queue, run.state);
+        match state {
+            RunState::Cold => self.retire_run(id),
+            RunState::Switched => {}
+            RunState::Writing | RunState::Spilling => {
+                for (seq, home) in std::mem::take(&mut run.homes) {
+                    if let (true, Some(epoch)) = (live.contains(seq), home.as_segment()) {
+                        self.release(epoch, self.open.number);
+                        self.acknowledge(queue, seq);
+                    }
+                }
+            }
+        }
+    }
+
+    /// An empty run: its file may go once what emptied it is durable.
+    pub(crate) fn retire_run(&mut self, id: RunId) {
+        if let Some(run) = self.runs.remove(&id) {
+            self.background.dead_runs.push_back((run.dead_batch, id));
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Truncation: how the log loses its old end.
+//!
+//! ```text
+//!   │ oldest │ … │ newest │      each counts the live messages whose durable copy it holds
+//!      │ 0 alive, what made them dead is synced, a later checkpoint is synced
+//!      └──► recycled or removed (background lane)
+//! ```
+//!
+//! Oldest first only: recovery replays from the oldest segment on, and an acknowledgement is worth
+//! something only while it is read after its message. What holds the oldest back is evacuated once the
+//! log is over its cap.
+
+use crate::event::Event;
+use crate::home::{BatchNo, Home, QueueId, Seq};
+use crate::log::{Log, Stopping};
+use crate::record::FLAG_RELOCATED;
+use crate::segment::Segment;
+
+impl Log {
+    /// One message fewer has its durable copy in a segment, once `by` is durable.
+    pub(crate) fn release(&mut self, epoch: u64, by: BatchNo) {
+        let guess = epoch.wrapping_sub(self.segments[0].epoch) as usize;
+        let index = match self.segments.get(guess) {
+            Some(segment) if segment.epoch == epoch => guess,
+            // Epochs have gaps after a salvage.
+            _ => match self.segments.binary_search_by_key(&epoch, |segment| segment.epoch) {
+                Ok(index) => index,
+                Err(_) => return,
+            },
+        };
+        let segment = &mut self.segments[index];
+        debug_assert!(segment.live > 0, "a message of segment {epoch} was settled twice");
+        segment.live = segment.live.saturating_sub(1);
+        segment.dead_batch = segment.dead_batch.max(by);
+    }
+
+    /// Segments leave oldest first: dead, with what made them dead synced, and with a later segment's
+    /// checkpoint synced, so that recovery can begin there.
+    pub(crate) fn free_dead(&mut self) {
+        while let Some(front) = self.segments.front()
+            && front.live == 0
+            && front.dead_batch <= self.synced
+            && self.segments.iter().skip(1).any(|later| later.checkpoint_batch <= self.synced)
+        {
+            let front = self.segments.pop_front().expect("there is one");
+            if self.evacuating == Some(front.epoch) {
+                self.evacuating = None;
+            }
+            self.background.dead_segments.push_back(front);
+        }
+    }
+
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.allocated).sum()
+    }
+
+    fn segments_max(&self) -> usize {
+        (2 * self.options.log_cap_bytes / self.options.segment_bytes) as usize + 16
+    }
+
+    pub(crate) fn evacuate_if_over_cap(&mut self) {
+        if self.evacuating.is_some() || self.segments.len() < 2 || self.stopping != Stopping::No {
+            return;
+        }
+        let (front, log_bytes, cap) =
+            (&self.segments[0], self.log_bytes(), self.options.log_cap_bytes);
+        // Many restarts leave many small segments: their number is bounded too.
+        let many = self.segments.len() > self.segments_max() && log_bytes <= cap;
+        if front.live == 0 || !(many || log_bytes > cap) {
+            return;
+        }
+        // A log that is mostly alive does not shrink by being copied forward. It may be twice as large
+        // as what is alive in it: then each message is copied about once for each time it could be freed.
+        let live_bytes: u64 = self.segments.iter().map(Segment::live_bytes).sum();
+        if many || log_bytes > 2 * live_bytes {
+            self.evacuating = Some(front.epoch);
+            self.events.push_back(Event::Evacuate { homes: Home::segment(front.epoch) });
+        }
+    }
+
+    pub(crate) fn relocate(&mut self, queue: QueueId, seq: Seq, payload: &[u8]) -> Home {
+        if self.failed.is_some() {
+            return Home::NONE;
+        }
+        let moves = self.moving.get(&queue).is_some_and(|runs| {
+            runs.iter().any(|run| self.runs.get(run).is_some_and(|run| run.live.contains(seq)))
+        });
+        if let (true, Some(epoch)) = (moves, self.evacuating) {
+            // Its run takes it out of the segment; a second copy would count twice.
+            return Home::segment(epoch);
+        }
+        if let Some(epoch) = self.evacuating {
+            self.release(epoch, self.open.number);
+        }
+        self.append_message(FLAG_RELOCATED, &[(queue, seq)], payload)
+    }
+}
