@@ -1,0 +1,223 @@
+//! The blocking client against the broker of this house, over TCP and over an in-process pipe.
+
+use std::time::Duration;
+
+use forebay_client::blocking::{ChannelFault, ConsumeError, DeclareQueue, Lost, OpenError};
+use forebay_client::{Channel, Connection, ConsumeOptions, Options, Publication};
+use forebay_server::{Config, Data, Server};
+use forebay_wire::{Properties, ShortStr};
+
+fn serve() -> (Server, String) {
+    let config = Config {
+        data: Data::Memory,
+        amqp: vec!["127.0.0.1:0".to_owned()],
+        http: None,
+        ..Config::default()
+    };
+    let server = Server::start(config).expect("a broker in memory starts");
+    let uri = format!("amqp://guest:guest@{}/%2f", server.addresses().amqp[0]);
+    (server, uri)
+}
+
+fn in_process(server: &Server) -> Connection {
+    let writer = server.connect();
+    let reader = writer.try_clone().expect("a second handle");
+    Connection::over(reader, writer, Options::default()).expect("the broker lets guest in")
+}
+
+fn publish(channel: &mut Channel, queue: &str, body: &[u8]) -> u64 {
+    let publication = Publication { routing_key: queue, body, ..Default::default() };
+    channel.publish(&publication).expect("it is taken")
+}
+
+/// Publishes and consumes 5,000 messages, with a window far smaller than that.
+fn round_trip(connection: &Connection) {
+    let mut publisher = connection.channel().unwrap();
+    publisher.declare_queue("orders", DeclareQueue::default()).unwrap();
+    publisher.confirm_select(64).unwrap();
+    for number in 1..=5000_u64 {
+        let sequence = publish(&mut publisher, "orders", &number.to_be_bytes());
+        assert_eq!(sequence, number);
+        assert!(publisher.unconfirmed() <= 64);
+    }
+    publisher.wait_settled().unwrap();
+    let settled = publisher.take_settled();
+    assert_eq!(settled.iter().map(|range| range.count()).sum::<u64>(), 5000);
+    assert!(settled.iter().all(|range| range.acked));
+
+    let mut channel = connection.channel().unwrap();
+    let options = ConsumeOptions { prefetch: 100, ..Default::default() };
+    let mut consumer = channel.consume("orders", options).unwrap();
+    for number in 1..=5000_u64 {
+        let message = consumer.next().unwrap().unwrap();
+        assert_eq!(message.body(), number.to_be_bytes());
+        assert_eq!(message.delivery_tag(), number);
+        if number % 50 == 0 {
+            consumer.ack(&message, true).unwrap();
+        }
+    }
+    consumer.cancel().unwrap();
+    let passive = DeclareQueue { passive: true, ..Default::default() };
+    assert_eq!(channel.declare_queue("orders", passive).unwrap().message_count, 0);
+    channel.close().unwrap();
+}
+
+#[test]
+fn messages_make_the_round_trip_in_order_over_tcp() {
+    let (server, uri) = serve();
+    let connection = Connection::open(&uri).unwrap();
+    assert_eq!(connection.server().product, "Forebay");
+    round_trip(&connection);
+    connection.close().unwrap();
+    server.stop().unwrap();
+}
+
+#[test]
+fn messages_make_the_round_trip_in_order_inside_the_process() {
+    let (server, _) = serve();
+    let connection = in_process(&server);
+    round_trip(&connection);
+    connection.close().unwrap();
+    server.stop().unwrap();
+}
+
+#[test]
+fn a_large_message_and_its_properties_arrive_unchanged() {
+    let (server, uri) = serve();
+    let connection = Connection::open(&uri).unwrap();
+    let mut channel = connection.channel().unwrap();
+    channel.declare_queue("q", DeclareQueue::default()).unwrap();
+    channel.confirm_select(1).unwrap();
+    let body: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
+    let properties = Properties {
+        content_type: Some(ShortStr::truncated("text/plain")),
+        message_id: Some(ShortStr::truncated("m-1")),
+        priority: Some(3),
+        ..Default::default()
+    };
+    let publication =
+        Publication { routing_key: "q", properties, body: &body, ..Default::default() };
+    channel.publish(&publication).unwrap();
+    channel.wait_settled().unwrap();
+    let (message, left) = channel.get("q", true).unwrap().unwrap();
+    assert_eq!((left, message.body().len()), (0, body.len()));
+    assert!(message.body() == body);
+    assert_eq!(message.properties(), properties);
+    assert_eq!(message.routing_key(), b"q");
+    assert_eq!(channel.get("q", true).unwrap(), None);
+    drop(server);
+}
+
+#[test]
+fn a_refusal_closes_its_channel_and_no_other() {
+    let (server, uri) = serve();
+    let connection = Connection::open(&uri).unwrap();
+    let mut good = connection.channel().unwrap();
+    let mut bad = connection.channel().unwrap();
+    let passive = || DeclareQueue { passive: true, ..Default::default() };
+    for _ in 0..2 {
+        let fault = bad.declare_queue("absent", passive()).unwrap_err();
+        let ChannelFault::Refused(refusal) = fault else { panic!("{fault}") };
+        assert_eq!(refusal.code, 404);
+        assert!(refusal.text.contains("no queue 'absent'"), "{refusal}");
+    }
+    let long = "x".repeat(256);
+    let fault = good.declare_queue(&long, passive()).unwrap_err();
+    assert_eq!(fault, ChannelFault::NameTooLong { bytes: 256 });
+    good.declare_queue("present", DeclareQueue::default()).unwrap();
+    drop(server);
+}
+
+#[test]
+fn an_unroutable_message_comes_back_before_its_confirm() {
+    let (server, uri) = serve();
+    let connection = Connection::open(&uri).unwrap();
+    let mut channel = connection.channel().unwrap();
+    channel.confirm_select(10).unwrap();
+    let publication = Publication {
+        routing_key: "nowhere",
+        mandatory: true,
+        body: b"lost",
+        ..Default::default()
+    };
+    assert_eq!(channel.publish(&publication).unwrap(), 1);
+    channel.wait_settled().unwrap();
+    let returns = channel.take_returns();
+    assert_eq!(returns.len(), 1);
+    assert_eq!((returns[0].reply_code, returns[0].message.body()), (312, &b"lost"[..]));
+    assert!(channel.take_settled()[0].acked);
+    drop(server);
+}
+
+#[test]
+fn what_is_not_acked_comes_again() {
+    let (server, uri) = serve();
+    let connection = Connection::open(&uri).unwrap();
+    let mut channel = connection.channel().unwrap();
+    channel.declare_queue("q", DeclareQueue::default()).unwrap();
+    publish(&mut channel, "q", b"again");
+    let mut consumer = channel.consume("q", ConsumeOptions::default()).unwrap();
+    let message = consumer.next().unwrap().unwrap();
+    consumer.nack(&message, false, true).unwrap();
+    let message = consumer.next().unwrap().unwrap();
+    assert!(message.redelivered());
+    connection.close().unwrap();
+    assert_eq!(
+        consumer.next().unwrap().unwrap_err(),
+        ConsumeError::Channel(ChannelFault::Lost(Lost::ClosedByUs))
+    );
+    assert!(consumer.next().is_none());
+
+    let connection = Connection::open(&uri).unwrap();
+    let mut channel = connection.channel().unwrap();
+    let (message, _) = channel.get("q", true).unwrap().unwrap();
+    assert!(message.redelivered());
+    assert_eq!(message.body(), b"again");
+    drop(server);
+}
+
+#[test]
+fn a_consumer_hears_that_its_queue_is_gone() {
+    let (server, uri) = serve();
+    let connection = Connection::open(&uri).unwrap();
+    let mut channel = connection.channel().unwrap();
+    channel.declare_queue("q", DeclareQueue::default()).unwrap();
+    let mut consumer = channel.consume("q", ConsumeOptions::default()).unwrap();
+    assert_eq!(consumer.next_message(Some(Duration::from_millis(1))), Ok(None));
+    channel.delete_queue("q").unwrap();
+    assert_eq!(consumer.next().unwrap().unwrap_err(), ConsumeError::Cancelled);
+    drop(server);
+}
+
+#[test]
+fn a_bad_login_is_refused_in_words_without_the_password() {
+    let (server, uri) = serve();
+    let bad = uri.replace("guest:guest", "guest:sesame");
+    let OpenError::Refused(refusal) = Connection::open(&bad).unwrap_err() else {
+        panic!("a refusal was expected")
+    };
+    assert_eq!(refusal.code, 403);
+    server.stop().unwrap();
+
+    let error = Connection::open(&uri).unwrap_err();
+    assert!(matches!(error, OpenError::NotConnected { .. }), "{error}");
+    let error = Connection::open("amqp://guest:sesame@host:port/").unwrap_err();
+    assert!(!error.to_string().contains("sesame"), "{error}");
+    assert_eq!(Connection::open("amqps://localhost").unwrap_err(), OpenError::TlsNotSupported);
+}
+
+#[test]
+fn a_broker_that_stops_says_so() {
+    let (server, uri) = serve();
+    let connection = Connection::open(&uri).unwrap();
+    let mut channel = connection.channel().unwrap();
+    channel.declare_queue("q", DeclareQueue::default()).unwrap();
+    let mut consumer = channel.consume("q", ConsumeOptions::default()).unwrap();
+    server.request_stop();
+    let error = consumer.next().unwrap().unwrap_err();
+    let ConsumeError::Channel(ChannelFault::Lost(Lost::Closed(refusal))) = error else {
+        panic!("{error}")
+    };
+    assert_eq!(refusal.code, 320);
+    server.wait().unwrap();
+}
