@@ -37,6 +37,8 @@ pub(crate) struct Assembly {
     pub(crate) exchange: Vec<u8>,
     pub(crate) routing_key: Vec<u8>,
     pub(crate) mandatory: bool,
+    /// Exchange and key are those of the channel's remembered route.
+    pub(crate) remembered: bool,
     /// The message's bytes from the header frame on.
     pub(crate) bytes: Vec<u8>,
     /// Body bytes still to come.
@@ -80,6 +82,8 @@ pub(crate) struct Publish {
     pub(crate) message: Arc<Message>,
     pub(crate) mandatory: bool,
     pub(crate) persistent: bool,
+    /// Goes to a requester's channel instead of queues.
+    pub(crate) is_reply: bool,
 }
 
 /// One channel.

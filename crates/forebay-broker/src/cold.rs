@@ -81,7 +81,7 @@ impl Shard {
         let mut entries = VecDeque::new();
         let mut bytes = 0;
         while bytes < RUN_MAX_BYTES
-            && let Some(entry) = queue.tail.pop_front()
+            && let Some(entry) = queue.tail.pop_front_if(|entry| entry.home.as_run().is_none())
         {
             bytes += entry.message.memory_bytes();
             builder.push(entry.seq, entry.home, entry.message.as_stored());
@@ -260,6 +260,8 @@ impl Shard {
 fn spillable_bytes(queue: &Queue) -> u64 {
     let candidates = if queue.cold.is_empty() && queue.spilling.is_empty() {
         queue.head.len()
+    } else if queue.tail.front().is_some_and(|entry| entry.home.as_run().is_some()) {
+        0
     } else {
         queue.tail.len()
     };
@@ -269,14 +271,18 @@ fn spillable_bytes(queue: &Queue) -> u64 {
     queue.ready_bytes * candidates as u64 / in_ram.max(1) as u64
 }
 
-/// The head keeps what is needed next; the rest becomes the tail.
+/// The head keeps what is needed next, what was delivered before, and what a run file holds already:
+/// only messages that were never delivered nor spilled are spilled. The rest becomes the tail.
 fn split_head(queue: &mut Queue, pressure: &Pressure) {
+    let must_stay = queue
+        .head
+        .iter()
+        .rposition(|entry| entry.seq <= queue.delivered_upto || entry.home.as_run().is_some())
+        .map_or(0, |last| last + 1);
     let mut keep = 0;
     let mut bytes = 0;
     for entry in &queue.head {
-        // What was delivered before stays: only messages that were never delivered are spilled.
-        let fresh = entry.seq > queue.delivered_upto;
-        if fresh && (keep >= pressure.keep_messages || bytes >= pressure.keep_bytes) {
+        if keep >= must_stay && (keep >= pressure.keep_messages || bytes >= pressure.keep_bytes) {
             break;
         }
         keep += 1;

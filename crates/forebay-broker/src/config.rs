@@ -24,6 +24,9 @@ pub struct ShardConfig {
     pub memory_budget_bytes: u64,
     /// Connections at one time; one more is closed at once.
     pub connections_max: usize,
+    /// Connections at one time that have not logged in yet; one more is closed at once, so that
+    /// strangers cannot use up the connections of those who may come in.
+    pub handshakes_max: usize,
     /// Seed of the names and tokens that the server makes up.
     pub seed: u64,
     /// Name announced in the server properties.
@@ -42,6 +45,7 @@ impl Default for ShardConfig {
             message_max_bytes: 16 * 1024 * 1024,
             memory_budget_bytes: 256 * 1024 * 1024,
             connections_max: 65_536,
+            handshakes_max: 1_000,
             seed: 0,
             node_name: "forebay@localhost".to_owned(),
         }

@@ -159,6 +159,8 @@ pub(crate) struct Connection {
     pub(crate) serial: u64,
     pub(crate) peer: Peer,
     pub(crate) stage: Stage,
+    /// Counts among those that have not logged in.
+    pub(crate) handshaking: bool,
     pub(crate) frame_max_bytes: u32,
     pub(crate) channel_max: u16,
     /// Negotiated; 0 = none.
@@ -206,6 +208,7 @@ impl Connection {
             serial,
             peer,
             stage: Stage::Header,
+            handshaking: true,
             frame_max_bytes: FRAME_MAX_BEFORE_TUNE_BYTES,
             channel_max: 0,
             heartbeat_s: 0,

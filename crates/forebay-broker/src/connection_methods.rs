@@ -27,8 +27,12 @@ impl Shard {
         let serial = self.take_serial();
         self.connections[index] = Some(Box::new(Connection::new(serial, peer, self.now_us)));
         self.connections_open += 1;
+        self.handshaking += 1;
         self.counters.connections_opened += 1;
-        if self.connections_open > self.config.connections_max || self.is_stopping() {
+        if self.connections_open > self.config.connections_max
+            || self.handshaking > self.config.handshakes_max
+            || self.is_stopping()
+        {
             self.close_socket(id, CloseHow::Now);
             return;
         }
@@ -44,8 +48,18 @@ impl Shard {
         self.connections_open -= 1;
     }
 
+    /// The connection has logged in, or is gone.
+    pub(crate) fn end_handshake(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connection(id)
+            && std::mem::take(&mut connection.handshaking)
+        {
+            self.handshaking -= 1;
+        }
+    }
+
     /// Takes back everything the connection had: deliveries, consumers, exclusive queues.
     fn tear_down(&mut self, id: ConnectionId) {
+        self.end_handshake(id);
         let Some(connection) = self.connection(id) else { return };
         let numbers: Vec<u16> = connection
             .channels

@@ -144,6 +144,7 @@ impl Shard {
             connection.enter(Stage::Open, now_us);
             connection.partial.shrink_to(0);
         }
+        self.end_handshake(id);
         self.send(id, 0, &connection::OpenOk::default());
         Ok(())
     }

@@ -1,17 +1,17 @@
 //! Publishing: a message is assembled, checked, routed, stored and enqueued.
 
 use forebay_wire::{
-    ContentHeader, Properties, RawProperties, ReplyCode, Scope, ShortStr, basic, write_method,
+    ContentHeader, Properties, ReplyCode, Scope, ShortStr, basic, write_method,
 };
 
-use crate::channel::{Expects, Mode, Publish};
+use crate::channel::{Channel, Expects, Mode, Publish};
 use crate::confirm::UNCONFIRMED_MAX;
 use crate::delivery::write_content;
 use crate::error::AmqpError;
 use crate::input::ConnectionId;
 use crate::message::Message;
 use crate::queue::Entry;
-use crate::reply_to::REPLY_TO;
+use crate::reply_to::{REPLY_TO, is_reply};
 use crate::shard::{ConfirmWaiter, Shard};
 use crate::topology::QueueKey;
 
@@ -43,9 +43,13 @@ impl Shard {
         }
         let Some(connection) = self.connection(id) else { return Ok(()) };
         let Some(channel) = connection.channel(number) else { return Ok(()) };
-        let assembly = &mut channel.assembly;
+        let Channel { assembly, route_cache, .. } = channel;
         assembly.expects = Expects::Header;
         assembly.mandatory = publish.mandatory;
+        // Compared while both are in the cache: the message's own bytes are still on their way there.
+        assembly.remembered = route_cache.version != 0
+            && route_cache.routing_key == publish.routing_key.as_bytes()
+            && route_cache.exchange == publish.exchange.as_bytes();
         assembly.exchange.clear();
         assembly.exchange.extend_from_slice(publish.exchange.as_bytes());
         assembly.routing_key.clear();
@@ -53,7 +57,7 @@ impl Shard {
         Ok(())
     }
 
-    /// The content header of a publish.
+    /// The content header of a publish: all that can be refused is refused here.
     pub(crate) fn publish_header(
         &mut self,
         id: ConnectionId,
@@ -67,32 +71,45 @@ impl Shard {
             )));
         }
         let message_max_bytes = self.config.message_max_bytes;
+        if header.body_size_bytes > message_max_bytes {
+            let size_bytes = header.body_size_bytes;
+            return Err(AmqpError::message_too_large(size_bytes, message_max_bytes, true));
+        }
+        self.check_remembered(id, number)?;
+        let mut raw = header.properties.raw();
+        let rewritten;
+        if needs_a_look(raw) {
+            let properties = header.properties.parse();
+            self.check_properties(id, &properties)?;
+            // Messages with headers may be routed by them.
+            if properties.headers.is_some() {
+                self.forget_remembered(id, number);
+            }
+            if properties.reply_to.is_some_and(|reply_to| reply_to.as_bytes() == REPLY_TO) {
+                rewritten = self.with_reply_to(id, number, properties)?;
+                raw = &rewritten;
+            }
+        }
+        let delivery_mode = header.properties.delivery_mode();
+        if let Some(mode @ (0 | 3..)) = delivery_mode {
+            return Err(AmqpError::unknown_delivery_mode(mode));
+        }
         let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else {
             return Ok(());
         };
         let assembly = &mut channel.assembly;
-        if header.body_size_bytes > message_max_bytes {
-            assembly.expects = Expects::Method;
-            return Err(AmqpError::message_too_large(
-                header.body_size_bytes,
-                message_max_bytes,
-                true,
-            ));
-        }
         assembly.bytes = Message::start(
             &assembly.exchange,
             &assembly.routing_key,
-            header.properties.raw(),
+            raw,
             header.body_size_bytes.min(BODY_ROOM_BYTES) as usize,
         );
-        assembly.persistent = header.properties.delivery_mode() == Some(PERSISTENT);
+        assembly.persistent = delivery_mode == Some(PERSISTENT);
         assembly.missing_bytes = header.body_size_bytes;
-        self.memory_bytes += channel_assembly_bytes(channel);
-        if header.body_size_bytes == 0 {
-            return self.published(id, number);
-        }
-        channel_expects(self, id, number, Expects::Body);
-        Ok(())
+        assembly.expects = Expects::Body;
+        let begun_bytes = assembly.bytes.capacity() as u64;
+        self.memory_bytes += begun_bytes;
+        if header.body_size_bytes == 0 { self.published(id, number) } else { Ok(()) }
     }
 
     /// A body frame of a publish.
@@ -128,55 +145,56 @@ impl Shard {
         assembly.expects = Expects::Method;
         let bytes = std::mem::take(&mut assembly.bytes);
         let (mandatory, persistent) = (assembly.mandatory, assembly.persistent);
+        let is_remembered = assembly.remembered;
+        let is_reply = !is_remembered && assembly.exchange.is_empty() && is_reply(&assembly.routing_key);
         self.memory_bytes -= bytes.capacity() as u64;
-        let bytes = self.check_publish(id, number, bytes)?;
         let message = self.shared(Message::from_bytes(bytes));
-        let publish = Publish { message, mandatory, persistent };
+        let publish = Publish { message, mandatory, persistent, is_reply };
         let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else {
             return Ok(());
         };
         if let Mode::Tx(transaction) = &mut channel.mode {
             return transaction.publish(publish);
         }
-        let batch = self.route_and_enqueue(id, number, publish)?;
+        // The topology may have changed between the frames of a long message.
+        let version = channel.route_cache.version;
+        let remembered = is_remembered && self.topology(id).version() == version;
+        let batch = self.route_and_enqueue(id, number, publish, remembered)?;
         self.confirm(id, number, batch);
         Ok(())
     }
 
-    /// What a publish must fulfil beside being routed; returns the bytes, with `reply-to` rewritten.
-    fn check_publish(
+    /// 403, 404 or 406 for properties that RabbitMQ refuses.
+    fn check_properties(
         &mut self,
         id: ConnectionId,
-        number: u16,
-        bytes: Vec<u8>,
-    ) -> Result<Vec<u8>, AmqpError> {
-        let message = Message::from_bytes(bytes);
-        // Validated with the header frame.
-        let properties = RawProperties::trusted(message.raw_properties()).parse();
-        self.check_exchange(id, number, message.exchange(), message.routing_key())?;
-        let Some(connection) = self.connection(id) else { return Ok(message.into_bytes()) };
+        properties: &Properties<'_>,
+    ) -> Result<(), AmqpError> {
+        let Some(connection) = self.connection(id) else { return Ok(()) };
         if let (Some(user_id), Some(login)) = (properties.user_id, &connection.login)
             && user_id.as_bytes() != login.user.as_bytes()
             && !login.impersonator
         {
             return Err(AmqpError::wrong_user_id(user_id, &login.user));
         }
-        if let Some(mode @ (0 | 3..)) = properties.delivery_mode {
-            return Err(AmqpError::unknown_delivery_mode(mode));
-        }
         if let Some(expiration) = properties.expiration {
             check_expiration(expiration)?;
         }
-        if let Some(reply_to) = properties.reply_to
-            && reply_to.as_bytes() == REPLY_TO
-        {
-            let rewritten = self.rewritten_reply_to(id, number)?;
-            let reply_to = ShortStr::new(&rewritten).unwrap_or_default();
-            let mut raw = Vec::new();
-            Properties { reply_to: Some(reply_to), ..properties }.encode(&mut raw);
-            return Ok(message.with_properties(&raw));
-        }
-        Ok(message.into_bytes())
+        Ok(())
+    }
+
+    /// The raw properties with the channel's own reply name.
+    fn with_reply_to(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        properties: Properties<'_>,
+    ) -> Result<Vec<u8>, AmqpError> {
+        let name = self.rewritten_reply_to(id, number)?;
+        let reply_to = ShortStr::new(&name).unwrap_or_default();
+        let mut raw = Vec::new();
+        Properties { reply_to: Some(reply_to), ..properties }.encode(&mut raw);
+        Ok(raw)
     }
 
     /// Finds the queues and puts the message into them. Returns the batch to wait for, if any.
@@ -185,9 +203,10 @@ impl Shard {
         id: ConnectionId,
         number: u16,
         publish: Publish,
+        remembered: bool,
     ) -> Result<Option<forebay_store::BatchNo>, AmqpError> {
-        let Publish { message, mandatory, persistent } = publish;
-        if message.exchange().is_empty() && self.is_reply(message.routing_key()) {
+        let Publish { message, mandatory, persistent, is_reply } = publish;
+        if is_reply {
             let delivered = self.deliver_reply(&message);
             if !delivered && mandatory {
                 self.return_message(id, number, &message);
@@ -197,7 +216,12 @@ impl Shard {
         }
         let mut queues = std::mem::take(&mut self.scratch_queues);
         queues.clear();
-        let routed = self.route(id, number, &message, &mut queues);
+        let routed = if remembered {
+            self.remembered_route(id, number, &mut queues);
+            Ok(None)
+        } else {
+            self.route(id, number, &message, &mut queues)
+        };
         let message = match routed {
             Ok(None) => message,
             // BCC is not for the consumers' eyes.
@@ -305,14 +329,12 @@ impl Shard {
     }
 }
 
-fn channel_assembly_bytes(channel: &crate::channel::Channel) -> u64 {
-    channel.assembly.bytes.capacity() as u64
-}
+/// Properties that are looked at when a message is published, by their bits in the first flag word
+/// (0-9-1 section 4.2.6.1): headers, reply-to, expiration, user-id.
+const LOOKED_AT: u16 = 1 << 13 | 1 << 9 | 1 << 8 | 1 << 4;
 
-fn channel_expects(shard: &mut Shard, id: ConnectionId, number: u16, expects: Expects) {
-    if let Some(channel) = shard.connection(id).and_then(|c| c.channel(number)) {
-        channel.assembly.expects = expects;
-    }
+fn needs_a_look(raw: &[u8]) -> bool {
+    matches!(raw, [high, low, ..] if u16::from_be_bytes([*high, *low]) & LOOKED_AT != 0)
 }
 
 /// The longest time to live that RabbitMQ takes: ten years, in milliseconds.

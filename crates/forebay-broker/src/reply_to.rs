@@ -26,6 +26,11 @@ const REPLY_PREFIX: &[u8] = b"amq.rabbitmq.reply-to.";
 /// reading, and nothing else bounds what its repliers may send.
 const REPLY_OUT_MAX_BYTES: usize = 16 * 1024 * 1024;
 
+/// Whether a routing key on the default exchange means somebody's replies.
+pub(crate) fn is_reply(routing_key: &[u8]) -> bool {
+    routing_key.starts_with(REPLY_PREFIX)
+}
+
 impl Shard {
     /// `basic.consume` on the pseudo-queue.
     pub(crate) fn consume_replies(
@@ -72,11 +77,6 @@ impl Shard {
             .map(|reply| reply.token.clone())
             .ok_or_else(AmqpError::reply_consumer_missing)?;
         Ok([REPLY_PREFIX, &token].concat())
-    }
-
-    /// Whether a routing key on the default exchange means somebody's replies.
-    pub(crate) fn is_reply(&self, routing_key: ShortStr<'_>) -> bool {
-        routing_key.as_bytes().starts_with(REPLY_PREFIX)
     }
 
     /// Whether the requester behind this name is still there.

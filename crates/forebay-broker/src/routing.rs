@@ -1,6 +1,6 @@
 //! From a publish to its queues: permission, existence, extra keys, and a memory of the last route.
 
-use forebay_wire::{Properties, RawProperties, ShortStr};
+use forebay_wire::{Properties, RawProperties};
 
 use crate::access::Access;
 use crate::error::AmqpError;
@@ -10,38 +10,44 @@ use crate::shard::Shard;
 use crate::topology::{QueueKey, ResourceKind, extra_routing_keys, without_bcc};
 
 impl Shard {
-    /// Whether the channel's remembered route is this one, and still true.
-    fn is_remembered(
-        &self,
-        id: ConnectionId,
-        number: u16,
-        exchange: ShortStr<'_>,
-        routing_key: ShortStr<'_>,
-    ) -> bool {
-        let Some(Some(connection)) = self.connections.get(id.0 as usize) else { return false };
-        let Some(Some(channel)) = connection.channels.get(usize::from(number)) else {
-            return false;
-        };
-        let cache = &channel.route_cache;
-        cache.version == self.vhosts[connection.vhost as usize].topology.version()
-            && cache.routing_key == routing_key.as_bytes()
-            && cache.exchange == exchange.as_bytes()
-    }
-
-    /// 403 or 404 if the channel may not publish there. A remembered route was checked before.
-    pub(crate) fn check_exchange(
+    /// 403 or 404 if the channel may not publish to the exchange of the message being assembled. A
+    /// remembered route that still holds was checked before.
+    pub(crate) fn check_remembered(
         &mut self,
         id: ConnectionId,
         number: u16,
-        exchange: ShortStr<'_>,
-        routing_key: ShortStr<'_>,
     ) -> Result<(), AmqpError> {
-        if self.is_remembered(id, number, exchange, routing_key) {
+        let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return Ok(()) };
+        let version = self.vhosts[connection.vhost as usize].topology.version();
+        let Some(channel) = connection.channel(number) else { return Ok(()) };
+        let assembly = &mut channel.assembly;
+        assembly.remembered &= channel.route_cache.version == version;
+        if assembly.remembered {
             return Ok(());
         }
+        let exchange = assembly.exchange.clone();
         self.permit(id, Access::Write, ResourceKind::Exchange, &exchange)?;
         self.topology(id).exchange_to_publish(&exchange)?;
         Ok(())
+    }
+
+    /// The message being assembled needs a route of its own.
+    pub(crate) fn forget_remembered(&mut self, id: ConnectionId, number: u16) {
+        if let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) {
+            channel.assembly.remembered = false;
+        }
+    }
+
+    /// Fills `queues` with the channel's last route.
+    pub(crate) fn remembered_route(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        queues: &mut Vec<QueueKey>,
+    ) {
+        if let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) {
+            queues.extend_from_slice(&channel.route_cache.queues);
+        }
     }
 
     /// Fills `queues`. Returns the message to enqueue instead, if it must not be seen as it is.
@@ -55,13 +61,6 @@ impl Shard {
         let (exchange, routing_key) = (message.exchange(), message.routing_key());
         let raw = RawProperties::trusted(message.raw_properties());
         let headers = raw.headers();
-        if headers.is_none()
-            && self.is_remembered(id, number, exchange, routing_key)
-            && let Some(channel) = self.connection(id).and_then(|c| c.channel(number))
-        {
-            queues.extend_from_slice(&channel.route_cache.queues);
-            return Ok(None);
-        }
         let headers = headers.unwrap_or_default();
         let extra = extra_routing_keys(headers)?;
         let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else {

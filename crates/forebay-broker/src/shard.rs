@@ -60,6 +60,8 @@ pub struct Shard {
     pub(crate) random: u64,
     pub(crate) connections: Vec<Option<Box<Connection>>>,
     pub(crate) connections_open: usize,
+    /// Connections that have not logged in.
+    pub(crate) handshaking: usize,
     pub(crate) consuming_connections: usize,
     pub(crate) serial: u64,
     pub(crate) vhosts: Vec<Vhost>,
@@ -121,6 +123,7 @@ impl Shard {
             now_us: 0,
             connections: Vec::new(),
             connections_open: 0,
+            handshaking: 0,
             consuming_connections: 0,
             serial: 0,
             vhosts,

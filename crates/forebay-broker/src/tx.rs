@@ -92,7 +92,7 @@ impl Shard {
         self.store.begin_atomic();
         for publish in transaction.publishes {
             // The exchange was there at the publish; it may have been deleted since.
-            match self.route_and_enqueue(id, number, publish) {
+            match self.route_and_enqueue(id, number, publish, false) {
                 Ok(written) => batch = batch.max(written),
                 Err(error) => refused = refused.or(Some(error)),
             }

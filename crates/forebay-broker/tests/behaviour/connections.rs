@@ -75,6 +75,21 @@ fn one_connection_too_many_is_closed() {
 }
 
 #[test]
+fn strangers_cannot_use_up_the_connections() {
+    let mut rig = Rig::with(ShardConfig { handshakes_max: 2, ..ShardConfig::default() });
+    rig.client();
+    rig.client();
+    rig.socket(true);
+    let second = rig.socket(true);
+    assert_eq!(rig.closed(), []);
+    rig.socket(true);
+    assert_eq!(rig.closed(), [(4, CloseHow::Now)]);
+    rig.disconnect(second);
+    rig.client();
+    assert_eq!(rig.closed(), []);
+}
+
+#[test]
 fn heartbeats_are_sent_and_missed_ones_close() {
     let mut rig = Rig::new();
     let id = rig.socket(true);
