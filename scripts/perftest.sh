@@ -6,10 +6,10 @@ set -euo pipefail
 repo=$(cd "$(dirname "$0")/.." && pwd)
 pom=$repo/tests/conformance/java/perftest/pom.xml
 lib=$repo/.cache/perftest
-for program in java mvn; do
-  command -v $program >/dev/null || { echo "perftest.sh: there is no $program here" >&2; exit 2; }
-done
+need() { command -v "$1" >/dev/null || { echo "perftest.sh: there is no $1 here" >&2; exit 2; }; }
+need java
 if ! cmp -s "$pom" "$lib/pom.xml"; then
+  need mvn
   rm -rf "$lib"; mkdir -p "$lib"
   mvn -q -B -f "$pom" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$lib" >&2 \
     || { echo "perftest.sh: Maven could not fetch PerfTest" >&2; exit 2; }
