@@ -1,4 +1,5 @@
 //! What a broker does, seen from its clients' side, without sockets, threads or a clock.
+#![allow(unreachable_pub, reason = "nothing outside a test can reach into it anyway")]
 
 mod connections;
 mod consuming;
