@@ -7,7 +7,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_store::{Event, FileDisk, Home, Lane, Options, Seq, Store, open, perform};
+use forebay_store::{
+    Disk, Durability, Event, FileDisk, Home, Lane, Options, Seq, Store, open, perform,
+};
 
 const PAYLOAD_BYTES: usize = 1024;
 const QUEUE: u64 = 1;
@@ -25,6 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         std::fs::remove_dir_all(&dir)?;
     }
     calls();
+    recovery(&root.join("recovery"))?;
     std::fs::remove_dir(&root)?;
     Ok(())
 }
@@ -122,7 +125,7 @@ fn calls() {
             store.settle(QUEUE, seq, home);
         }
         settling.push(began.elapsed().as_nanos() / u128::from(EACH));
-        drain(&mut store, &disk, u64::from(round) * 20_000);
+        drain(&mut store, &*disk, u64::from(round) * 20_000);
     }
     publishing.sort_unstable();
     settling.sort_unstable();
@@ -135,7 +138,49 @@ fn calls() {
     );
 }
 
-fn drain(store: &mut Store, disk: &forebay_store::MemDisk, now_us: u64) {
+/// How long a start takes with a quarter of a gigabyte in the log, all of it alive, none of it alive.
+fn recovery(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
+    const MESSAGES: u64 = 256 << 10;
+    let disk = Arc::new(FileDisk::new(dir)?);
+    let options = Options { durability: Durability::Os, ..Options::default() };
+    let (mut store, _) = open(disk.clone(), options.clone())?;
+    let payload = vec![0xA5; PAYLOAD_BYTES];
+    for seq in 1..=MESSAGES {
+        store.publish(&[(QUEUE, seq)], &payload);
+        if store.is_full() || seq == MESSAGES {
+            drain(&mut store, &*disk, seq);
+        }
+    }
+    drop(store);
+    disk.unlock();
+    let began = Instant::now();
+    let (mut store, recovered) = open(disk.clone(), options.clone())?;
+    let alive = began.elapsed();
+    for (seq, home, _) in &recovered.queues[0].messages {
+        store.settle(QUEUE, *seq, *home);
+    }
+    assert_eq!(recovered.queues[0].messages.len() as u64, MESSAGES);
+    store.add_waiter();
+    // One commit and no more: the dead segments are still there.
+    let commit = store.poll(0).expect("something was settled");
+    store.complete(0, perform(&*disk, commit))?;
+    drop(store);
+    disk.unlock();
+    let began = Instant::now();
+    let (_, recovered) = open(disk, options)?;
+    let dead = began.elapsed();
+    assert!(recovered.queues[0].messages.is_empty());
+    println!(
+        "opening a log of {} MiB: {} ms if all is alive, {} ms if nothing is",
+        (MESSAGES * PAYLOAD_BYTES as u64) >> 20,
+        alive.as_millis(),
+        dead.as_millis(),
+    );
+    std::fs::remove_dir_all(dir)?;
+    Ok(())
+}
+
+fn drain(store: &mut Store, disk: &dyn Disk, now_us: u64) {
     while let Some(request) = store.poll(now_us) {
         store.complete(now_us, perform(disk, request)).expect("this disk has no faults");
     }

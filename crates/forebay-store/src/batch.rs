@@ -70,14 +70,12 @@ impl BatchHead {
     }
 }
 
-/// Walks the records of the batch at `offset`, whose head is `head`. On `Err` (where and what is wrong)
-/// the records before were visited already: a caller that needs all or nothing walks twice.
-pub(crate) fn walk<'a>(
-    segment: &'a [u8],
+/// Verifies the batch at `offset`, whose head is `head`; `Err` says where it is wrong, and what.
+pub(crate) fn verify(
+    segment: &[u8],
     epoch: u64,
     offset: usize,
     head: &BatchHead,
-    mut visit: impl FnMut(usize, Record<'a>),
 ) -> Result<(), (usize, &'static str)> {
     let mut at = offset + BATCH_HEAD;
     let end = at + head.records_bytes as usize;
@@ -85,11 +83,40 @@ pub(crate) fn walk<'a>(
         return Err((offset, "a batch reaches beyond the end of the file"));
     }
     for _ in 0..head.count {
-        let (record, next) = record::read(segment, epoch, at, end).map_err(|what| (at, what))?;
+        at = record::read(segment, epoch, at, end).map_err(|what| (at, what))?.1;
+    }
+    if at == end { Ok(()) } else { Err((at, "a batch has more bytes than records")) }
+}
+
+/// What is known about a batch that is walked.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// It was verified: its checksums need not be computed again.
+    Verified,
+    /// Records are taken up to the first that is wrong.
+    Nothing,
+}
+
+/// Visits the records of the batch at `offset`, with their offsets.
+pub(crate) fn walk<'a>(
+    segment: &'a [u8],
+    epoch: u64,
+    offset: usize,
+    head: &BatchHead,
+    trust: Trust,
+    mut visit: impl FnMut(usize, Record<'a>),
+) {
+    let mut at = offset + BATCH_HEAD;
+    let end = (at + head.records_bytes as usize).min(segment.len());
+    for _ in 0..head.count {
+        let read = match trust {
+            Trust::Verified => record::read_verified(segment, at, end),
+            Trust::Nothing => record::read(segment, epoch, at, end),
+        };
+        let Ok((record, next)) = read else { return };
         visit(at, record);
         at = next;
     }
-    if at == end { Ok(()) } else { Err((at, "a batch has more bytes than records")) }
 }
 
 /// Acknowledgements of the open batch, by queue, merged into ranges as they come.
@@ -272,12 +299,12 @@ mod tests {
         assert_eq!((head.number, head.durable_upto, head.count), (7, 6, 3));
         assert_eq!(head.padded_bytes(), 4096);
         let mut acks = Vec::new();
-        walk(&segment, 2, 8192, &head, |_, record| {
+        verify(&segment, 2, 8192, &head).unwrap();
+        walk(&segment, 2, 8192, &head, Trust::Verified, |_, record| {
             if let Record::Ack { queue, ranges } = record {
                 acks.push((queue, ranges.iter().collect::<Vec<_>>()));
             }
-        })
-        .unwrap();
+        });
         assert_eq!(acks, [(1, vec![(4, 7), (9, 10)]), (2, vec![(1, 1)])]);
     }
 
@@ -289,7 +316,7 @@ mod tests {
         for bit in 0..used * 8 {
             segment[8192 + bit / 8] ^= 1 << (bit % 8);
             let sound = BatchHead::decode(&segment, 2, 8192)
-                .is_some_and(|head| walk(&segment, 2, 8192, &head, |_, _| {}).is_ok());
+                .is_some_and(|head| verify(&segment, 2, 8192, &head).is_ok());
             assert!(!sound, "bit {bit}");
             segment[8192 + bit / 8] ^= 1 << (bit % 8);
         }

@@ -24,7 +24,7 @@
 //!
 //! The checksum covers everything after itself and is bound to (segment epoch, offset of the record).
 
-use crate::checksum::{checksum, mask, u32_at, u64_at};
+use crate::checksum::{checksum, u32_at, u64_at};
 use crate::home::{QueueId, RunId, Seq};
 use crate::range_set::RangeSet;
 use crate::run::Footer;
@@ -261,21 +261,32 @@ pub(crate) fn read(
     at: usize,
     end: usize,
 ) -> Result<(Record<'_>, usize), &'static str> {
-    let Some(head) = segment.get(at..end).filter(|rest| rest.len() >= RECORD_HEAD) else {
-        return Err("a record is cut off");
-    };
-    let len = u32_at(head, 4) as usize;
-    if head.len() - RECORD_HEAD < len {
-        return Err("a record reaches beyond its batch");
-    }
-    let bytes = &head[..RECORD_HEAD + len];
-    if crc_fast::crc32_iscsi(&bytes[4..]) ^ mask(epoch, at as u64) != u32_at(bytes, 0) {
+    let bytes = bounds(segment, at, end)?;
+    if u32_at(bytes, 0) != checksum(epoch, at as u64, &bytes[4..]) {
         return Err("a record does not match its checksum");
     }
+    read_verified(segment, at, end)
+}
+
+/// As [`read`], for bytes that were verified before.
+pub(crate) fn read_verified(
+    segment: &[u8],
+    at: usize,
+    end: usize,
+) -> Result<(Record<'_>, usize), &'static str> {
+    let bytes = bounds(segment, at, end)?;
     let n = usize::from(u16::from_le_bytes([bytes[10], bytes[11]]));
     let record = parse(bytes[8], n, &bytes[RECORD_HEAD..])
         .ok_or("a record has an unknown kind or a malformed body")?;
-    Ok((record, at + RECORD_HEAD + len))
+    Ok((record, at + bytes.len()))
+}
+
+/// The bytes of the record at `at`, as far as its length can be believed.
+fn bounds(segment: &[u8], at: usize, end: usize) -> Result<&[u8], &'static str> {
+    let rest = segment.get(at..end).filter(|rest| rest.len() >= RECORD_HEAD);
+    let rest = rest.ok_or("a record is cut off")?;
+    let len = u32_at(rest, 4) as usize;
+    rest.get(..RECORD_HEAD + len).ok_or("a record reaches beyond its batch")
 }
 
 fn parse(kind: u8, n: usize, body: &[u8]) -> Option<Record<'_>> {
