@@ -69,7 +69,7 @@ func connectionTune(t *T) {
 	t.saw("limits", []any{conn.Config.ChannelMax, conn.Config.FrameSize}, []any{2047, 131072})
 	small := t.dial(amqp.Config{ChannelMax: 3, FrameSize: 4096, Heartbeat: 7 * time.Second})
 	t.saw("smaller limits", []any{small.Config.ChannelMax, small.Config.FrameSize, small.Config.Heartbeat.Seconds()}, []any{3, 4096, 7})
-	for range 3 {
+	for left := 3; left > 0; left-- {
 		must(small.Channel())
 	}
 	_, err := small.Channel()
@@ -147,7 +147,7 @@ func connectionChannels(t *T) {
 	must(must(conn.Channel()).QueueDeclare(queue, false, true, false, false, nil))
 	var work sync.WaitGroup
 	broken := make(chan error, channels)
-	for range channels {
+	for left := channels; left > 0; left-- {
 		work.Add(1)
 		go func() {
 			defer work.Done()
@@ -184,7 +184,7 @@ func connectionMany(t *T) {
 	must(ch.QueueDeclare(queue, false, false, false, false, nil))
 	var work sync.WaitGroup
 	broken := make(chan error, connections)
-	for range connections {
+	for left := connections; left > 0; left-- {
 		work.Add(1)
 		go func() {
 			defer work.Done()
@@ -218,13 +218,13 @@ func connectionMany(t *T) {
 // Channel numbers are free again at once.
 func connectionChurn(t *T) {
 	conn := t.dial(amqp.Config{ChannelMax: 2})
-	for range 200 {
+	for left := 200; left > 0; left-- {
 		ch := must(conn.Channel())
 		check(ch.Publish("", t.n("nowhere"), false, false, text("x")))
 		check(ch.Close())
 	}
 	t.saw("200 channels one after another over 2 numbers", conn.IsClosed(), false)
-	for range 50 {
+	for left := 50; left > 0; left-- {
 		_, err := must(conn.Channel()).QueueDeclarePassive(t.n("absent"), false, false, false, false, nil)
 		if err == nil {
 			panic("absent queue found")
@@ -244,7 +244,7 @@ func connectionBlockedListener(t *T) {
 	blocked := conn.NotifyBlocked(make(chan amqp.Blocking, 8))
 	ch := must(conn.Channel())
 	check(ch.Confirm(false))
-	for range 100 {
+	for left := 100; left > 0; left-- {
 		sure(ch, "", t.n("nowhere"), text("x"))
 	}
 	t.saw("no blocked notification without an alarm", len(blocked), 0)
@@ -351,7 +351,7 @@ func channelReuse(t *T) {
 		publish(ch, "", queue, "one")
 		publish(ch, "", queue, "two")
 		publish(ch, t.n("missing"), "k", "bad")
-		for range 20 {
+		for left := 20; left > 0; left-- {
 			_ = ch.Publish("", queue, false, false, text("late"))
 		}
 		return nil

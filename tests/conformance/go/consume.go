@@ -86,7 +86,7 @@ func consumeOrder(t *T) {
 	deliveries := must(ch.Consume(queue, "", false, false, false, false, nil))
 	go t.fill(queue, 0, count)
 	ordered := true
-	for index := range count {
+	for index := 0; index < count; index++ {
 		delivery := next(deliveries)
 		ordered = ordered && string(delivery.Body) == fmt.Sprint(index) && delivery.DeliveryTag == uint64(index+1) && !delivery.Redelivered
 		if index%50 == 49 {
@@ -137,7 +137,7 @@ func consumeQosGlobal(t *T) {
 	t.saw("the channel's limit is used up by the first", []bool{none(first), none(second)}, []bool{true, true})
 	check(held[2].Ack(true))
 	total := 0
-	for range 3 {
+	for left := 3; left > 0; left-- {
 		select {
 		case <-first:
 			total++
@@ -149,7 +149,7 @@ func consumeQosGlobal(t *T) {
 	t.saw("three more for three acks", []any{total, none(first), none(second)}, []any{3, true, true})
 	check(ch.Qos(5, 0, true))
 	total = 0
-	for range 2 {
+	for left := 2; left > 0; left-- {
 		select {
 		case <-first:
 			total++
@@ -161,7 +161,7 @@ func consumeQosGlobal(t *T) {
 	t.saw("raised at once", []any{total, none(first), none(second)}, []any{2, true, true})
 	check(ch.Qos(0, 0, true))
 	total = 0
-	for range 12 {
+	for left := 12; left > 0; left-- {
 		select {
 		case <-first:
 			total++
@@ -177,7 +177,7 @@ func consumeNack(t *T) {
 	ch := t.ch()
 	queue := t.filled("q", 5)
 	var held []amqp.Delivery
-	for range 4 {
+	for left := 4; left > 0; left-- {
 		got, _ := must2(ch.Get(queue, false))
 		held = append(held, got)
 	}
@@ -197,7 +197,7 @@ func consumeNack(t *T) {
 	queue = t.filled("multiple", 4)
 	deliveries := must(ch.Consume(queue, "", false, false, false, false, nil))
 	held = nil
-	for range 4 {
+	for left := 4; left > 0; left-- {
 		held = append(held, next(deliveries))
 	}
 	check(ch.Cancel(held[0].ConsumerTag, false))
@@ -213,12 +213,12 @@ func consumeRecover(t *T) {
 	ch := t.ch()
 	queue := t.filled("q", 3)
 	deliveries := must(ch.Consume(queue, "", false, false, false, false, nil))
-	for range 3 {
+	for left := 3; left > 0; left-- {
 		next(deliveries)
 	}
 	check(ch.Recover(true))
 	var seen []any
-	for range 3 {
+	for left := 3; left > 0; left-- {
 		delivery := next(deliveries)
 		seen = append(seen, []any{string(delivery.Body), delivery.Redelivered, delivery.DeliveryTag})
 	}
@@ -262,7 +262,7 @@ func consumeCloseRequeues(t *T) {
 	check(ch.Close())
 	reader := t.ch()
 	var seen []any
-	for range 2 {
+	for left := 2; left > 0; left-- {
 		got, _ := must2(reader.Get(queue, true))
 		seen = append(seen, []any{string(got.Body), got.Redelivered})
 	}
@@ -336,14 +336,14 @@ func consumePriority(t *T) {
 func consumeFair(t *T) {
 	queue := t.filled("q", 0)
 	var consumers []<-chan amqp.Delivery
-	for range 3 {
+	for left := 3; left > 0; left-- {
 		ch := t.ch()
 		check(ch.Qos(1, 0, false))
 		consumers = append(consumers, must(ch.Consume(queue, "", false, false, false, false, nil)))
 	}
 	t.fill(queue, 0, 30)
 	counts := []int{0, 0, 0}
-	for range 10 {
+	for left := 10; left > 0; left-- {
 		for index, deliveries := range consumers {
 			check(next(deliveries).Ack(false))
 			counts[index]++
@@ -382,7 +382,7 @@ func getCounts(t *T) {
 	ch := t.ch()
 	queue := t.filled("q", 3)
 	var seen []any
-	for range 4 {
+	for left := 4; left > 0; left-- {
 		got, ok := must2(ch.Get(queue, false))
 		seen = append(seen, []any{ok, string(got.Body), got.MessageCount, got.DeliveryTag, got.Redelivered})
 	}
@@ -405,7 +405,7 @@ func rpcDirectReplyTo(t *T) {
 	requests := must(serverCh.Consume(queue, "", true, false, false, false, nil))
 	replies := must(client.Consume(replyTo, "", true, false, false, false, nil))
 	returns := serverCh.NotifyReturn(make(chan amqp.Return, 8))
-	for index := range 3 {
+	for index := 0; index < 3; index++ {
 		check(client.Publish("", queue, false, false, amqp.Publishing{ReplyTo: replyTo, CorrelationId: fmt.Sprint("c", index), Body: []byte(fmt.Sprint(index))}))
 		request := next(requests)
 		t.saw("the request's reply_to is rewritten", []any{strings.HasPrefix(request.ReplyTo, replyTo+"."), request.CorrelationId}, []any{true, fmt.Sprint("c", index)})
@@ -462,7 +462,7 @@ func rpcQueue(t *T) {
 	requests := must(server.Consume(queue, "", false, false, false, false, nil))
 	answers := must(client.QueueDeclare("", false, true, true, false, nil)).Name
 	replies := must(client.Consume(answers, "", true, true, false, false, nil))
-	for index := range 20 {
+	for index := 0; index < 20; index++ {
 		check(client.Publish("", queue, false, false, amqp.Publishing{ReplyTo: answers, CorrelationId: fmt.Sprint(index)}))
 		request := next(requests)
 		publish(server, "", request.ReplyTo, request.CorrelationId)
@@ -507,7 +507,7 @@ func flowRoundTrip(t *T) {
 			results <- -finished
 		}()
 	}
-	for index := range count {
+	for index := 0; index < count; index++ {
 		key := "n.odd"
 		if index%2 == 0 {
 			key = "n.even"

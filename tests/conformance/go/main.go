@@ -225,7 +225,7 @@ func none(deliveries <-chan amqp.Delivery) bool {
 
 func take(deliveries <-chan amqp.Delivery, count int) []string {
 	bodies := []string{}
-	for range count {
+	for left := count; left > 0; left-- {
 		bodies = append(bodies, string(next(deliveries).Body))
 	}
 	return bodies
@@ -334,6 +334,8 @@ func main() {
 	}
 	var beside sync.WaitGroup
 	for _, s := range chosen {
+		// Up to Go 1.21 the loop has one variable for all rounds.
+		s := s
 		if s.slow {
 			beside.Add(1)
 			go func() {

@@ -92,12 +92,12 @@ func publishHeaderTypes(t *T) {
 	want["int"] = "int32 5"
 	t.saw("every type", tell(roundTrip(t, amqp.Publishing{Headers: headers}).Headers), want)
 	large := amqp.Table{}
-	for index := range 1000 {
+	for index := 0; index < 1000; index++ {
 		large[fmt.Sprint("header-", index)] = int32(index)
 	}
 	t.saw("a thousand headers", len(roundTrip(t, amqp.Publishing{Headers: large}).Headers), 1000)
 	nested := amqp.Table{"end": "here"}
-	for range 30 {
+	for left := 30; left > 0; left-- {
 		nested = amqp.Table{"in": nested}
 	}
 	t.saw("thirty deep", fmt.Sprint(tell(roundTrip(t, amqp.Publishing{Headers: nested}).Headers)) == fmt.Sprint(tell(nested)), true)
@@ -164,12 +164,12 @@ func confirmSequence(t *T) {
 	confirms := ch.NotifyPublish(make(chan amqp.Confirmation, count))
 	queue := t.queues(ch, "q")["q"]
 	t.saw("first number", ch.GetNextPublishSeqNo(), 1)
-	for range count {
+	for left := count; left > 0; left-- {
 		publish(ch, "", queue, "x")
 	}
 	var tags []int
 	acked := true
-	for range count {
+	for left := count; left > 0; left-- {
 		confirm := nextOf("confirm", confirms)
 		tags = append(tags, int(confirm.DeliveryTag))
 		acked = acked && confirm.Ack
@@ -188,7 +188,7 @@ func confirmDeferred(t *T) {
 	ch := t.confirmCh()
 	queue := must(ch.QueueDeclare(t.n("q"), true, false, false, false, nil)).Name
 	var pending []*amqp.DeferredConfirmation
-	for range 500 {
+	for left := 500; left > 0; left-- {
 		pending = append(pending, must(ch.PublishWithDeferredConfirm("", queue, false, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte("x")})))
 	}
 	acked := 0
@@ -228,7 +228,7 @@ func confirmReturnBeforeAck(t *T) {
 			}
 		}
 	}()
-	for index := range 3 {
+	for index := 0; index < 3; index++ {
 		check(ch.Publish("", t.n("nowhere"), true, false, text(fmt.Sprint(index+1))))
 	}
 	select {
@@ -241,7 +241,7 @@ func confirmReturnBeforeAck(t *T) {
 	for _, event := range events {
 		seen[event] = true
 	}
-	for index := range 3 {
+	for index := 0; index < 3; index++ {
 		for _, event := range events {
 			if event == fmt.Sprint("return ", index+1) {
 				break
@@ -262,7 +262,7 @@ func confirmKinds(t *T) {
 	t.saw("expired at once", sure(ch, "", queue, amqp.Publishing{Expiration: "0"}), true)
 	fan := t.n("fan")
 	check(ch.ExchangeDeclare(fan, "fanout", false, true, false, false, nil))
-	for index := range 20 {
+	for index := 0; index < 20; index++ {
 		name := t.queues(ch, fmt.Sprint("f", index))[fmt.Sprint("f", index)]
 		check(ch.QueueBind(name, "", fan, false, nil))
 	}
@@ -280,7 +280,7 @@ func confirmManyPublishers(t *T) {
 	must(setup.QueueDeclare(queue, true, false, false, false, nil))
 	var work sync.WaitGroup
 	nacks := make(chan string, publishers*each)
-	for range publishers {
+	for left := publishers; left > 0; left-- {
 		conn := t.newConn()
 		work.Add(1)
 		go func() {
@@ -322,7 +322,7 @@ func txCommit(t *T) {
 	queue := t.queues(ch, "q")["q"]
 	check(ch.Tx())
 	check(ch.Tx())
-	for index := range 3 {
+	for index := 0; index < 3; index++ {
 		publish(ch, "", queue, fmt.Sprint(index))
 	}
 	must(ch.QueueDeclarePassive(queue, false, true, true, false, nil))
@@ -360,7 +360,7 @@ func txRollback(t *T) {
 func txAcks(t *T) {
 	setup, ch := t.confirmCh(), t.ch()
 	queue := t.queues(setup, "q")["q"]
-	for index := range 3 {
+	for index := 0; index < 3; index++ {
 		sure(setup, "", queue, text(fmt.Sprint(index)))
 	}
 	check(ch.Tx())

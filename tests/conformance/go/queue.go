@@ -43,7 +43,7 @@ func queueDeclare(t *T) {
 	queue := t.n("q")
 	made := must(ch.QueueDeclare(queue, true, false, false, false, nil))
 	t.saw("new", []any{made.Name, made.Messages, made.Consumers}, []any{queue, 0, 0})
-	for range 3 {
+	for left := 3; left > 0; left-- {
 		sure(ch, "", queue, text("x"))
 	}
 	must(ch.Consume(queue, "", false, false, false, false, nil))
@@ -257,7 +257,7 @@ func queueDelete(t *T) {
 	ch := t.confirmCh()
 	queue := t.n("q")
 	must(ch.QueueDeclare(queue, false, false, false, false, nil))
-	for range 5 {
+	for left := 5; left > 0; left-- {
 		sure(ch, "", queue, text("x"))
 	}
 	t.fails("if-empty", func(ch *amqp.Channel) error { _, err := ch.QueueDelete(queue, false, true, false); return err },
@@ -281,7 +281,7 @@ func queueDelete(t *T) {
 func queuePurge(t *T) {
 	ch := t.confirmCh()
 	queue := t.queues(ch, "q")["q"]
-	for index := range 6 {
+	for index := 0; index < 6; index++ {
 		sure(ch, "", queue, text(fmt.Sprint(index)))
 	}
 	held, _ := must2(ch.Get(queue, false))
@@ -323,7 +323,7 @@ func queueExpires(t *T) {
 	ch := t.ch()
 	queue := t.n("q")
 	must(ch.QueueDeclare(queue, false, false, false, false, amqp.Table{"x-expires": int32(400)}))
-	for range 4 {
+	for left := 4; left > 0; left-- {
 		time.Sleep(200 * time.Millisecond)
 		must(ch.QueueDeclarePassive(queue, false, false, false, false, nil))
 	}
@@ -433,7 +433,7 @@ func queueDeadLetterReasons(t *T) {
 	must(ch.QueueDeclare(second, false, false, true, false, amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": first, "x-message-ttl": int32(10)}))
 	sure(ch, "", first, text("round"))
 	deliveries := must(ch.Consume(first, "", false, false, false, false, nil))
-	for round := range 3 {
+	for round := 0; round < 3; round++ {
 		delivery := next(deliveries)
 		t.saw(fmt.Sprint("round ", round), map[string]any{"death": tidyDeath(delivery.Headers), "first": delivery.Headers["x-first-death-queue"], "redelivered": delivery.Redelivered})
 		check(delivery.Reject(false))
@@ -450,7 +450,7 @@ func queueDeadLetterCycle(t *T) {
 	rejecting := must(ch.QueueDeclare(t.n("rejecting"), false, false, true, false, amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": t.n("rejecting")})).Name
 	deliveries := must(ch.Consume(rejecting, "", false, false, false, false, nil))
 	sure(ch, "", rejecting, text("x"))
-	for range 3 {
+	for left := 3; left > 0; left-- {
 		check(next(deliveries).Reject(false))
 	}
 	last := next(deliveries)
@@ -473,7 +473,7 @@ func queueSingleActiveConsumer(t *T) {
 	queue := must(ch.QueueDeclare(t.n("q"), false, false, true, false, amqp.Table{"x-single-active-consumer": true})).Name
 	first := must(ch.Consume(queue, "first", true, false, false, false, nil))
 	second := must(ch.Consume(queue, "second", true, false, false, false, nil))
-	for index := range 4 {
+	for index := 0; index < 4; index++ {
 		sure(ch, "", queue, text(fmt.Sprint(index)))
 	}
 	t.saw("the first gets all", take(first, 4), []string{"0", "1", "2", "3"})
@@ -498,7 +498,7 @@ func queueQuorum(t *T) {
 	t.saw("declared", []any{made.Messages, made.Consumers}, []any{0, 0})
 	t.saw("confirmed", sure(ch, "", queue, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte("x")}), true)
 	deliveries := must(ch.Consume(queue, "", false, false, false, false, nil))
-	for attempt := range 3 {
+	for attempt := 0; attempt < 3; attempt++ {
 		delivery := next(deliveries)
 		t.saw(fmt.Sprint("attempt ", attempt), []any{delivery.Redelivered, tell(delivery.Headers["x-delivery-count"])})
 		check(delivery.Reject(true))

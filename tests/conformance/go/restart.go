@@ -82,7 +82,7 @@ func restartKill(t *T) {
 	t.main = t.redial()
 	ch = t.confirmCh()
 	var last *amqp.DeferredConfirmation
-	for range count {
+	for left := count; left > 0; left-- {
 		last = must(ch.PublishWithDeferredConfirm("", queue, false, false, persistent("x")))
 	}
 	nextOf("confirm", last.Done())
