@@ -105,7 +105,8 @@ fn a_large_message_and_its_properties_arrive_unchanged() {
     assert_eq!(message.properties(), properties);
     assert_eq!(message.routing_key(), b"q");
     assert_eq!(channel.get("q", true).unwrap(), None);
-    drop(server);
+    connection.close().unwrap();
+    server.stop().unwrap();
 }
 
 #[test]
@@ -125,7 +126,8 @@ fn a_refusal_closes_its_channel_and_no_other() {
     let fault = good.declare_queue(&long, passive()).unwrap_err();
     assert_eq!(fault, ChannelFault::NameTooLong { bytes: 256 });
     good.declare_queue("present", DeclareQueue::default()).unwrap();
-    drop(server);
+    connection.close().unwrap();
+    server.stop().unwrap();
 }
 
 #[test]
@@ -146,7 +148,8 @@ fn an_unroutable_message_comes_back_before_its_confirm() {
     assert_eq!(returns.len(), 1);
     assert_eq!((returns[0].reply_code, returns[0].message.body()), (312, &b"lost"[..]));
     assert!(channel.take_settled()[0].acked);
-    drop(server);
+    connection.close().unwrap();
+    server.stop().unwrap();
 }
 
 #[test]
@@ -173,7 +176,8 @@ fn what_is_not_acked_comes_again() {
     let (message, _) = channel.get("q", true).unwrap().unwrap();
     assert!(message.redelivered());
     assert_eq!(message.body(), b"again");
-    drop(server);
+    connection.close().unwrap();
+    server.stop().unwrap();
 }
 
 #[test]
@@ -186,7 +190,8 @@ fn a_consumer_hears_that_its_queue_is_gone() {
     assert_eq!(consumer.next_message(Some(Duration::from_millis(1))), Ok(None));
     channel.delete_queue("q").unwrap();
     assert_eq!(consumer.next().unwrap().unwrap_err(), ConsumeError::Cancelled);
-    drop(server);
+    connection.close().unwrap();
+    server.stop().unwrap();
 }
 
 #[test]
