@@ -28,22 +28,33 @@ const ALARM_AFTER_US: u64 = 1_000_000;
 /// An alarm ends when memory is below this part of the budget, in percent.
 const ALARM_CLEAR_PERCENT: u64 = 80;
 
+/// What flow control says of reading a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// As much as its fair share.
+    Open,
+    /// A few KiB, so that acknowledgements arrive.
+    Trickle,
+    /// Nothing.
+    Closed,
+}
+
 impl Shard {
-    /// Whether a connection may be read now. Ask anew each turn.
-    pub fn accepts_input(&mut self, id: ConnectionId) -> bool {
+    /// How much of a connection may be read now. Ask anew each turn: a trickle is granted once.
+    pub fn admission(&mut self, id: ConnectionId) -> Admission {
         if !self.is_paused(id) {
-            return true;
+            return Admission::Open;
         }
         let now_us = self.now_us;
-        let Some(connection) = self.connection(id) else { return false };
+        let Some(connection) = self.connection(id) else { return Admission::Closed };
         if connection.out.len() < OUT_HARD_BYTES
             && now_us >= connection.trickle_us + TRICKLE_EVERY_US
             && connection.has_unacked()
         {
             connection.trickle_us = now_us;
-            return true;
+            return Admission::Trickle;
         }
-        false
+        Admission::Closed
     }
 
     /// Whether flow control keeps a connection from being read.

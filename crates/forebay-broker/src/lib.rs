@@ -47,6 +47,7 @@ mod tx;
 mod unacked;
 
 pub use config::ShardConfig;
+pub use flow::Admission;
 pub use input::{CloseHow, ConnectionId, Input, Mail, Peer, ShardId};
 pub use message::Message;
 pub use restore::RestoreError;

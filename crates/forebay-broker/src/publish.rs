@@ -1,8 +1,6 @@
 //! Publishing: a message is assembled, checked, routed, stored and enqueued.
 
-use forebay_wire::{
-    ContentHeader, Properties, ReplyCode, Scope, ShortStr, basic, write_method,
-};
+use forebay_wire::{ContentHeader, Properties, ReplyCode, Scope, ShortStr, basic, write_method};
 
 use crate::channel::{Channel, Expects, Mode, Publish};
 use crate::confirm::UNCONFIRMED_MAX;
@@ -146,7 +144,8 @@ impl Shard {
         let bytes = std::mem::take(&mut assembly.bytes);
         let (mandatory, persistent) = (assembly.mandatory, assembly.persistent);
         let is_remembered = assembly.remembered;
-        let is_reply = !is_remembered && assembly.exchange.is_empty() && is_reply(&assembly.routing_key);
+        let is_reply =
+            !is_remembered && assembly.exchange.is_empty() && is_reply(&assembly.routing_key);
         self.memory_bytes -= bytes.capacity() as u64;
         let message = self.shared(Message::from_bytes(bytes));
         let publish = Publish { message, mandatory, persistent, is_reply };

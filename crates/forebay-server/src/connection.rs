@@ -10,6 +10,7 @@
 //! reset may overtake the very close method that told the peer why.
 
 use crate::in_process::ServerEnd;
+use forebay_broker::Admission;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
@@ -65,8 +66,8 @@ pub(crate) struct Connection {
     pub(crate) hangup: bool,
     /// Stands in the shard loop's list of connections to read.
     pub(crate) listed: bool,
-    /// Its gate was found open at the end of the last turn.
-    pub(crate) admitted: bool,
+    /// What its gate granted at the end of the last turn, if that is used up by asking.
+    pub(crate) admitted: Option<Admission>,
     /// Bytes received and sent lately: counts that are halved together now and then.
     received_lately: u32,
     sent_lately: u32,
@@ -83,7 +84,7 @@ impl Connection {
             writable: true,
             hangup: false,
             listed: false,
-            admitted: false,
+            admitted: None,
             received_lately: 0,
             sent_lately: 0,
             patience_until_us: 0,

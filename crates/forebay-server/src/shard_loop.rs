@@ -18,7 +18,7 @@ use crate::lane::Lane;
 use crate::listener::{Accepted, accept};
 use crate::mailbox::{Mail, Mailbox, ShellCounters, Snapshot};
 use crate::poller::{Poller, Ready};
-use forebay_broker::{CloseHow, ConnectionId, Input, Peer, Shard};
+use forebay_broker::{Admission, CloseHow, ConnectionId, Input, Peer, Shard};
 use forebay_store::{Lane as StoreLane, StoreFailed};
 use slab::Slab;
 use std::collections::VecDeque;
@@ -33,9 +33,8 @@ const READ_BUFFER_BYTES: usize = 256 * 1024;
 const READ_BUDGET_BYTES: usize = 64 * 1024;
 /// The same when more than [`CROWD`] connections have something to read.
 const READ_BUDGET_CROWDED_BYTES: usize = 16 * 1024;
-/// The same for a connection that comes out of a closed gate: enough for a thousand
-/// acknowledgements, little enough when the gate has opened for a moment only.
-const READ_BUDGET_PAUSED_BYTES: usize = 4 * 1024;
+/// The same for a paused connection that is read a little: enough for a hundred acknowledgements.
+const READ_BUDGET_TRICKLE_BYTES: usize = 4 * 1024;
 /// Readable connections beyond which each gets the smaller budget.
 const CROWD: usize = 500;
 /// Bytes read in one turn, from takers and again from bringers: about a millisecond of work.
@@ -321,15 +320,21 @@ impl ShardLoop {
     fn read(&mut self, key: usize, budget: usize) -> Result<usize, LoopFailed> {
         let Some(connection) = self.connections.get_mut(key) else { return Ok(0) };
         connection.listed = false;
-        // Asking may use up the one read that a paused connection has now and then, so the answer
-        // that `ask_gates` got counts, for as little as it may have meant.
-        let admitted = std::mem::take(&mut connection.admitted);
-        if connection.phase == Phase::Open && !admitted && !self.shard.accepts_input(id(key)) {
-            connection.listed = true;
-            self.gated.push(key);
-            return Ok(0);
-        }
-        let budget = if admitted { READ_BUDGET_PAUSED_BYTES } else { budget };
+        // Asking uses up a trickle, so the answer that `ask_gates` got counts.
+        let admission = match connection.admitted.take() {
+            _ if connection.phase != Phase::Open => Admission::Open,
+            Some(admission) => admission,
+            None => self.shard.admission(id(key)),
+        };
+        let budget = match admission {
+            Admission::Open => budget,
+            Admission::Trickle => READ_BUDGET_TRICKLE_BYTES,
+            Admission::Closed => {
+                connection.listed = true;
+                self.gated.push(key);
+                return Ok(0);
+            }
+        };
         let buffer = &mut self.read_buffer[..budget];
         let n = match connection.transport.read(buffer) {
             Ok(0) => {
@@ -371,9 +376,14 @@ impl ShardLoop {
         let (takers, bringers) = (&mut self.takers, &mut self.bringers);
         self.gated.retain(|&key| match connections.get_mut(key) {
             Some(connection) if connection.listed => {
-                let open = connection.phase != Phase::Open || shard.accepts_input(id(key));
+                let admission = match connection.phase {
+                    Phase::Open => shard.admission(id(key)),
+                    _ => Admission::Open,
+                };
+                let open = admission != Admission::Closed;
                 if open {
-                    connection.admitted = true;
+                    // An open gate is asked again when it is read; a trickle is granted once.
+                    connection.admitted = (admission == Admission::Trickle).then_some(admission);
                     list(connection, key, takers, bringers);
                 }
                 !open

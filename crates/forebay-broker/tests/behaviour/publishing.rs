@@ -1,4 +1,4 @@
-use forebay_broker::ShardConfig;
+use forebay_broker::{Admission, ShardConfig};
 use forebay_wire::{ArrayBuf, Properties, TableBuf, Value, basic, confirm, exchange, queue, tx};
 
 use crate::rig::{Rig, consume, declare, short};
@@ -234,8 +234,8 @@ fn at_the_end_of_the_budget_publishers_wait_and_consumers_do_not() {
         rig.publish(publisher, "q", &[7; 1000], false);
     }
     rig.settle();
-    assert!(!rig.shard.accepts_input(publisher));
-    assert!(rig.shard.accepts_input(consumer));
+    assert_eq!(rig.shard.admission(publisher), Admission::Closed);
+    assert_eq!(rig.shard.admission(consumer), Admission::Open);
     rig.trace(publisher);
     rig.pass(1_500);
     assert_eq!(rig.sent(publisher), ["0 connection.blocked low on memory"]);
@@ -243,6 +243,6 @@ fn at_the_end_of_the_budget_publishers_wait_and_consumers_do_not() {
     rig.method(consumer, 1, &consume("q", "c", true));
     rig.trace(consumer);
     rig.trace(consumer);
-    assert!(rig.shard.accepts_input(publisher));
+    assert_eq!(rig.shard.admission(publisher), Admission::Open);
     assert_eq!(rig.trace(publisher), ["0 connection.unblocked"]);
 }
