@@ -36,8 +36,8 @@ crash: ## kill -9 under load: nothing confirmed may be missing
 docs: ## links in the documents; commands and programs in README and guide, as written
 	@scripts/test.sh setup tidy build docs
 
-bench: ## measure Forebay on this machine, and RabbitMQ with the same loads if it is installed
-	@scripts/bench.sh
+bench: ## measure Forebay and RabbitMQ side by side, about 20 minutes; ARGS=--quick tries it out
+	@scripts/bench.sh $(ARGS)
 
 clean: ## remove what was built, installed and measured here (target/, .cache/)
 	rm -rf target .cache fuzz/target tests/conformance/node/node_modules
