@@ -469,6 +469,30 @@ fn the_log_over_its_cap_asks_for_evacuation_and_shrinks() {
 }
 
 #[test]
+fn a_segment_outlives_acknowledgements_that_are_not_durable_yet() {
+    let (disk, mut store, homes) = filled(40);
+    assert_ne!(homes[0], homes[39], "there are two segments");
+    store.publish(&[(QUEUE, 41)], &payload(41));
+    let commit = store.poll(10_000_000).unwrap();
+    assert_eq!(commit.lane(), Lane::Log);
+    for (seq, &home) in (1..).zip(&homes).filter(|(_, home)| **home == homes[0]) {
+        store.settle(QUEUE, seq, home);
+    }
+    // This commit does not hold the acknowledgements; they wait for the next one.
+    store.complete(10_000_100, perform(&*disk, commit)).unwrap();
+    while let Some(request) = store.poll(10_000_200) {
+        assert_eq!(request.lane(), Lane::Background);
+        store.complete(10_000_200, perform(&*disk, request)).unwrap();
+    }
+    let copy = Arc::new(disk.copy());
+    let (_, recovered) = opened(&copy, small());
+    assert_eq!(contents(&recovered), expected(41));
+    let segments = store.statistics().segments;
+    pump(&disk, &mut store, 11_000_000).unwrap();
+    assert!(store.statistics().segments < segments);
+}
+
+#[test]
 fn many_restarts_do_not_pile_up_segments() {
     let (disk, store, _) = filled(1);
     drop(store);
