@@ -37,13 +37,23 @@ pub(crate) struct Assembly {
     pub(crate) exchange: Vec<u8>,
     pub(crate) routing_key: Vec<u8>,
     pub(crate) mandatory: bool,
-    /// Exchange and key are those of the channel's remembered route.
+    /// Exchange and key are those of the channel's remembered route, and stand only there.
     pub(crate) remembered: bool,
     /// The message's bytes from the header frame on.
     pub(crate) bytes: Vec<u8>,
     /// Body bytes still to come.
     pub(crate) missing_bytes: u64,
     pub(crate) persistent: bool,
+}
+
+impl Assembly {
+    /// Where the message goes.
+    pub(crate) fn aim(&mut self, exchange: &[u8], routing_key: &[u8]) {
+        self.exchange.clear();
+        self.exchange.extend_from_slice(exchange);
+        self.routing_key.clear();
+        self.routing_key.extend_from_slice(routing_key);
+    }
 }
 
 /// 0-9-1 section 4.2.6: a method that carries content, a header, then body frames.
@@ -144,6 +154,13 @@ impl Channel {
             _ => None,
         };
         self.unacked.iter_mut().chain(held.into_iter().flatten())
+    }
+
+    /// The message being assembled needs a route of its own.
+    pub(crate) fn forget_remembered(&mut self) {
+        if std::mem::take(&mut self.assembly.remembered) {
+            self.assembly.aim(&self.route_cache.exchange, &self.route_cache.routing_key);
+        }
     }
 
     /// The next delivery tag, taken.

@@ -44,14 +44,14 @@ impl Shard {
         let Channel { assembly, route_cache, .. } = channel;
         assembly.expects = Expects::Header;
         assembly.mandatory = publish.mandatory;
-        // Compared while both are in the cache: the message's own bytes are still on their way there.
+        // Compared here, while both are in the processor's cache, and then not copied: the message's
+        // own bytes are still on their way there, and each waits for the stores before it.
         assembly.remembered = route_cache.version != 0
             && route_cache.routing_key == publish.routing_key.as_bytes()
             && route_cache.exchange == publish.exchange.as_bytes();
-        assembly.exchange.clear();
-        assembly.exchange.extend_from_slice(publish.exchange.as_bytes());
-        assembly.routing_key.clear();
-        assembly.routing_key.extend_from_slice(publish.routing_key.as_bytes());
+        if !assembly.remembered {
+            assembly.aim(publish.exchange.as_bytes(), publish.routing_key.as_bytes());
+        }
         Ok(())
     }
 
@@ -80,8 +80,10 @@ impl Shard {
             let properties = header.properties.parse();
             self.check_properties(id, &properties)?;
             // Messages with headers may be routed by them.
-            if properties.headers.is_some() {
-                self.forget_remembered(id, number);
+            if properties.headers.is_some()
+                && let Some(channel) = self.connection(id).and_then(|c| c.channel(number))
+            {
+                channel.forget_remembered();
             }
             if properties.reply_to.is_some_and(|reply_to| reply_to.as_bytes() == REPLY_TO) {
                 rewritten = self.with_reply_to(id, number, properties)?;
@@ -95,10 +97,15 @@ impl Shard {
         let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else {
             return Ok(());
         };
-        let assembly = &mut channel.assembly;
+        let Channel { assembly, route_cache, .. } = channel;
+        let (exchange, routing_key) = if assembly.remembered {
+            (&route_cache.exchange, &route_cache.routing_key)
+        } else {
+            (&assembly.exchange, &assembly.routing_key)
+        };
         assembly.bytes = Message::start(
-            &assembly.exchange,
-            &assembly.routing_key,
+            exchange,
+            routing_key,
             raw,
             header.body_size_bytes.min(BODY_ROOM_BYTES) as usize,
         );

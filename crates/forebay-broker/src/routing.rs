@@ -20,22 +20,14 @@ impl Shard {
         let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return Ok(()) };
         let version = self.vhosts[connection.vhost as usize].topology.version();
         let Some(channel) = connection.channel(number) else { return Ok(()) };
-        let assembly = &mut channel.assembly;
-        assembly.remembered &= channel.route_cache.version == version;
-        if assembly.remembered {
+        if channel.assembly.remembered && channel.route_cache.version == version {
             return Ok(());
         }
-        let exchange = assembly.exchange.clone();
+        channel.forget_remembered();
+        let exchange = channel.assembly.exchange.clone();
         self.permit(id, Access::Write, ResourceKind::Exchange, &exchange)?;
         self.topology(id).exchange_to_publish(&exchange)?;
         Ok(())
-    }
-
-    /// The message being assembled needs a route of its own.
-    pub(crate) fn forget_remembered(&mut self, id: ConnectionId, number: u16) {
-        if let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) {
-            channel.assembly.remembered = false;
-        }
     }
 
     /// Fills `queues` with the channel's last route.
