@@ -62,7 +62,7 @@ def setting_of(options):
         programs=os.path.abspath(options.programs or os.path.join(target, "release")),
         directory=str(directory),
         seconds=seconds,
-        warm_up=0.5 if quick else 1.5,
+        warm_up=0.5 if quick else 3.0,  # Forebay writes its spare segments, RabbitMQ compiles
         connections=min(200 if quick else 5000, files - 500),
         queues=500 if quick else 10_000,
         backlog=20_000 if quick else 1_000_000,
