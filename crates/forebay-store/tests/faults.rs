@@ -493,6 +493,39 @@ fn a_segment_outlives_acknowledgements_that_are_not_durable_yet() {
 }
 
 #[test]
+fn a_segment_outlives_its_successor_s_checkpoint() {
+    let (disk, mut store, homes) = filled(1);
+    let mut now_us = 1_000_000;
+    // Everything is settled at once; then the log goes on to the next segment, in the middle of which
+    // the power goes: whatever the background lane did meanwhile, topology and numbers are there.
+    store.settle(QUEUE, 1, homes[0]);
+    for seq in 2..=200 {
+        let home = store.publish(&[(QUEUE, seq)], &payload(seq));
+        store.settle(QUEUE, seq, home);
+        now_us += 1000;
+        let commit = store.poll(now_us).expect("something was published");
+        assert_eq!(commit.lane(), Lane::Log);
+        store.complete(now_us, perform(&*disk, commit)).unwrap();
+        let mut commit = None;
+        while let Some(request) = store.poll(now_us) {
+            match request.lane() {
+                Lane::Log => commit = Some(request),
+                Lane::Background => {
+                    store.complete(now_us, perform(&*disk, request)).unwrap();
+                }
+            }
+        }
+        let copy = Arc::new(disk.copy());
+        let (_, recovered) = opened(&copy, small());
+        assert_eq!(recovered.meta[&b"queue"[..]], b"seven");
+        assert_eq!(recovered.queues[0].next_seq, seq + 1);
+        if let Some(commit) = commit {
+            store.complete(now_us, perform(&*disk, commit)).unwrap();
+        }
+    }
+}
+
+#[test]
 fn many_restarts_do_not_pile_up_segments() {
     let (disk, store, _) = filled(1);
     drop(store);

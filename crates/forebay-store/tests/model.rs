@@ -67,7 +67,7 @@ enum Op {
     Forget { queue: u64 },
     Pump { times: u8 },
     Hold,
-    Release,
+    Release { pick: u8 },
     Kill,
     PowerLoss { seed: u64 },
     StopThen { calls: u8, seed: Option<u64>, during_recovery: Option<u8> },
@@ -94,8 +94,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => any::<u8>().prop_map(|pick| Op::PurgeRun { pick }),
         1 => queue.prop_map(|queue| Op::Forget { queue }),
         8 => (1u8..12).prop_map(|times| Op::Pump { times }),
-        4 => Just(Op::Hold),
-        3 => Just(Op::Release),
+        6 => Just(Op::Hold),
+        4 => any::<u8>().prop_map(|pick| Op::Release { pick }),
         1 => Just(Op::Kill),
         1 => any::<u64>().prop_map(|seed| Op::PowerLoss { seed }),
         2 => (0u8..20, any::<Option<u64>>(), any::<Option<u8>>())
@@ -493,7 +493,14 @@ impl World {
                     self.held.push(request);
                 }
             }
-            Op::Release => self.pump(0),
+            Op::Release { pick } => {
+                // The lanes are independent: either may be done first.
+                if !self.held.is_empty() {
+                    let request = self.held.remove(usize::from(*pick) % self.held.len());
+                    self.finish(request);
+                    self.events();
+                }
+            }
             Op::Kill => {
                 let durable = self.store.durable_batch();
                 self.disk.kill();
