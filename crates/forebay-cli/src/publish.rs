@@ -8,7 +8,7 @@
 //! (`tail -f`, a terminal) has nothing for us.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, IsTerminal, Read};
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::thread;
@@ -145,7 +145,9 @@ impl Report {
         }
         eprintln!();
         if json {
-            println!("{}", serde_json::to_string(self).expect("a report is plain data"));
+            let json = serde_json::to_string(self).expect("a report is plain data");
+            // Whoever closed the pipe still has the exit code.
+            let _ = writeln!(io::stdout(), "{json}");
         }
     }
 }

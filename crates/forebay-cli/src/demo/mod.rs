@@ -20,6 +20,7 @@ mod statistics;
 mod summary;
 mod view;
 
+use std::io::{self, Write};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -58,11 +59,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Exit {
     match demonstrate(&args) {
         Ok(summary) => {
-            if args.json {
-                println!("{}", summary.json());
-            } else {
-                print!("{}", summary.text());
-            }
+            let text = if args.json { format!("{}\n", summary.json()) } else { summary.text() };
+            // Whoever closed the pipe has seen enough; the exit code tells the rest.
+            let _ = io::stdout().write_all(text.as_bytes());
             if summary.holds() { Exit::Done } else { Exit::Failed }
         }
         Err(sentence) => Exit::Failed.because(sentence),
@@ -102,11 +101,12 @@ fn introduction(args: &Args, broker: &DemoBroker, readings: usize) -> String {
 }
 
 fn say(args: &Args, text: &str) {
-    if args.json {
-        eprint!("{text}");
+    // Nobody may be listening, which is no reason to stop.
+    let _ = if args.json {
+        io::stderr().write_all(text.as_bytes())
     } else {
-        print!("{text}");
-    }
+        io::stdout().write_all(text.as_bytes())
+    };
 }
 
 fn carry(args: &Args, broker: &DemoBroker, readings: &[Reading], stop: &StopSignal) -> Summary {
