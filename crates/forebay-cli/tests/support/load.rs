@@ -54,7 +54,7 @@ fn publish_on(
         if let Err(fault) = channel.publish(&messages.publication(id, &mut name, &mut body)) {
             return fault;
         }
-        if id.number % 64 == 0 {
+        if id.number.is_multiple_of(64) {
             collect_confirms(channel, report);
         }
     }
