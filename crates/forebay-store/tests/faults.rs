@@ -526,6 +526,48 @@ fn a_segment_outlives_its_successor_s_checkpoint() {
 }
 
 #[test]
+fn a_segment_outlives_copies_forward_that_are_not_durable_yet() {
+    let (disk, mut store, homes) = filled(1);
+    let (mut old, mut now_us, mut asked) = (homes[0], 1_000_000, 0);
+    for seq in 2..=1000 {
+        let home = store.publish(&[(QUEUE, seq)], &payload(seq));
+        store.settle(QUEUE, seq, home);
+        now_us += 1000;
+        let commit = store.poll(now_us).expect("something was published");
+        assert_eq!(commit.lane(), Lane::Log);
+        // The evacuation may be asked for while a commit is in flight that does not hold the copy.
+        while let Some(event) = store.poll_event() {
+            if event == (Event::Evacuate { homes: old }) {
+                asked += 1;
+                old = store.relocate(QUEUE, 1, &payload(1));
+            }
+        }
+        store.complete(now_us, perform(&*disk, commit)).unwrap();
+        let mut next = None;
+        while let Some(request) = store.poll(now_us) {
+            match request.lane() {
+                Lane::Log => next = Some(request),
+                Lane::Background => {
+                    store.complete(now_us, perform(&*disk, request)).unwrap();
+                }
+            }
+        }
+        if seq.is_multiple_of(10) || asked > 0 {
+            let (_, recovered) = opened(&Arc::new(disk.copy()), small());
+            let first = recovered.queues[0].messages.first();
+            assert_eq!(first.map(|(seq, _, payload)| (*seq, payload)), Some((1, &payload(1))));
+        }
+        if let Some(next) = next {
+            store.complete(now_us, perform(&*disk, next)).unwrap();
+        }
+        if asked == 3 {
+            return;
+        }
+    }
+    panic!("asked {asked} times only");
+}
+
+#[test]
 fn many_restarts_do_not_pile_up_segments() {
     let (disk, store, _) = filled(1);
     drop(store);
