@@ -62,7 +62,11 @@ fn nothing_confirmed_is_lost_by_kill_9() {
         checked += scene.check(&broker, round);
         let clean = scene.random.percent(12);
         let (published, consumed) = scene.load(broker, clean);
-        if clean { stops += 1 } else { kills += 1 };
+        if clean {
+            stops += 1
+        } else {
+            kills += 1
+        };
         for by in &published {
             scene.last[by.publisher as usize] = by.last;
             confirmed += by.confirmed.iter().map(|(first, last)| last - first + 1).sum::<u64>();

@@ -3,6 +3,7 @@
 
 mod connections;
 mod consuming;
+mod durability;
 mod publishing;
 mod queues;
 mod rig;

@@ -57,12 +57,7 @@ impl Start {
     /// With free ports and without a place for data.
     pub fn bare(home: &Path) -> Start {
         let arguments = ["--amqp", "127.0.0.1:0", "--http", "off"].map(str::to_owned).to_vec();
-        Start {
-            arguments,
-            config: String::new(),
-            logs: home.to_owned(),
-            file_size_max_bytes: None,
-        }
+        Start { arguments, config: String::new(), logs: home.to_owned(), file_size_max_bytes: None }
     }
 
     /// With nothing said at all.

@@ -26,7 +26,13 @@ fn is_the_end(fault: &ChannelFault) -> bool {
 }
 
 /// Publishes from number `first` on with a window, until the broker is gone.
-pub fn publish(url: &str, messages: &Messages, publisher: u32, first: u64, window: u64) -> Published {
+pub fn publish(
+    url: &str,
+    messages: &Messages,
+    publisher: u32,
+    first: u64,
+    window: u64,
+) -> Published {
     let mut report = Published { publisher, first, last: first - 1, ..Published::default() };
     let Ok(connection) = Connection::open(url) else { return report };
     let Ok(mut channel) = connection.channel() else { return report };

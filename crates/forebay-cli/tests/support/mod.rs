@@ -7,7 +7,9 @@ pub mod dir;
 pub mod load;
 pub mod message;
 pub mod model;
+pub mod peer;
 pub mod random;
+pub mod witness;
 
 use std::time::Duration;
 

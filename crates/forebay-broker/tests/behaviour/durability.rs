@@ -1,0 +1,524 @@
+//! What a broker keeps when its disk stalls, breaks, or loses power, and when memory is short.
+
+use std::sync::Arc;
+
+use forebay_broker::{ConnectionId, Input, ShardConfig};
+use forebay_store::fault_disk::Call;
+use forebay_store::{MemDisk, Options, StoreFailed, perform};
+use forebay_wire::{basic, confirm, exchange, queue};
+
+use crate::rig::{Rig, consume, declare, short};
+
+/// A broker on a disk in memory; both are there after a crash.
+struct Scene {
+    disk: Arc<MemDisk>,
+    config: ShardConfig,
+    options: Options,
+    rig: Rig,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        Scene::with(ShardConfig::default(), Options::default())
+    }
+
+    fn with(config: ShardConfig, options: Options) -> Scene {
+        let disk = Arc::new(MemDisk::new());
+        let rig = Rig::on_disk_with(config.clone(), disk.clone(), options.clone());
+        Scene { disk, config, options, rig }
+    }
+
+    /// With so little memory that backlogs go to disk, and a log of small segments.
+    fn small(memory_budget_bytes: u64) -> Scene {
+        let config = ShardConfig { memory_budget_bytes, ..ShardConfig::default() };
+        let options = Options {
+            segment_bytes: 256 << 10,
+            log_cap_bytes: 1 << 20,
+            batch_max_bytes: 32 << 10,
+            ..Options::default()
+        };
+        Scene::with(config, options)
+    }
+
+    fn open_again(self) -> Scene {
+        let Scene { disk, config, options, rig } = self;
+        drop(rig);
+        let rig = Rig::on_disk_with(config.clone(), disk.clone(), options.clone());
+        Scene { disk, config, options, rig }
+    }
+
+    /// The process is killed and started again.
+    fn kill(self) -> Scene {
+        self.disk.kill();
+        self.open_again()
+    }
+
+    /// The power goes and comes back.
+    fn lose_power(self, seed: u64) -> Scene {
+        self.disk.power_loss(seed);
+        self.open_again()
+    }
+
+    /// A client in confirm mode with the durable queue `q`.
+    fn client(&mut self) -> ConnectionId {
+        let id = self.rig.client();
+        self.rig.method(id, 1, &confirm::Select::default());
+        self.rig.method(id, 1, &declare("q", true));
+        let answer = self.answers(id);
+        assert!(
+            answer.last().is_some_and(|line| line.contains("queue.declare-ok q")),
+            "{answer:?}"
+        );
+        id
+    }
+
+    /// Publishes numbered persistent messages of about 1 KB and waits until all are confirmed.
+    fn fill(&mut self, id: ConnectionId, numbers: std::ops::Range<u32>) {
+        for number in numbers {
+            self.rig.publish(id, "q", body(number).as_bytes(), true);
+            if number.is_multiple_of(16) {
+                self.work().expect("the disk works");
+            }
+        }
+        self.work().expect("the disk works");
+        let answers = self.answers(id);
+        assert!(answers.iter().all(|line| line.contains("basic.ack")), "{answers:?}");
+    }
+
+    /// Time passes and the disk does nothing.
+    fn wait_for_the_disk(&mut self) {
+        self.rig.now_us += 5_000_000;
+        self.rig.step(Input::Tick);
+        self.rig.step(Input::Turn);
+    }
+
+    /// Turns, ticks and disk work until nothing happens any more; or until the disk fails.
+    fn work(&mut self) -> Result<(), StoreFailed> {
+        let mut idle_rounds = 0;
+        while idle_rounds < 4 {
+            let was_busy = one_round(self)?;
+            idle_rounds = if was_busy { 0 } else { idle_rounds + 1 };
+        }
+        Ok(())
+    }
+
+    /// What was sent to a client after all work was done.
+    fn answers(&mut self, id: ConnectionId) -> Vec<String> {
+        self.work().expect("the disk works");
+        self.rig.sent(id)
+    }
+
+    /// Takes everything out of `q` with a new consumer, acking as it goes.
+    fn drain(&mut self) -> Vec<(u32, bool)> {
+        let id = self.rig.client();
+        self.rig.method(id, 1, &basic::Qos { prefetch_count: 50, ..basic::Qos::default() });
+        self.rig.method(id, 1, &consume("q", "drain", false));
+        let mut all = Vec::new();
+        loop {
+            let got = deliveries(&self.answers(id));
+            if got.is_empty() {
+                break;
+            }
+            all.extend(got);
+            let ack = basic::Ack { delivery_tag: all.len() as u64, multiple: true };
+            self.rig.method(id, 1, &ack);
+        }
+        self.rig.disconnect(id);
+        self.work().expect("the disk works");
+        all
+    }
+}
+
+fn body(number: u32) -> String {
+    format!("{number:06} {}", "x".repeat(1000))
+}
+
+/// Number and redelivered flag of each delivered message.
+fn deliveries(lines: &[String]) -> Vec<(u32, bool)> {
+    lines
+        .iter()
+        .filter(|line| line.contains("basic.deliver") || line.contains("basic.get-ok"))
+        .map(|line| {
+            let (head, body) = line.split_once('[').expect("a body");
+            (body[..6].parse().expect("a number"), head.contains("redelivered"))
+        })
+        .collect()
+}
+
+fn numbers(found: &[(u32, bool)]) -> Vec<u32> {
+    found.iter().map(|(number, _)| *number).collect()
+}
+
+fn range(numbers: std::ops::Range<u32>) -> Vec<u32> {
+    numbers.collect()
+}
+
+#[test]
+fn a_confirm_waits_for_the_sync_and_a_delivery_does_not() {
+    let mut scene = Scene::new();
+    let id = scene.client();
+    let consumer = scene.rig.client();
+    scene.rig.method(consumer, 1, &consume("q", "c", false));
+    scene.answers(consumer);
+    scene.rig.disk_stalled = true;
+    scene.rig.publish(id, "q", body(1).as_bytes(), true);
+    scene.wait_for_the_disk();
+    assert_eq!(scene.rig.sent(id), [""; 0]);
+    assert_eq!(deliveries(&scene.answers(consumer)), [(1, false)]);
+    // Neither an ack nor a new publish makes it come earlier.
+    scene.rig.method(consumer, 1, &basic::Ack { delivery_tag: 1, multiple: false });
+    scene.rig.publish(id, "q", body(2).as_bytes(), true);
+    scene.wait_for_the_disk();
+    assert_eq!(scene.rig.sent(id), [""; 0]);
+    scene.rig.disk_stalled = false;
+    assert_eq!(scene.answers(id), ["1 basic.ack 2 multiple"]);
+}
+
+#[test]
+fn a_transient_message_is_confirmed_without_the_disk() {
+    let mut scene = Scene::new();
+    let id = scene.client();
+    scene.rig.disk_stalled = true;
+    scene.rig.publish(id, "q", body(1).as_bytes(), false);
+    scene.rig.method(id, 1, &declare("fleeting", false));
+    scene.rig.publish(id, "fleeting", body(2).as_bytes(), true);
+    let answers = scene.answers(id);
+    let acks = answers.iter().filter(|line| line.contains("basic.ack")).count();
+    assert!(acks > 0 && answers.iter().any(|line| line.contains("declare-ok")), "{answers:?}");
+}
+
+#[test]
+fn the_ok_of_a_durable_declaration_waits_for_the_disk() {
+    let mut scene = Scene::new();
+    let id = scene.rig.client();
+    scene.rig.disk_stalled = true;
+    scene.rig.method(id, 1, &declare("q", true));
+    scene.wait_for_the_disk();
+    assert_eq!(scene.rig.sent(id), [""; 0]);
+    scene.rig.disk_stalled = false;
+    assert_eq!(scene.answers(id), ["1 queue.declare-ok q 0 0"]);
+    scene.rig.disk_stalled = true;
+    scene.rig.method(
+        id,
+        1,
+        &queue::Bind { queue: short("q"), exchange: short("amq.fanout"), ..queue::Bind::default() },
+    );
+    scene.rig.method(id, 1, &queue::Delete { queue: short("q"), ..queue::Delete::default() });
+    scene.wait_for_the_disk();
+    assert_eq!(scene.rig.sent(id), [""; 0]);
+    scene.rig.disk_stalled = false;
+    assert_eq!(scene.answers(id), ["1 queue.bind-ok", "1 queue.delete-ok 0"]);
+}
+
+#[test]
+fn a_failed_write_or_sync_is_the_end_and_nothing_is_confirmed_by_it() {
+    for call in [Call::Write, Call::Sync] {
+        let mut scene = Scene::new();
+        let id = scene.client();
+        scene.fill(id, 0..50);
+        scene.rig.publish(id, "q", body(50).as_bytes(), true);
+        scene.disk.fail(call, 0, std::io::ErrorKind::Other);
+        let failed = scene.work().expect_err("the store fails");
+        assert!(failed.to_string().contains("the store failed"), "{failed}");
+        assert!(!failed.to_string().contains('\n'), "{failed}");
+        let out = scene.rig.shard.outgoing(id).to_vec();
+        assert!(out.is_empty(), "{out:?} was said after the disk had failed");
+        let mut scene = scene.lose_power(7);
+        let found = numbers(&scene.drain());
+        assert_eq!(found[..50], range(0..50));
+        assert!(found.len() <= 51, "{found:?}");
+    }
+}
+
+#[test]
+fn after_a_kill_the_durable_is_there_and_the_transient_is_not() {
+    let mut scene = Scene::new();
+    let id = scene.client();
+    scene.rig.method(id, 1, &declare("fleeting", false));
+    scene.rig.method(
+        id,
+        1,
+        &exchange::Declare {
+            exchange: short("x"),
+            type_name: short("topic"),
+            durable: true,
+            ..exchange::Declare::default()
+        },
+    );
+    scene.rig.method(
+        id,
+        1,
+        &queue::Bind {
+            queue: short("q"),
+            exchange: short("x"),
+            routing_key: short("a.*"),
+            ..queue::Bind::default()
+        },
+    );
+    scene.rig.publish_with(
+        id,
+        "x",
+        "a.b",
+        false,
+        &forebay_wire::Properties { delivery_mode: Some(2), ..Default::default() },
+        body(1).as_bytes(),
+    );
+    scene.rig.publish(id, "q", body(2).as_bytes(), false);
+    scene.rig.publish(id, "q", body(3).as_bytes(), true);
+    scene.answers(id);
+    let mut scene = scene.kill();
+    assert_eq!(scene.drain(), [(1, true), (3, true)]);
+    let id = scene.rig.client();
+    scene.rig.publish_with(id, "x", "a.c", false, &Default::default(), body(4).as_bytes());
+    scene.rig.method(id, 1, &queue::Declare { passive: true, ..declare("fleeting", false) });
+    let answer = scene.answers(id);
+    assert!(answer[0].starts_with("1 channel.close 404"), "{answer:?}");
+    assert_eq!(scene.drain(), [(4, false)]);
+}
+
+#[test]
+fn after_a_clean_stop_only_what_was_delivered_is_flagged() {
+    let mut scene = Scene::new();
+    let id = scene.client();
+    scene.fill(id, 0..10);
+    for _ in 0..3 {
+        scene.rig.method(id, 1, &basic::Get { queue: short("q"), ..basic::Get::default() });
+    }
+    scene.rig.method(id, 1, &basic::Ack { delivery_tag: 1, multiple: false });
+    scene.answers(id);
+    let Scene { disk, config, options, rig } = scene;
+    rig.stop();
+    disk.kill();
+    let rig = Rig::on_disk_with(config.clone(), disk.clone(), options.clone());
+    let mut scene = Scene { disk, config, options, rig };
+    let found = scene.drain();
+    assert_eq!(numbers(&found), range(1..10));
+    let flags: Vec<bool> = found.iter().map(|(_, redelivered)| *redelivered).collect();
+    assert_eq!(flags, [[true; 2].as_slice(), &[false; 7]].concat());
+}
+
+#[test]
+fn the_power_may_go_at_any_moment() {
+    for seed in 0..200u64 {
+        let mut scene = Scene::small(1 << 20);
+        let id = scene.client();
+        let getter = scene.rig.client();
+        // The disk stops somewhere on the way, in the middle of a call.
+        scene.disk.stop_after(3 + seed * 2);
+        let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mut confirmed = 0;
+        let (mut published, mut acked) = (0, 0);
+        let mut failed = None;
+        while failed.is_none() && published < 2_000 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            for _ in 0..(random >> 60) + 1 {
+                scene.rig.publish(id, "q", body(published).as_bytes(), true);
+                published += 1;
+            }
+            if random >> 33 & 7 == 0 {
+                scene.rig.method(
+                    getter,
+                    1,
+                    &basic::Get { queue: short("q"), no_ack: true, ..basic::Get::default() },
+                );
+                acked += 1;
+            }
+            failed = one_round(&mut scene).err();
+            confirmed = confirmed.max(confirmed_upto(&scene.rig.sent(id), confirmed));
+        }
+        assert!(failed.is_some() || published == 2_000);
+        let mut scene = scene.lose_power(seed);
+        let found = numbers(&scene.drain());
+        let first = found.first().copied().unwrap_or(published);
+        assert!(first <= acked, "seed {seed}: {first} messages are gone, {acked} were taken");
+        let last = first + found.len() as u32;
+        assert_eq!(found, range(first..last), "seed {seed}");
+        assert!(last >= confirmed, "seed {seed}: {confirmed} were confirmed, {last} are there");
+        assert!(last <= published, "seed {seed}");
+    }
+}
+
+/// Ten milliseconds: a tick, a turn, and what the disk has to do by then. Whether it had something.
+fn one_round(scene: &mut Scene) -> Result<bool, StoreFailed> {
+    let rig = &mut scene.rig;
+    rig.now_us += 10_000;
+    rig.shard.step(rig.now_us, Input::Tick)?;
+    rig.shard.step(rig.now_us, Input::Turn)?;
+    let mut busy = false;
+    while !rig.disk_stalled
+        && let Some(request) = rig.shard.poll_disk(rig.now_us)
+    {
+        busy = true;
+        let completion = perform(&*scene.disk, request);
+        rig.shard.step(rig.now_us, Input::Disk(completion))?;
+    }
+    rig.shard.step(rig.now_us, Input::Turn)?;
+    Ok(busy)
+}
+
+/// How many publishes are confirmed after these lines: all come in order on this channel.
+fn confirmed_upto(lines: &[String], before: u32) -> u32 {
+    lines
+        .iter()
+        .filter_map(|line| line.strip_prefix("1 basic.ack "))
+        .filter_map(|rest| rest.split(' ').next()?.parse().ok())
+        .fold(before, u32::max)
+}
+
+#[test]
+fn a_long_backlog_goes_to_disk_and_comes_back_in_order() {
+    let mut scene = Scene::small(4 << 20);
+    let id = scene.client();
+    for part in 0..20 {
+        scene.fill(id, part * 500..(part + 1) * 500);
+        let memory_bytes = scene.rig.shard.status().memory_bytes;
+        assert!(memory_bytes <= 4 << 20, "{memory_bytes} bytes after {part} parts");
+    }
+    let status = scene.rig.shard.status();
+    assert!(status.counters.runs_written > 0 && status.queues[0].cold > 1_000, "{status:?}");
+    assert_eq!(status.ready, 10_000);
+    let found = scene.drain();
+    assert_eq!(numbers(&found), range(0..10_000));
+    assert!(found.iter().all(|(_, redelivered)| !redelivered));
+    assert_eq!(scene.rig.shard.status().memory_bytes, 0);
+    // The disk is given back as well.
+    let (used_bytes, store) = (scene.disk.used_bytes(), scene.rig.shard.status().store);
+    assert_eq!(store.runs, 0, "{store:?}");
+    assert!(used_bytes < 4 << 20, "{used_bytes} bytes for nothing: {store:?}");
+}
+
+#[test]
+fn a_backlog_in_runs_survives_kill_after_kill() {
+    let mut scene = Scene::small(4 << 20);
+    let id = scene.client();
+    scene.fill(id, 0..8_000);
+    let mut first = 0;
+    for round in 0..8u64 {
+        scene = if round % 2 == 0 { scene.kill() } else { scene.lose_power(round) };
+        assert_eq!(scene.rig.shard.status().ready, u64::from(8_000 - first), "round {round}");
+        // Some are read from runs, and some of those acked; new ones press the others out of memory.
+        let id = scene.client();
+        scene.rig.method(id, 1, &basic::Qos { prefetch_count: 200, ..basic::Qos::default() });
+        scene.rig.method(id, 1, &consume("q", "c", false));
+        let got = deliveries(&scene.answers(id));
+        assert_eq!(numbers(&got), range(first..first + 200), "round {round}");
+        assert!(got.iter().all(|(_, redelivered)| *redelivered));
+        scene.rig.method(id, 1, &basic::Ack { delivery_tag: 100, multiple: true });
+        first += 100;
+        scene.work().expect("the disk works");
+        scene.rig.disconnect(id);
+        scene.work().expect("the disk works");
+    }
+    let mut scene = scene.kill();
+    assert_eq!(numbers(&scene.drain()), range(first..8_000));
+    let mut scene = scene.kill();
+    assert_eq!(scene.drain(), []);
+}
+
+#[test]
+fn a_message_may_move_from_run_to_run() {
+    let mut scene = Scene::small(4 << 20);
+    let id = scene.client();
+    scene.fill(id, 0..6_000);
+    for round in 0..4u32 {
+        // Read back to the head, because the queue in front of it is consumed …
+        let other = scene.rig.client();
+        scene.rig.method(other, 1, &basic::Qos { prefetch_count: 100, ..basic::Qos::default() });
+        scene.rig.method(other, 1, &consume("q", "c", false));
+        assert_eq!(deliveries(&scene.answers(other)).len(), 100);
+        scene.rig.method(other, 1, &basic::Ack { delivery_tag: 100, multiple: true });
+        scene.work().expect("the disk works");
+        scene.rig.disconnect(other);
+        scene.work().expect("the disk works");
+        // … and out again, because memory is short.
+        scene.fill(id, 6_000 + round * 1_000..7_000 + round * 1_000);
+    }
+    let mut scene = scene.kill();
+    assert_eq!(numbers(&scene.drain()), range(400..10_000));
+    assert_eq!(scene.kill().drain(), []);
+}
+
+#[test]
+fn a_purge_while_runs_are_written_takes_everything() {
+    for stall_at in [1_000, 3_000, 6_000] {
+        let mut scene = Scene::small(4 << 20);
+        let id = scene.client();
+        scene.fill(id, 0..stall_at);
+        scene.rig.disk_stalled = true;
+        for number in stall_at..stall_at + 2_000 {
+            scene.rig.publish(id, "q", body(number).as_bytes(), true);
+            one_round(&mut scene).expect("the disk does nothing");
+        }
+        scene.rig.method(id, 1, &queue::Purge { queue: short("q"), ..queue::Purge::default() });
+        scene.work().expect("the disk works");
+        scene.rig.disk_stalled = false;
+        let answers = scene.answers(id);
+        let purged = format!("1 queue.purge-ok {}", stall_at + 2_000);
+        assert!(answers.contains(&purged), "{answers:?}");
+        scene.fill(id, 20_000..20_300);
+        let mut scene = scene.kill();
+        assert_eq!(numbers(&scene.drain()), range(20_000..20_300));
+        assert_eq!(scene.kill().drain(), []);
+    }
+}
+
+#[test]
+fn a_queue_deleted_while_runs_are_written_stays_deleted() {
+    let mut scene = Scene::small(4 << 20);
+    let id = scene.client();
+    scene.fill(id, 0..3_000);
+    scene.rig.disk_stalled = true;
+    for number in 3_000..5_000 {
+        scene.rig.publish(id, "q", body(number).as_bytes(), true);
+        one_round(&mut scene).expect("the disk does nothing");
+    }
+    scene.rig.method(id, 1, &queue::Delete { queue: short("q"), ..queue::Delete::default() });
+    scene.work().expect("the disk works");
+    scene.rig.disk_stalled = false;
+    let answers = scene.answers(id);
+    assert!(answers.contains(&"1 queue.delete-ok 5000".to_owned()), "{answers:?}");
+    // The same name is another queue.
+    scene.rig.method(id, 1, &declare("q", true));
+    assert_eq!(scene.answers(id), ["1 queue.declare-ok q 0 0"]);
+    scene.fill(id, 9_000..9_050);
+    let mut scene = scene.kill();
+    assert_eq!(numbers(&scene.drain()), range(9_000..9_050));
+    let store = scene.rig.shard.status().store;
+    assert_eq!(store.runs, 0, "{store:?}");
+}
+
+#[test]
+fn old_messages_hold_no_log_back() {
+    let mut scene = Scene::small(64 << 20);
+    let id = scene.client();
+    // Twenty that nobody takes, somebody holding five of them, and a flood behind them.
+    scene.rig.method(id, 1, &declare("old", true));
+    scene.answers(id);
+    for number in 0..20 {
+        scene.rig.publish(id, "old", body(number).as_bytes(), true);
+    }
+    scene.work().expect("the disk works");
+    let holder = scene.rig.client();
+    for _ in 0..5 {
+        scene.rig.method(holder, 1, &basic::Get { queue: short("old"), ..basic::Get::default() });
+    }
+    scene.answers(holder);
+    scene.rig.method(id, 1, &consume("q", "c", true));
+    let mut delivered = 0;
+    for number in 0..10_000 {
+        scene.rig.publish(id, "q", body(number).as_bytes(), true);
+        if number % 20 == 0 {
+            delivered += deliveries(&scene.answers(id)).len();
+            let log_bytes = scene.rig.shard.status().store.log_bytes;
+            assert!(log_bytes <= 3 << 20, "{log_bytes} bytes of log for 20 messages");
+        }
+    }
+    delivered += deliveries(&scene.answers(id)).len();
+    assert_eq!(delivered, 10_000);
+    let written = scene.rig.shard.status().store.log_written_bytes;
+    assert!(written > 8 << 20, "{written} bytes: the log never went round");
+    let mut scene = scene.kill();
+    let id = scene.rig.client();
+    scene.rig.method(id, 1, &consume("old", "c", true));
+    assert_eq!(numbers(&deliveries(&scene.answers(id))), range(0..20));
+}
