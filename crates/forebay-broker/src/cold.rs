@@ -23,8 +23,11 @@ const SPILLING_MAX_BYTES: u64 = 32 * 1024 * 1024;
 /// How often the queues are searched for something to spill.
 const SPILL_EVERY_US: u64 = 5_000;
 
-/// A block is asked for when fewer messages than this are in RAM ahead of a run.
+/// A block is asked for ahead of need when fewer messages than this are in RAM before a run,
 const LOAD_BELOW_MESSAGES: usize = 2_048;
+
+/// and when they take less than this.
+const LOAD_BELOW_BYTES: u64 = 1024 * 1024;
 
 /// How hard memory presses: what a queue may keep at its head, and the smallest run worth a file.
 struct Pressure {
@@ -55,6 +58,11 @@ impl Shard {
             }
             _ => Pressure { keep_messages: 16, keep_bytes: 4 * 1024, run_min_bytes: 4 * 1024 },
         };
+        if self.memory_bytes >= budget / 4 * 3 {
+            for index in 0..self.queues.capacity() {
+                self.unload(QueueKey(index as u32), &pressure);
+            }
+        }
         while self.memory_bytes.saturating_sub(self.spilling_bytes) >= budget / 2
             && self.spilling_bytes < SPILLING_MAX_BYTES
         {
@@ -99,6 +107,35 @@ impl Shard {
         self.runs.insert(run, (key, queue_id));
         self.counters.runs_written += 1;
         true
+    }
+
+    /// Messages that were read back ahead of need leave RAM again: their runs still have them.
+    fn unload(&mut self, key: QueueKey, pressure: &Pressure) {
+        let Some(queue) = self.queues.get_mut(key.0 as usize) else { return };
+        // A block on its way continues where the head ends now.
+        if queue.loading {
+            return;
+        }
+        while queue.head.len() > pressure.keep_messages
+            && let Some(entry) = queue.head.pop_back_if(|entry| entry.seq > queue.delivered_upto)
+        {
+            let Some(run) = entry.home.as_run() else {
+                queue.head.push_back(entry);
+                return;
+            };
+            match queue.cold.front_mut() {
+                Some(cold) if cold.run == run => {
+                    cold.messages += 1;
+                    cold.next_seq = entry.seq;
+                }
+                _ => {
+                    queue.cold.push_front(ColdRun { run, messages: 1, next_seq: entry.seq });
+                    self.runs.insert(run, (key, queue.id));
+                }
+            }
+            queue.ready_bytes -= entry.message.memory_bytes();
+            release(&mut self.memory_bytes, entry.message);
+        }
     }
 
     /// A run is synced and the log says so: its messages may leave RAM.
@@ -154,16 +191,22 @@ impl Shard {
         self.mark_queue(key);
     }
 
-    /// Asks for the next block if the head runs low.
+    /// Asks for the next block if the head runs low and somebody is there to take it.
     pub(crate) fn load_cold(&mut self, key: QueueKey) {
         let Some(queue) = self.queues.get_mut(key.0 as usize) else { return };
-        if queue.loading || queue.head.len() >= LOAD_BELOW_MESSAGES {
+        let wanted = !queue.consumers.is_empty() || !queue.gets.is_empty();
+        if queue.loading || !wanted {
             return;
         }
         let Some(next) = queue.cold.front() else { return };
-        // Full memory means that others must be served first; an empty head means that these must.
-        let room = self.memory_bytes < self.config.memory_budget_bytes;
-        if room || (queue.head.is_empty() && queue.unacked == 0) {
+        // Ahead of need only while memory is not pressed; an empty head is served all the same, unless
+        // the queue's own unsettled deliveries are what fills the memory.
+        let budget = self.config.memory_budget_bytes;
+        let ahead = self.memory_bytes < budget / 4 * 3
+            && queue.head.len() < LOAD_BELOW_MESSAGES
+            && share_of_ready_bytes(queue, queue.head.len()) < LOAD_BELOW_BYTES;
+        let needed = queue.head.is_empty() && (self.memory_bytes < budget || queue.unacked == 0);
+        if ahead || needed {
             queue.loading = true;
             let (run, from) = (next.run, next.next_seq);
             self.store.read_run(run, from);
@@ -265,10 +308,14 @@ fn spillable_bytes(queue: &Queue) -> u64 {
     } else {
         queue.tail.len()
     };
-    let in_ram: usize = queue.head.len()
-        + queue.tail.len()
-        + queue.spilling.iter().map(|s| s.entries.len()).sum::<usize>();
-    queue.ready_bytes * candidates as u64 / in_ram.max(1) as u64
+    share_of_ready_bytes(queue, candidates)
+}
+
+/// What so many of the ready messages in RAM take, roughly.
+fn share_of_ready_bytes(queue: &Queue, messages: usize) -> u64 {
+    let spilling: usize = queue.spilling.iter().map(|spilling| spilling.entries.len()).sum();
+    let in_ram = queue.head.len() + queue.tail.len() + spilling;
+    queue.ready_bytes * messages as u64 / in_ram.max(1) as u64
 }
 
 /// The head keeps what is needed next, what was delivered before, and what a run file holds already:

@@ -45,7 +45,7 @@ impl Default for ShardConfig {
             message_max_bytes: 16 * 1024 * 1024,
             memory_budget_bytes: 256 * 1024 * 1024,
             connections_max: 65_536,
-            handshakes_max: 1_000,
+            handshakes_max: 10_000,
             seed: 0,
             node_name: "forebay@localhost".to_owned(),
         }

@@ -29,6 +29,9 @@ pub(crate) const OUT_HARD_BYTES: usize = 1024 * 1024;
 /// A buffer that was emptied keeps at most this much capacity.
 const OUT_KEEP_BYTES: usize = 64 * 1024;
 
+/// A buffer this small is not kept: who sends so little has little to gain, and there may be many.
+const OUT_SMALL_BYTES: usize = 4 * 1024;
+
 /// The largest frame before tune (RabbitMQ's limit before authentication is a start-ok of 4096).
 pub(crate) const FRAME_MAX_BEFORE_TUNE_BYTES: u32 = FRAME_MIN_SIZE_BYTES;
 
@@ -111,6 +114,8 @@ impl Outgoing {
             self.sent = 0;
             if self.bytes.capacity() > OUT_KEEP_BYTES {
                 self.bytes.shrink_to(OUT_KEEP_BYTES);
+            } else if self.bytes.capacity() <= OUT_SMALL_BYTES {
+                self.bytes = Vec::new();
             }
         } else if self.sent >= OUT_SOFT_MAX_BYTES && self.sent * 2 >= self.bytes.len() {
             // Moves at most as many bytes as were written since the last move.

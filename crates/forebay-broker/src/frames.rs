@@ -54,10 +54,8 @@ impl Shard {
             partial.extend_from_slice(&bytes[consumed..]);
         }
         if let Some(connection) = self.connection(id) {
-            if partial.is_empty() && partial.capacity() > 4096 {
-                partial = Vec::new();
-            }
-            connection.partial = partial;
+            // An idle connection holds no buffer.
+            connection.partial = if partial.is_empty() { Vec::new() } else { partial };
         }
     }
 

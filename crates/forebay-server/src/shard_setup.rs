@@ -73,7 +73,7 @@ fn shard_config(config: &Config) -> Result<ShardConfig, StartError> {
         message_max_bytes: config.message_max_bytes,
         memory_budget_bytes: config.memory_budget_bytes,
         connections_max: config.connections_max,
-        handshakes_max: ShardConfig::default().handshakes_max,
+        handshakes_max: (config.connections_max / 2).max(1),
         // The hasher's keys are the one random number that the standard library gives away.
         seed: RandomState::new().build_hasher().finish(),
         node_name: format!("forebay@{}", host.nodename().to_string_lossy()),
