@@ -17,19 +17,22 @@
 //! [`Shard::next_deadline_us`].
 
 pub mod access;
-mod basic;
 mod channel;
+mod channel_methods;
 mod cold;
 mod config;
 mod confirm;
+mod confirming;
 mod connection;
 mod connection_methods;
+mod consume;
 mod consumer;
 mod delivery;
 pub mod error;
 mod exchange_methods;
 mod flow;
 mod frames;
+mod get;
 mod handshake;
 mod input;
 mod message;
@@ -40,6 +43,7 @@ mod reply_to;
 mod restore;
 mod routing;
 mod server_properties;
+mod settle;
 mod shard;
 mod status;
 pub mod topology;

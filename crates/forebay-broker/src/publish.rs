@@ -1,16 +1,15 @@
 //! Publishing: a message is assembled, checked, routed, stored and enqueued.
 
-use forebay_wire::{ContentHeader, Properties, ReplyCode, Scope, ShortStr, basic, write_method};
+use forebay_wire::{ContentHeader, Properties, ReplyCode, ShortStr, basic, write_method};
 
 use crate::channel::{Channel, Expects, Mode, Publish};
-use crate::confirm::UNCONFIRMED_MAX;
 use crate::delivery::write_content;
 use crate::error::AmqpError;
 use crate::input::ConnectionId;
 use crate::message::Message;
 use crate::queue::Entry;
 use crate::reply_to::{REPLY_TO, is_reply};
-use crate::shard::{ConfirmWaiter, Shard};
+use crate::shard::Shard;
 use crate::topology::QueueKey;
 
 /// `delivery-mode` of a persistent message (0-9-1 section 1.8, basic properties).
@@ -288,31 +287,6 @@ impl Shard {
         (home != forebay_store::Home::NONE).then(|| self.store.open_batch())
     }
 
-    /// Numbers a publish in confirm mode.
-    fn confirm(&mut self, id: ConnectionId, number: u16, batch: Option<forebay_store::BatchNo>) {
-        let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return };
-        let serial = connection.serial;
-        let Some(Some(channel)) = connection.channels.get_mut(usize::from(number)) else { return };
-        let Mode::Confirm(confirms) = &mut channel.mode else { return };
-        let first = confirms.published(batch);
-        if confirms.unconfirmed() >= UNCONFIRMED_MAX {
-            connection.confirms_full = true;
-        }
-        match batch {
-            Some(batch) if first => {
-                let waiter = ConfirmWaiter { batch, connection: id, serial, channel: number };
-                self.confirm_waiters.push_back(waiter);
-                self.store.add_waiter();
-            }
-            Some(_) => {}
-            None if channel.confirms_dirty => {}
-            None => {
-                channel.confirms_dirty = true;
-                self.dirty_confirms.push((id, number));
-            }
-        }
-    }
-
     /// `basic.return`, strictly before the confirm (which is sent at the end of the turn).
     fn return_message(&mut self, id: ConnectionId, number: u16, message: &Message) {
         self.counters.returned += 1;
@@ -331,7 +305,6 @@ impl Shard {
         );
         write_content(out, number, frame_max_bytes, message);
         self.mark_connection(id);
-        debug_assert_eq!(ReplyCode::NoRoute.scope(), Scope::Channel);
     }
 }
 

@@ -291,6 +291,12 @@ impl Shard {
         }
     }
 
+    /// Counts a message's memory, until its last reference is given up.
+    pub(crate) fn shared(&mut self, message: Message) -> Arc<Message> {
+        self.memory_bytes += message.memory_bytes();
+        Arc::new(message)
+    }
+
     /// Gives up one reference to a message.
     pub(crate) fn release(&mut self, message: Arc<Message>) {
         release(&mut self.memory_bytes, message);

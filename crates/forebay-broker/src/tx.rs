@@ -2,8 +2,6 @@
 //!
 //! A commit is one atomic group in the log: after a crash all of it is there or nothing.
 
-use std::sync::Arc;
-
 use forebay_wire::tx;
 
 use crate::channel::{Mode, Publish};
@@ -146,41 +144,5 @@ impl Shard {
             Some(Mode::Tx(transaction)) => Ok(std::mem::take(transaction)),
             _ => Err(AmqpError::not_transactional()),
         }
-    }
-
-    /// A delivery is settled for good.
-    pub(crate) fn finish(
-        &mut self,
-        id: ConnectionId,
-        number: u16,
-        delivery: Delivery,
-        outcome: Outcome,
-    ) {
-        if delivery.consumer.is_some()
-            && let Some(channel) = self.connection(id).and_then(|c| c.channel(number))
-        {
-            let was_full = !channel.has_credit();
-            channel.unacked_consumed -= 1;
-            if was_full {
-                self.mark_queues_of_channel(id, number);
-            }
-        }
-        match outcome {
-            Outcome::Requeue => self.requeue(delivery),
-            Outcome::Discard => {
-                self.delivery_left(&delivery);
-                self.counters.acknowledged += 1;
-                self.discard(delivery.queue_id, delivery.entry);
-            }
-        }
-    }
-
-    /// A publish that waits for its commit keeps its message counted.
-    pub(crate) fn shared(
-        &mut self,
-        message: crate::message::Message,
-    ) -> Arc<crate::message::Message> {
-        self.memory_bytes += message.memory_bytes();
-        Arc::new(message)
     }
 }

@@ -24,7 +24,7 @@ impl Scene {
 
     fn with(config: ShardConfig, options: Options) -> Scene {
         let disk = Arc::new(MemDisk::new());
-        let rig = Rig::on_disk_with(config.clone(), disk.clone(), options.clone());
+        let rig = Rig::on_disk(config.clone(), disk.clone(), options.clone());
         Scene { disk, config, options, rig }
     }
 
@@ -43,7 +43,7 @@ impl Scene {
     fn open_again(self) -> Scene {
         let Scene { disk, config, options, rig } = self;
         drop(rig);
-        let rig = Rig::on_disk_with(config.clone(), disk.clone(), options.clone());
+        let rig = Rig::on_disk(config.clone(), disk.clone(), options.clone());
         Scene { disk, config, options, rig }
     }
 
@@ -289,7 +289,7 @@ fn after_a_clean_stop_only_what_was_delivered_is_flagged() {
     let Scene { disk, config, options, rig } = scene;
     rig.stop();
     disk.kill();
-    let rig = Rig::on_disk_with(config.clone(), disk.clone(), options.clone());
+    let rig = Rig::on_disk(config.clone(), disk.clone(), options.clone());
     let mut scene = Scene { disk, config, options, rig };
     let found = scene.drain();
     assert_eq!(numbers(&found), range(1..10));

@@ -31,12 +31,7 @@ impl Rig {
     }
 
     /// A broker on a disk, which may hold something.
-    pub fn on_disk(config: ShardConfig, disk: Arc<dyn Disk>) -> Rig {
-        Rig::on_disk_with(config, disk, Options::default())
-    }
-
-    /// The same with a store of other sizes.
-    pub fn on_disk_with(config: ShardConfig, disk: Arc<dyn Disk>, options: Options) -> Rig {
+    pub fn on_disk(config: ShardConfig, disk: Arc<dyn Disk>, options: Options) -> Rig {
         let (store, recovered) =
             forebay_store::open(disk.clone(), options).expect("the store opens");
         let shard = Shard::new(config, store, Some(recovered)).expect("the store is understood");

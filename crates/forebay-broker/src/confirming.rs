@@ -1,0 +1,103 @@
+//! Confirm mode of a channel (RabbitMQ's extension): publishes are numbered, and told when settled.
+//! What is told when is [`Confirms`]' business; here it meets batches and sockets.
+
+use forebay_store::BatchNo;
+use forebay_wire::{basic, confirm, write_method};
+
+use crate::channel::Mode;
+use crate::confirm::{Ack, Confirms, UNCONFIRMED_MAX};
+use crate::error::AmqpError;
+use crate::input::ConnectionId;
+use crate::shard::{ConfirmWaiter, Shard};
+
+impl Shard {
+    pub(crate) fn confirm_select(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        nowait: bool,
+    ) -> Result<(), AmqpError> {
+        let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else {
+            return Ok(());
+        };
+        match channel.mode {
+            Mode::Tx(_) => return Err(AmqpError::tx_to_confirm()),
+            Mode::Plain => channel.mode = Mode::Confirm(Confirms::new()),
+            Mode::Confirm(_) => {}
+        }
+        if !nowait {
+            self.send(id, number, &confirm::SelectOk::default());
+        }
+        Ok(())
+    }
+
+    /// Numbers a publish in confirm mode.
+    pub(crate) fn confirm(&mut self, id: ConnectionId, number: u16, batch: Option<BatchNo>) {
+        let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return };
+        let serial = connection.serial;
+        let Some(Some(channel)) = connection.channels.get_mut(usize::from(number)) else { return };
+        let Mode::Confirm(confirms) = &mut channel.mode else { return };
+        let first = confirms.published(batch);
+        if confirms.unconfirmed() >= UNCONFIRMED_MAX {
+            connection.confirms_full = true;
+        }
+        match batch {
+            Some(batch) if first => {
+                let waiter = ConfirmWaiter { batch, connection: id, serial, channel: number };
+                self.confirm_waiters.push_back(waiter);
+                self.store.add_waiter();
+            }
+            Some(_) => {}
+            None if channel.confirms_dirty => {}
+            None => {
+                channel.confirms_dirty = true;
+                self.dirty_confirms.push((id, number));
+            }
+        }
+    }
+
+    /// A batch is synced: the channels that waited for it have something to tell.
+    pub(crate) fn confirm_durable(&mut self, waiter: ConfirmWaiter, batch: BatchNo) {
+        let Some(connection) = self.connection(waiter.connection) else { return };
+        if connection.serial != waiter.serial {
+            return;
+        }
+        let Some(channel) = connection.channel(waiter.channel) else { return };
+        let Mode::Confirm(confirms) = &mut channel.mode else { return };
+        confirms.durable(batch);
+        if !channel.confirms_dirty {
+            channel.confirms_dirty = true;
+            self.dirty_confirms.push((waiter.connection, waiter.channel));
+        }
+    }
+
+    /// Sends what is to be told of confirms, merged.
+    pub(crate) fn tell_confirms(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty_confirms);
+        for (id, number) in dirty.drain(..) {
+            self.tell_confirms_of(id, number);
+        }
+        self.dirty_confirms = dirty;
+    }
+
+    pub(crate) fn tell_confirms_of(&mut self, id: ConnectionId, number: u16) {
+        let mut acks = std::mem::take(&mut self.scratch_acks);
+        if let Some(connection) = self.connection(id)
+            && let Some(channel) = connection.channel(number)
+            && let Mode::Confirm(confirms) = &mut channel.mode
+        {
+            channel.confirms_dirty = false;
+            let before = confirms.unconfirmed();
+            confirms.take_acks(&mut acks);
+            let told = before - confirms.unconfirmed();
+            connection.confirms_full = false;
+            let out = connection.out.buffer();
+            for Ack { delivery_tag, multiple } in acks.drain(..) {
+                write_method(out, number, &basic::Ack { delivery_tag, multiple });
+            }
+            self.counters.confirmed += told;
+            self.mark_connection(id);
+        }
+        self.scratch_acks = acks;
+    }
+}

@@ -1,0 +1,181 @@
+//! `basic.consume`, `basic.cancel` and `basic.qos` (0-9-1 sections 1.8.3.1 to 1.8.3.6).
+
+use forebay_wire::{ShortStr, Table, Value, basic};
+
+use crate::access::Access;
+use crate::consumer::{Consumer, ConsumerKey};
+use crate::error::AmqpError;
+use crate::input::ConnectionId;
+use crate::reply_to::REPLY_TO;
+use crate::shard::Shard;
+use crate::topology::Resource;
+
+impl Shard {
+    pub(crate) fn consume(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        consume: &basic::Consume<'_>,
+    ) -> Result<(), AmqpError> {
+        if consume.queue.as_bytes() == REPLY_TO {
+            return self.consume_replies(id, number, consume);
+        }
+        let vhost = self.vhost_name(id);
+        let made_up = self.made_up_name("amq.ctag-");
+        let tag: Box<[u8]> = if consume.consumer_tag.is_empty() {
+            made_up.into()
+        } else {
+            consume.consumer_tag.as_bytes().into()
+        };
+        let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else {
+            return Ok(());
+        };
+        let consumers = channel.consumers.clone();
+        let prefetch = channel.prefetch;
+        if consumers.iter().any(|key| self.consumers[key.0 as usize].tag == tag) {
+            return Err(AmqpError::consumer_tag_reused(String::from_utf8_lossy(&tag)));
+        }
+        let key = self.queue_for(id, number, consume.queue, Some(Access::Read))?;
+        check_consume_arguments(Resource::queue(&consume.queue, &vhost), consume.arguments)?;
+        let serial = self.take_serial();
+        let queue = &mut self.queues[key.0 as usize];
+        if queue.exclusive_consumer || (consume.exclusive && !queue.consumers.is_empty()) {
+            return Err(AmqpError::queue_in_exclusive_use(queue.display_name(), &vhost));
+        }
+        let consumer_key = ConsumerKey(self.consumers.insert(Consumer {
+            serial,
+            connection: id,
+            channel: number,
+            tag: tag.clone(),
+            queue: key,
+            no_ack: consume.no_ack,
+            prefetch,
+            unacked: 0,
+        }) as u32);
+        queue.exclusive_consumer = consume.exclusive;
+        queue.consumers.push(consumer_key);
+        queue.had_consumer = true;
+        if let Some(connection) = self.connection(id) {
+            connection.consumers += 1;
+            let first = connection.consumers == 1;
+            if let Some(channel) = connection.channel(number) {
+                channel.consumers.push(consumer_key);
+            }
+            self.consuming_connections += usize::from(first);
+        }
+        if !consume.no_wait {
+            let consumer_tag = ShortStr::new(&tag).unwrap_or_default();
+            self.send(id, number, &basic::ConsumeOk { consumer_tag });
+        }
+        self.mark_queue(key);
+        Ok(())
+    }
+
+    pub(crate) fn cancel(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        cancel: &basic::Cancel<'_>,
+    ) -> Result<(), AmqpError> {
+        let tag = cancel.consumer_tag.as_bytes();
+        if !self.cancel_replies(id, number, tag) {
+            let consumers = match self.connection(id).and_then(|c| c.channel(number)) {
+                Some(channel) => channel.consumers.clone(),
+                None => return Ok(()),
+            };
+            let found =
+                consumers.into_iter().find(|key| *self.consumers[key.0 as usize].tag == *tag);
+            if let Some(key) = found {
+                if let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) {
+                    channel.consumers.retain(|other| *other != key);
+                }
+                self.remove_consumer(key);
+            }
+        }
+        if !cancel.no_wait {
+            self.send(id, number, &basic::CancelOk { consumer_tag: cancel.consumer_tag });
+        }
+        Ok(())
+    }
+
+    /// Takes a consumer off its queue. Its unsettled deliveries stay with the channel.
+    pub(crate) fn remove_consumer(&mut self, key: ConsumerKey) {
+        let Some(consumer) = self.consumers.try_remove(key.0 as usize) else { return };
+        if let Some(connection) = self.connection(consumer.connection) {
+            connection.consumers -= 1;
+            let last = connection.consumers == 0;
+            self.consuming_connections -= usize::from(last);
+        }
+        let Some(queue) = self.queues.get_mut(consumer.queue.0 as usize) else { return };
+        if let Some(at) = queue.consumers.iter().position(|other| *other == key) {
+            queue.consumers.remove(at);
+            if queue.cursor > at {
+                queue.cursor -= 1;
+            }
+            queue.exclusive_consumer = false;
+            let unused = queue.auto_delete && queue.consumers.is_empty();
+            if unused {
+                self.delete_queue(consumer.queue);
+            }
+        }
+    }
+
+    pub(crate) fn qos(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        qos: &basic::Qos,
+    ) -> Result<(), AmqpError> {
+        if qos.prefetch_size != 0 {
+            return Err(AmqpError::not_implemented(format!(
+                "prefetch_size!=0 ({})",
+                qos.prefetch_size
+            )));
+        }
+        let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else {
+            return Ok(());
+        };
+        if qos.global {
+            channel.prefetch_global = qos.prefetch_count;
+            self.mark_queues_of_channel(id, number);
+        } else {
+            channel.prefetch = qos.prefetch_count;
+        }
+        self.send(id, number, &basic::QosOk::default());
+        Ok(())
+    }
+
+    /// The queues that a channel consumes from may go on.
+    pub(crate) fn mark_queues_of_channel(&mut self, id: ConnectionId, number: u16) {
+        let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else { return };
+        for key in channel.consumers.clone() {
+            if let Some(consumer) = self.consumers.get(key.0 as usize) {
+                self.mark_queue(consumer.queue);
+            }
+        }
+    }
+}
+
+/// `x-priority` comes with a later version; what is not understood is never ignored silently.
+fn check_consume_arguments(queue: Resource<'_>, arguments: Table<'_>) -> Result<(), AmqpError> {
+    match arguments.get("x-priority") {
+        None => {}
+        Some(value) if value.as_i64().is_none() => {
+            let reason = format!("\"expected integer, got {}\"", value.type_name());
+            return Err(AmqpError::invalid_arg("x-priority", queue, reason));
+        }
+        Some(_) => {
+            return Err(AmqpError::not_implemented(
+                "consumer argument 'x-priority' is not available in this version".to_owned(),
+            ));
+        }
+    }
+    for name in ["x-stream-offset", "x-consumer-timeout"] {
+        if !matches!(arguments.get(name), None | Some(Value::Void)) {
+            return Err(AmqpError::not_implemented(format!(
+                "consumer argument '{name}' is not available in this version"
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! `basic.get` (0-9-1 section 1.8.3.10): one message, asked for.
+//!
+//! A message whose turn it is may lie in a run file; then the answer waits for its block.
+
+use forebay_wire::{basic, write_method};
+
+use crate::access::Access;
+use crate::delivery::write_content;
+use crate::error::AmqpError;
+use crate::input::ConnectionId;
+use crate::queue::PendingGet;
+use crate::shard::Shard;
+use crate::topology::QueueKey;
+use crate::unacked::Delivery;
+
+/// `basic.get`s that may wait for a block of a long queue; one more is told that the queue is empty.
+const PENDING_GETS_MAX: usize = 1_000;
+
+impl Shard {
+    pub(crate) fn get(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        get: &basic::Get<'_>,
+    ) -> Result<(), AmqpError> {
+        let key = self.queue_for(id, number, get.queue, Some(Access::Read))?;
+        let queue = &mut self.queues[key.0 as usize];
+        // What is next lies on disk: the answer comes with its block.
+        if queue.head.is_empty() && queue.ready() > 0 && queue.gets.len() < PENDING_GETS_MAX {
+            let serial = self.connection(id).map_or(0, |connection| connection.serial);
+            let queue = &mut self.queues[key.0 as usize];
+            queue.gets.push_back(PendingGet {
+                connection: id,
+                serial,
+                channel: number,
+                no_ack: get.no_ack,
+            });
+            self.load_cold(key);
+            return Ok(());
+        }
+        self.answer_get(id, number, key, get.no_ack);
+        Ok(())
+    }
+
+    /// Answers the gets that waited for messages to come back to RAM.
+    pub(crate) fn answer_pending_gets(&mut self, key: QueueKey) {
+        while let Some(queue) = self.queues.get_mut(key.0 as usize)
+            && (!queue.head.is_empty() || queue.ready() == 0)
+            && let Some(get) = queue.gets.pop_front()
+        {
+            let there = self.connection(get.connection).is_some_and(|connection| {
+                connection.serial == get.serial
+                    && connection.channel(get.channel).is_some_and(|channel| !channel.closing)
+            });
+            if there {
+                self.answer_get(get.connection, get.channel, key, get.no_ack);
+            }
+        }
+    }
+
+    fn answer_get(&mut self, id: ConnectionId, number: u16, key: QueueKey, no_ack: bool) {
+        let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return };
+        let frame_max_bytes = connection.frame_max_bytes;
+        let Some(Some(channel)) = connection.channels.get_mut(usize::from(number)) else { return };
+        let queue = &mut self.queues[key.0 as usize];
+        let Some(entry) = queue.pop() else {
+            self.send(id, number, &basic::GetEmpty::default());
+            return;
+        };
+        let delivery_tag = channel.take_delivery_tag();
+        let message_count = queue.ready().min(u64::from(u32::MAX)) as u32;
+        let out = connection.out.buffer();
+        write_method(
+            out,
+            number,
+            &basic::GetOk {
+                delivery_tag,
+                redelivered: entry.redelivered,
+                exchange: entry.message.exchange(),
+                routing_key: entry.message.routing_key(),
+                message_count,
+            },
+        );
+        write_content(out, number, frame_max_bytes, &entry.message);
+        self.counters.delivered += 1;
+        let queue_id = queue.id;
+        if no_ack {
+            self.discard(queue_id, entry);
+        } else {
+            queue.unacked += 1;
+            channel
+                .unacked
+                .push(delivery_tag, Delivery { queue: key, queue_id, entry, consumer: None });
+        }
+        self.mark_connection(id);
+        self.load_cold(key);
+    }
+}

@@ -1,0 +1,98 @@
+//! `basic.ack`, `basic.nack`, `basic.reject` and `basic.recover` (0-9-1 sections 1.8.3.13 to 1.8.3.16).
+
+use crate::channel::Mode;
+use crate::error::AmqpError;
+use crate::input::ConnectionId;
+use crate::shard::Shard;
+use crate::tx::Outcome;
+use crate::unacked::Delivery;
+
+impl Shard {
+    /// `basic.ack`, `basic.nack`, `basic.reject`.
+    pub(crate) fn settle(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        tag: u64,
+        multiple: bool,
+        outcome: Outcome,
+    ) -> Result<(), AmqpError> {
+        let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return Ok(()) };
+        let Some(Some(channel)) = connection.channels.get_mut(usize::from(number)) else {
+            return Ok(());
+        };
+        if !multiple {
+            let delivery =
+                channel.unacked.take(tag).ok_or_else(|| AmqpError::unknown_delivery_tag(tag))?;
+            if let Mode::Tx(transaction) = &mut channel.mode {
+                return transaction.settle(tag, delivery, outcome);
+            }
+            self.finish(id, number, delivery, outcome);
+            return Ok(());
+        }
+        // 0-9-1 section 1.8.3.13: multiple with tag 0 means all of them.
+        if tag != 0 && !channel.unacked.contains(tag) {
+            return Err(AmqpError::unknown_delivery_tag(tag));
+        }
+        let upto = if tag == 0 { u64::MAX } else { tag };
+        if let Mode::Tx(transaction) = &mut channel.mode {
+            while let Some((tag, delivery)) = channel.unacked.take_oldest(upto) {
+                transaction.settle(tag, delivery, outcome)?;
+            }
+            return Ok(());
+        }
+        while let Some((_, delivery)) = self
+            .connections
+            .get_mut(id.0 as usize)
+            .and_then(|connection| connection.as_mut()?.channel(number)?.unacked.take_oldest(upto))
+        {
+            self.finish(id, number, delivery, outcome);
+        }
+        Ok(())
+    }
+
+    /// `basic.recover`: everything unsettled on the channel goes back.
+    pub(crate) fn recover(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        requeue: bool,
+    ) -> Result<(), AmqpError> {
+        if !requeue {
+            return Err(AmqpError::not_implemented("requeue=false".to_owned()));
+        }
+        while let Some((_, delivery)) =
+            self.connection(id).and_then(|c| c.channel(number)?.unacked.take_oldest(u64::MAX))
+        {
+            self.finish(id, number, delivery, Outcome::Requeue);
+        }
+        Ok(())
+    }
+
+    /// A delivery is settled for good.
+    pub(crate) fn finish(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        delivery: Delivery,
+        outcome: Outcome,
+    ) {
+        if delivery.consumer.is_some()
+            && let Some(channel) = self.connection(id).and_then(|c| c.channel(number))
+        {
+            let was_full = !channel.has_credit();
+            channel.unacked_consumed -= 1;
+            if was_full {
+                self.mark_queues_of_channel(id, number);
+            }
+        }
+        match outcome {
+            Outcome::Requeue => self.requeue(delivery),
+            Outcome::Discard => {
+                self.delivery_left(&delivery);
+                self.counters.acknowledged += 1;
+                self.discard(delivery.queue_id, delivery.entry);
+            }
+        }
+    }
+}
