@@ -102,7 +102,7 @@ impl Shard {
         let (queue_id, durable) = (queue.id, queue.stored);
         let run = self.store.write_run(queue_id, builder, durable);
         let queue = &mut self.queues[key.0 as usize];
-        queue.spilling.push_back(Spilling { run, entries, purged: false });
+        queue.spilling.push_back(Spilling { run, entries, durable: false, purged: false });
         self.spilling_bytes += bytes;
         self.runs.insert(run, (key, queue_id));
         self.counters.runs_written += 1;
@@ -129,7 +129,12 @@ impl Shard {
                     cold.next_seq = entry.seq;
                 }
                 _ => {
-                    queue.cold.push_front(ColdRun { run, messages: 1, next_seq: entry.seq });
+                    queue.cold.push_front(ColdRun {
+                        before: VecDeque::new(),
+                        run,
+                        messages: 1,
+                        next_seq: entry.seq,
+                    });
                     self.runs.insert(run, (key, queue.id));
                 }
             }
@@ -148,33 +153,34 @@ impl Shard {
         let Some(queue) = self.queues.get_mut(key.0 as usize).filter(|queue| queue.id == id) else {
             return;
         };
-        let Some(at) = queue.spilling.iter().position(|spilling| spilling.run == run) else {
+        let Some(spilling) = queue.spilling.iter_mut().find(|spilling| spilling.run == run) else {
             return;
         };
-        let Some(Spilling { entries, purged, .. }) = queue.spilling.remove(at) else { return };
-        let bytes: u64 = entries.iter().map(|entry| entry.message.memory_bytes()).sum();
-        self.spilling_bytes -= bytes;
-        if purged {
-            self.runs.remove(&run);
-            for entry in entries {
-                release(&mut self.memory_bytes, entry.message);
+        spilling.durable = true;
+        // In order: what is delivered first must not be overtaken by a run that was synced earlier.
+        while let Some(Spilling { run, entries, purged, .. }) =
+            queue.spilling.pop_front_if(|spilling| spilling.durable)
+        {
+            let bytes: u64 = entries.iter().map(|entry| entry.message.memory_bytes()).sum();
+            self.spilling_bytes -= bytes;
+            if !purged && queue.cold.is_empty() && queue.head.is_empty() {
+                // Wanted at once: no need to read back what is still here.
+                let home = Home::run(run);
+                queue.head.extend(entries.into_iter().map(|entry| Entry { home, ..entry }));
+                self.runs.remove(&run);
+                continue;
             }
-            self.after_change_of_runs(key);
-            return;
-        }
-        let is_next = at == 0 && queue.cold.is_empty() && queue.head.is_empty();
-        if is_next {
-            // Wanted at once: no need to read back what is still here.
-            let home = Home::run(run);
-            queue.head.extend(entries.into_iter().map(|entry| Entry { home, ..entry }));
-            self.runs.remove(&run);
-        } else {
-            queue.ready_bytes -= bytes;
-            queue.cold.push_back(ColdRun {
-                run,
-                messages: entries.len() as u64,
-                next_seq: entries.front().map_or(0, |entry| entry.seq),
-            });
+            if purged {
+                self.runs.remove(&run);
+            } else {
+                queue.ready_bytes -= bytes;
+                queue.cold.push_back(ColdRun {
+                    before: VecDeque::new(),
+                    run,
+                    messages: entries.len() as u64,
+                    next_seq: entries.front().map_or(0, |entry| entry.seq),
+                });
+            }
             for entry in entries {
                 release(&mut self.memory_bytes, entry.message);
             }
@@ -274,7 +280,8 @@ impl Shard {
         let store = &mut self.store;
         for (_, queue) in &mut self.queues {
             let id = queue.id;
-            for entry in queue.head.iter_mut().chain(queue.tail.iter_mut()) {
+            let between = queue.cold.iter_mut().flat_map(|run| run.before.iter_mut());
+            for entry in queue.head.iter_mut().chain(between).chain(queue.tail.iter_mut()) {
                 if entry.home == segment {
                     if store.is_full() {
                         return;
@@ -313,9 +320,7 @@ fn spillable_bytes(queue: &Queue) -> u64 {
 
 /// What so many of the ready messages in RAM take, roughly.
 fn share_of_ready_bytes(queue: &Queue, messages: usize) -> u64 {
-    let spilling: usize = queue.spilling.iter().map(|spilling| spilling.entries.len()).sum();
-    let in_ram = queue.head.len() + queue.tail.len() + spilling;
-    queue.ready_bytes * messages as u64 / in_ram.max(1) as u64
+    queue.ready_bytes * messages as u64 / queue.ready_in_ram().max(1) as u64
 }
 
 /// The head keeps what is needed next, what was delivered before, and what a run file holds already:

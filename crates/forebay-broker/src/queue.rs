@@ -35,6 +35,9 @@ pub(crate) struct Entry {
 /// A run file that holds part of this queue and nothing of it in RAM.
 #[derive(Debug)]
 pub(crate) struct ColdRun {
+    /// Messages between the run before and this one, in RAM: a restart can leave some there. The
+    /// first run has none, they are in the head.
+    pub(crate) before: VecDeque<Entry>,
     pub(crate) run: RunId,
     pub(crate) messages: u64,
     /// Reading goes on at this sequence number.
@@ -46,6 +49,8 @@ pub(crate) struct ColdRun {
 pub(crate) struct Spilling {
     pub(crate) run: RunId,
     pub(crate) entries: VecDeque<Entry>,
+    /// Synced, but a run before it is not.
+    pub(crate) durable: bool,
     /// Purged while it was being written: drop the run when it is there.
     pub(crate) purged: bool,
 }
@@ -133,7 +138,7 @@ impl Queue {
 
     /// Messages waiting to be delivered, in RAM and on disk.
     pub(crate) fn ready(&self) -> u64 {
-        let cold: u64 = self.cold.iter().map(|run| run.messages).sum();
+        let cold: u64 = self.cold.iter().map(|run| run.messages + run.before.len() as u64).sum();
         let spilling: usize =
             self.spilling.iter().filter(|s| !s.purged).map(|s| s.entries.len()).sum();
         (self.head.len() + spilling + self.tail.len()) as u64 + cold
@@ -168,11 +173,21 @@ impl Queue {
         Some(entry)
     }
 
-    /// With nothing on disk any more the tail is next.
+    /// Messages before the first run belong to the head; with nothing on disk any more the tail does.
     pub(crate) fn refill_from_ram(&mut self) {
+        if let Some(first) = self.cold.front_mut() {
+            self.head.append(&mut first.before);
+        }
         if self.cold.is_empty() && self.spilling.is_empty() && !self.tail.is_empty() {
             self.head.append(&mut self.tail);
         }
+    }
+
+    /// Ready messages that are in RAM.
+    pub(crate) fn ready_in_ram(&self) -> usize {
+        let spilling: usize = self.spilling.iter().map(|spilling| spilling.entries.len()).sum();
+        let between: usize = self.cold.iter().map(|run| run.before.len()).sum();
+        self.head.len() + between + spilling + self.tail.len()
     }
 
     /// Puts a message back at its original place (0-9-1 section 4.7; RabbitMQ does the same).

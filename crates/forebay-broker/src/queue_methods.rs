@@ -349,13 +349,16 @@ impl Shard {
             spilling.purged = true;
             self.store.settle_run(spilling.run);
         }
-        for entry in head.into_iter().chain(tail) {
-            self.store.settle(queue_id, entry.seq, entry.home);
-            release(&mut self.memory_bytes, entry.message);
-        }
+        let mut in_ram = head;
         for run in cold {
             self.store.settle_run(run.run);
             self.runs.remove(&run.run);
+            in_ram.extend(run.before);
+        }
+        in_ram.extend(tail);
+        for entry in in_ram {
+            self.store.settle(queue_id, entry.seq, entry.home);
+            release(&mut self.memory_bytes, entry.message);
         }
         let queue = &mut self.queues[key.0 as usize];
         queue.loading = false;

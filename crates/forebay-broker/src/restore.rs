@@ -1,5 +1,6 @@
 //! From what the store recovered to queues, exchanges and bindings.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
@@ -98,28 +99,22 @@ impl Shard {
         queue.next_seq = recovered.next_seq.max(1);
         queue.redelivered_upto = if clean { recovered.delivered_upto } else { u64::MAX };
         let mut messages = recovered.messages.into_iter().peekable();
-        let mut runs = recovered.runs.into_iter().peekable();
-        // Oldest first: messages before the first run go to the head, all others behind the runs.
-        while let Some((seq, home, bytes)) =
-            messages.next_if(|(seq, ..)| runs.peek().is_none_or(|run| *seq < run.first))
-        {
-            let entry = restored(queue, seq, home, bytes, &mut self.memory_bytes)?;
-            queue.head.push_back(entry);
-        }
-        for run in runs.by_ref() {
+        // Runs do not overlap, and no message lies within one; between two of them there may be some.
+        for run in recovered.runs {
+            let mut before = VecDeque::new();
+            while let Some((seq, home, bytes)) = messages.next_if(|(seq, ..)| *seq < run.first) {
+                before.push_back(restored(queue, seq, home, bytes, &mut self.memory_bytes)?);
+            }
             self.runs.insert(run.id, (key, queue.id));
-            queue.cold.push_back(ColdRun {
-                run: run.id,
-                messages: run.messages,
-                next_seq: run.first,
-            });
+            let (messages, next_seq) = (run.messages, run.first);
+            queue.cold.push_back(ColdRun { before, run: run.id, messages, next_seq });
         }
         for (seq, home, bytes) in messages {
             let entry = restored(queue, seq, home, bytes, &mut self.memory_bytes)?;
             queue.tail.push_back(entry);
         }
+        queue.refill_from_ram();
         queue.delivered_upto = 0;
-        self.load_cold(key);
         Ok(())
     }
 
