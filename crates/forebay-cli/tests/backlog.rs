@@ -119,6 +119,7 @@ fn a_million_messages_fit_the_budget_survive_a_kill_and_drain_in_order() {
     let passive = DeclareQueue { passive: true, ..DeclareQueue::default() };
     let there = channel.declare_queue("backlog", passive).unwrap();
     assert_eq!(u64::from(there.message_count), MESSAGES);
+    drop(channel);
     assert_bounded(&broker, "the restart");
     let half = MESSAGES / 2;
     let began = Instant::now();

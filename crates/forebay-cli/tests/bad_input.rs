@@ -19,7 +19,7 @@ use support::{PATIENCE, scaled};
 
 /// What the process has besides the budget for messages: runs that are being written (32 MiB), the
 /// log's batches, segments being made ready, the program itself, and what the allocator keeps.
-const OVERHEAD_MIB: u64 = 96;
+const OVERHEAD_MIB: u64 = 128;
 
 /// A broker on disk and its witness.
 struct Scene {

@@ -522,3 +522,90 @@ fn old_messages_hold_no_log_back() {
     scene.rig.method(id, 1, &consume("old", "c", true));
     assert_eq!(numbers(&deliveries(&scene.answers(id))), range(0..20));
 }
+
+/// A small generator: the histories below are numbers drawn from it.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u32) -> u32 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) % u64::from(bound.max(1))) as u32
+    }
+}
+
+/// Publishes, takes, acks some, gives some back, and is killed, with far too little memory. All work is
+/// done before each kill, so what must be there afterwards is known exactly.
+#[test]
+fn a_queue_is_the_same_after_any_history() {
+    for seed in 0..6u64 {
+        let mut dice = Dice(seed);
+        let mut scene = Scene::small(2 << 20);
+        // Number and persistence of what is in the queue, in order.
+        let mut model: Vec<(u32, bool)> = Vec::new();
+        let mut next = 0;
+        for round in 0..6 {
+            let id = scene.client();
+            for _ in 0..dice.below(3_000) {
+                let persistent = dice.below(5) > 0;
+                scene.rig.publish(id, "q", body(next).as_bytes(), persistent);
+                model.push((next, persistent));
+                next += 1;
+                if next.is_multiple_of(32) {
+                    scene.work().expect("the disk works");
+                }
+            }
+            scene.work().expect("the disk works");
+            scene.rig.sent(id);
+            for _ in 0..dice.below(3) {
+                take_some(&mut scene, &mut dice, &mut model, seed);
+            }
+            scene = match dice.below(6) {
+                0..3 => scene.kill(),
+                3 => scene.lose_power(seed + round),
+                _ => continue,
+            };
+            model.retain(|(_, persistent)| *persistent);
+            assert_eq!(scene.rig.shard.status().ready, model.len() as u64, "seed {seed}");
+        }
+        let found = numbers(&scene.drain());
+        let expected: Vec<u32> = model.iter().map(|(number, _)| *number).collect();
+        let differs = found.iter().zip(&expected).position(|(found, expected)| found != expected);
+        assert_eq!(differs.map(|at| (at, found[at], expected[at])), None, "seed {seed}");
+        assert_eq!(found.len(), expected.len(), "seed {seed}");
+    }
+}
+
+/// A consumer takes a part of the queue, acks most of it, and hangs up.
+fn take_some(scene: &mut Scene, dice: &mut Dice, model: &mut Vec<(u32, bool)>, seed: u64) {
+    let id = scene.rig.client();
+    scene.rig.method(id, 1, &basic::Qos { prefetch_count: 400, ..basic::Qos::default() });
+    scene.rig.method(id, 1, &consume("q", "c", false));
+    let wanted = dice.below(3_000) as usize;
+    let mut got = Vec::new();
+    let (mut kept, mut acked) = (0, Vec::new());
+    while got.len() < wanted && kept < 100 {
+        let part = numbers(&deliveries(&scene.answers(id)));
+        if part.is_empty() {
+            break;
+        }
+        for number in part {
+            got.push(number);
+            if dice.below(24) == 0 {
+                kept += 1;
+            } else {
+                let ack = basic::Ack { delivery_tag: got.len() as u64, multiple: false };
+                scene.rig.method(id, 1, &ack);
+                acked.push(number);
+            }
+        }
+    }
+    let expected: Vec<u32> = model.iter().take(got.len()).map(|(number, _)| *number).collect();
+    let differs = got.iter().zip(&expected).position(|(got, expected)| got != expected);
+    assert_eq!(differs.map(|at| (at, got[at], expected[at])), None, "seed {seed}");
+    assert!(got.len() == model.len() || got.len() >= wanted || kept >= 100, "seed {seed}");
+    model.retain(|(number, _)| acked.binary_search(number).is_err());
+    scene.work().expect("the disk works");
+    scene.rig.disconnect(id);
+    scene.work().expect("the disk works");
+}
