@@ -214,7 +214,7 @@ impl Shard {
             exclusive: declare.exclusive,
             arguments: queue.arguments.clone(),
         };
-        let key = QueueKey(self.queues.insert(queue) as u32);
+        let key = QueueKey(self.queues.insert(Box::new(queue)) as u32);
         self.vhosts[vhost as usize].topology.add_queue(name, key, stored);
         if declare.exclusive
             && let Some(connection) = self.connection(id)
@@ -370,7 +370,7 @@ impl Shard {
     pub(crate) fn delete_queue(&mut self, key: QueueKey) -> u32 {
         self.answer_gets_empty(key);
         let count = self.purge(key);
-        let mut queue = self.queues.remove(key.0 as usize);
+        let mut queue = *self.queues.remove(key.0 as usize);
         for consumer_key in std::mem::take(&mut queue.consumers) {
             let Some(consumer) = self.consumers.try_remove(consumer_key.0 as usize) else {
                 continue;

@@ -64,7 +64,7 @@ impl Shard {
                     queue.stored = true;
                     queue.auto_delete = record.auto_delete;
                     queue.arguments = record.arguments.clone();
-                    let key = QueueKey(self.queues.insert(queue) as u32);
+                    let key = QueueKey(self.queues.insert(Box::new(queue)) as u32);
                     self.vhosts[vhost as usize].topology.add_queue(&record.name, key, true);
                     keys.insert(record.id, key);
                     self.next_queue_id = self.next_queue_id.max(record.id + 1);

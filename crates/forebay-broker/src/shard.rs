@@ -65,7 +65,8 @@ pub struct Shard {
     pub(crate) consuming_connections: usize,
     pub(crate) serial: u64,
     pub(crate) vhosts: Vec<Vhost>,
-    pub(crate) queues: Slab<Queue>,
+    /// Boxed, because a slab grows by doubling: 10 000 queues need not have the room of 16 384.
+    pub(crate) queues: Slab<Box<Queue>>,
     pub(crate) consumers: Slab<Consumer>,
     pub(crate) next_queue_id: u64,
     /// The last batch that changed the durable topology.

@@ -5,7 +5,7 @@
 //! neither a read on this lane nor a commit on the other waits long behind it.
 //!
 //! A full disk is noticed here first. A spare or a run that cannot be written for lack of space is tried
-//! again every second, and [`Event::LowSpace`] asks the owner to stop publishers. [`READY`] segments are
+//! again later, and [`Event::LowSpace`] asks the owner to stop publishers. [`READY`] segments are
 //! pre-written: the next one, and two in reserve, which acks and checkpoints live on meanwhile. Any other error is final.
 
 use std::collections::VecDeque;
@@ -23,8 +23,11 @@ use crate::segment::Segment;
 const READY: usize = 3;
 /// Pre-writing goes in slices of this size, in bytes.
 const SLICE_BYTES: u64 = 2 << 20;
-/// Time between two tries on a full disk, in microseconds.
+/// Time between two tries of writing a run on a full disk, in microseconds.
 const RETRY_US: u64 = 1_000_000;
+/// Time between two tries of pre-writing on a full disk, in microseconds, unless something was removed
+/// from it meanwhile: each try takes the space that the open segment needs for acks.
+const PREWRITE_RETRY_US: u64 = 30_000_000;
 
 /// What waits for the background lane.
 #[derive(Debug)]
@@ -40,7 +43,11 @@ pub(crate) struct Background {
     /// The spare being pre-written, and how far it is, in bytes.
     prewriting: Option<(u32, u64)>,
     next_spare: u32,
+    /// A spare that the disk had no room for: what there is of it gives its space back at once.
+    abandoned: Option<u32>,
     low_space: bool,
+    /// When to pre-write again after the disk was full.
+    prewrite_at_us: Option<u64>,
     /// When to try again after the disk was full.
     pub(crate) retry_at_us: Option<u64>,
 }
@@ -62,9 +69,20 @@ impl Background {
             ready,
             prewriting: None,
             next_spare,
+            abandoned: None,
             low_space: false,
+            prewrite_at_us: None,
             retry_at_us: None,
         }
+    }
+
+    /// When the lane wants to try again what failed for lack of space.
+    pub(crate) fn next_try_us(&self) -> Option<u64> {
+        // A busy lane is asked again when it is free.
+        if self.busy {
+            return None;
+        }
+        [self.retry_at_us, self.prewrite_at_us].into_iter().flatten().min()
     }
 
     pub(crate) fn want_read(&mut self, run: RunId, from_seq: Seq) {
@@ -149,6 +167,9 @@ impl Log {
             return Some(work);
         }
         let background = &mut self.background;
+        if let Some(spare) = background.abandoned.take() {
+            return Some(Work::RemoveSpare { spare });
+        }
         let may_write = background.retry_at_us.is_none_or(|at_us| at_us <= self.now_us);
         if may_write {
             background.retry_at_us = None;
@@ -171,7 +192,7 @@ impl Log {
             self.background.dead_runs.pop_front();
             return Some(Work::RemoveRun { run });
         }
-        if may_write { self.next_slice() } else { None }
+        self.next_slice()
     }
 
     fn next_slice(&mut self) -> Option<Work> {
@@ -179,6 +200,10 @@ impl Log {
         // A store that is hardly used does not take two segments of disk for it.
         let in_use = current.prewritten || current.used >= self.options.warm_bytes();
         let background = &mut self.background;
+        if background.prewrite_at_us.is_some_and(|at_us| at_us > self.now_us) {
+            return None;
+        }
+        background.prewrite_at_us = None;
         if background.ready.len() >= READY || !(in_use || background.low_space) {
             return None;
         }
@@ -227,8 +252,9 @@ impl Log {
             Work::RemoveSegment { .. } | Work::RemoveRun { .. } => {
                 // Somebody may have been waiting for just this space.
                 self.background.retry_at_us = None;
+                self.background.prewrite_at_us = None;
             }
-            Work::Commit { .. } | Work::Sync { .. } => {}
+            Work::RemoveSpare { .. } | Work::Commit { .. } | Work::Sync { .. } => {}
         }
         Ok(())
     }
@@ -239,11 +265,15 @@ impl Log {
         match work {
             Work::WriteRun { run, bytes, durable } if full => {
                 self.background.run_writes.push_front((run, bytes, durable));
+                self.background.retry_at_us = Some(self.now_us + RETRY_US);
             }
-            Work::Prewrite { .. } if full => {}
+            Work::Prewrite { spare, .. } if full => {
+                self.background.prewriting = None;
+                self.background.abandoned = Some(spare);
+                self.background.prewrite_at_us = Some(self.now_us + PREWRITE_RETRY_US);
+            }
             work => return Err(self.fail(&work, error)),
         }
-        self.background.retry_at_us = Some(self.now_us + RETRY_US);
         if !self.background.low_space {
             self.background.low_space = true;
             self.events.push_back(Event::LowSpace(true));

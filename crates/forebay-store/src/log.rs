@@ -480,7 +480,7 @@ impl Log {
         if self.failed.is_some() || self.stopping == Stopping::Stopped {
             return None;
         }
-        let mut deadline = self.background.retry_at_us.filter(|_| self.stopping == Stopping::No);
+        let mut deadline = self.background.next_try_us().filter(|_| self.stopping == Stopping::No);
         let mut at_latest = |at_us: u64| {
             deadline = Some(deadline.map_or(at_us, |deadline: u64| deadline.min(at_us)));
         };

@@ -43,6 +43,8 @@ pub(crate) enum Work {
     Prewrite { spare: u32, offset: u64, slice_bytes: u64 },
     /// Turn a dead segment into a spare.
     Recycle { epoch: u64, spare: u32 },
+    /// Unlink what was pre-written of a spare.
+    RemoveSpare { spare: u32 },
     /// Unlink a dead segment.
     RemoveSegment { epoch: u64 },
     /// Unlink a dead run, or what was written of one.
@@ -121,11 +123,15 @@ impl Work {
             }
             Work::Prewrite { spare, .. } => format!("pre-write {}", spare_file(*spare)),
             Work::Recycle { epoch, .. } => format!("recycle {}", segment_file(*epoch)),
+            Work::RemoveSpare { spare } => format!("remove {}", spare_file(*spare)),
             Work::RemoveSegment { epoch } => format!("remove {}", segment_file(*epoch)),
             Work::RemoveRun { run } => format!("remove {}", run::run_file(*run)),
         }
     }
 }
+
+/// What spares are pre-written with, piece by piece.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Carries a request out, blocking; on a lane's thread, or in a simulator.
 pub fn perform(disk: &dyn Disk, request: Request) -> Completion {
@@ -171,7 +177,10 @@ fn carry_out(disk: &dyn Disk, work: &Work) -> Result<Output, WorkError> {
             if *offset == 0 {
                 disk.create(&name)?;
             }
-            disk.write_at(&name, *offset, &vec![0; *slice_bytes as usize])?;
+            for at in (0..*slice_bytes).step_by(ZEROS.len()) {
+                let part = (*slice_bytes - at).min(ZEROS.len() as u64) as usize;
+                disk.write_at(&name, *offset + at, &ZEROS[..part])?;
+            }
             disk.sync_data(&name)?;
         }
         Work::Recycle { epoch, spare } => {
@@ -179,6 +188,7 @@ fn carry_out(disk: &dyn Disk, work: &Work) -> Result<Output, WorkError> {
             // Before anything else may free the next segment: the log loses segments oldest first.
             disk.sync_dir()?;
         }
+        Work::RemoveSpare { spare } => remove_if_there(disk, &spare_file(*spare))?,
         Work::RemoveSegment { epoch } => {
             remove_if_there(disk, &segment_file(*epoch))?;
             disk.sync_dir()?;
