@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_client::blocking::{ChannelFault, DeclareExchange, DeclareQueue};
-use forebay_client::{Channel, Connection, ConsumeOptions};
+use forebay_client::{Connection, ConsumeOptions};
 use support::broker::{Broker, Start};
 use support::dir::Dir;
-use support::load::{confirm_marker, consume, publish, take};
-use support::message::{Id, Messages};
+use support::load::{confirm_marker, consume, publish};
+use support::message::Messages;
 use support::model::{Consumed, Found, Model, Published, QUEUES};
 use support::random::{Random, seed};
 use support::{PATIENCE, scaled};
@@ -31,6 +31,8 @@ struct Scene {
     messages: Arc<Messages>,
     random: Random,
     model: Model,
+    /// This time everything found is left where it is.
+    keep_all: bool,
     /// The last number of each publisher.
     last: [u64; PUBLISHERS as usize],
     /// Durable queues that were declared, or deleted, in earlier rounds.
@@ -46,6 +48,7 @@ fn nothing_confirmed_is_lost_by_kill_9() {
         messages: Arc::new(Messages::new(seed)),
         random: Random::new(seed),
         model: Model::default(),
+        keep_all: false,
         last: [0; PUBLISHERS as usize],
         declared: None,
         deleted: None,
@@ -88,7 +91,12 @@ fn nothing_confirmed_is_lost_by_kill_9() {
 
 impl Scene {
     fn start(&mut self) -> Broker {
-        let budget = MEMORY_BUDGETS[self.random.below(3) as usize];
+        // The broker lets nobody hold more unacked than its budget.
+        self.keep_all = self.random.percent(15);
+        let budget = match self.keep_all {
+            true => "512MiB",
+            false => MEMORY_BUDGETS[self.random.below(3) as usize],
+        };
         let start = Start::on_disk(self.dir.path())
             .flag("--memory-budget", budget)
             .line("log_cap = \"256MiB\"");
@@ -116,10 +124,9 @@ impl Scene {
     fn check(&mut self, broker: &Broker, round: u64) -> u64 {
         let connection = broker.connect();
         self.check_topology(&connection, round);
-        let keep_all = self.random.percent(15);
         let mut count = 0;
         for queue in QUEUES {
-            count += self.check_queue(&connection, queue, keep_all);
+            count += self.check_queue(&connection, queue);
         }
         let mut channel = connection.channel().unwrap();
         channel.purge_queue("marker").unwrap();
@@ -130,49 +137,42 @@ impl Scene {
         count
     }
 
-    fn check_queue(&mut self, connection: &Connection, queue: &'static str, keep: bool) -> u64 {
+    fn check_queue(&mut self, connection: &Connection, queue: &'static str) -> u64 {
         let mut channel = connection.channel().unwrap();
         let passive = DeclareQueue { passive: true, ..DeclareQueue::default() };
         let there = channel.declare_queue(queue, passive).expect("a durable queue is there");
         let unbounded = ConsumeOptions { prefetch: 0, ..ConsumeOptions::default() };
         let mut consumer = channel.consume(queue, unbounded).unwrap();
-        let mut found = Vec::new();
-        let mut wrong = Vec::new();
-        take(&mut consumer, u64::from(there.message_count), PATIENCE, |message| {
+        let (mut found, mut left, mut wrong) = (Vec::new(), Vec::new(), Vec::new());
+        for number in 0..there.message_count {
+            let message = consumer.next_message(Some(PATIENCE)).unwrap();
+            let Some(message) = message else {
+                panic!("only {number} of {} messages came from '{queue}'", there.message_count);
+            };
             match self.messages.check(&message, queue) {
-                Ok(id) => found.push(Found {
-                    id,
-                    redelivered: message.redelivered(),
-                    delivery_tag: message.delivery_tag(),
-                }),
+                Ok(id) => {
+                    found.push(Found { id, redelivered: message.redelivered() });
+                    if self.keep_all || self.random.percent(5) {
+                        left.push(id);
+                    } else {
+                        consumer.ack(&message, false).unwrap();
+                    }
+                }
                 Err(what) => wrong.push(what),
             }
-        });
+        }
         consumer.cancel().unwrap();
         assert!(consumer.take_ready().is_none(), "'{queue}' has more than it says");
         assert!(channel.get(queue, true).unwrap().is_none(), "'{queue}' has more than it says");
         wrong.extend(self.model.check(&self.messages, queue, &found));
         none(&wrong, &format!("after a restart, in {} messages of '{queue}'", found.len()));
-        let left = self.ack_most(&mut channel, &found, keep);
+        // The acks are on disk by then.
+        channel.confirm_select(1).unwrap();
+        confirm_marker(&mut channel).unwrap();
         self.model.restart(queue, left);
         // What is not acked goes back.
         channel.close().unwrap();
         found.len() as u64
-    }
-
-    /// Acks, waits until the acks are on disk, and returns what was not acked.
-    fn ack_most(&mut self, channel: &mut Channel, found: &[Found], keep: bool) -> Vec<Id> {
-        let mut left = Vec::new();
-        for message in found {
-            if keep || self.random.percent(5) {
-                left.push(message.id);
-            } else {
-                channel.ack(message.delivery_tag, false).unwrap();
-            }
-        }
-        channel.confirm_select(1).unwrap();
-        confirm_marker(channel).unwrap();
-        left
     }
 
     /// `declare-ok` and `delete-ok` are promises, too; transient queues are gone.

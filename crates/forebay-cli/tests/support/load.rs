@@ -1,7 +1,5 @@
 //! Publishers and consumers that work until the broker is gone, and say what they did.
 
-use std::time::Duration;
-
 use forebay_client::blocking::{ChannelFault, ConsumeError};
 use forebay_client::{Channel, Connection, ConsumeOptions, Message, Publication};
 use forebay_wire::Properties;
@@ -179,20 +177,4 @@ pub fn confirm_marker(channel: &mut Channel) -> Result<(), ChannelFault> {
     channel.wait_settled()?;
     channel.take_settled();
     Ok(())
-}
-
-/// Takes exactly `count` messages from a consumer.
-pub fn take(
-    consumer: &mut forebay_client::Consumer,
-    count: u64,
-    patience: Duration,
-    mut each: impl FnMut(Message),
-) {
-    for number in 0..count {
-        match consumer.next_message(Some(patience)) {
-            Ok(Some(message)) => each(message),
-            Ok(None) => panic!("only {number} of {count} messages came"),
-            Err(error) => panic!("{number} of {count} messages came, then: {error}"),
-        }
-    }
 }

@@ -61,8 +61,6 @@ pub struct Found {
     pub id: Id,
     /// Its flag.
     pub redelivered: bool,
-    /// Its delivery tag, for acks.
-    pub delivery_tag: u64,
 }
 
 /// All durable queues.
