@@ -29,6 +29,9 @@ const LOAD_BELOW_MESSAGES: usize = 2_048;
 /// and when they take less than this.
 const LOAD_BELOW_BYTES: u64 = 1024 * 1024;
 
+/// A queue whose consumers hold no more than this is not what fills the memory.
+const SMALL_UNACKED_MESSAGES: u64 = 64;
+
 /// How hard memory presses: what a queue may keep at its head, and the smallest run worth a file.
 struct Pressure {
     keep_messages: usize,
@@ -201,21 +204,35 @@ impl Shard {
     pub(crate) fn load_cold(&mut self, key: QueueKey) {
         let Some(queue) = self.queues.get_mut(key.0 as usize) else { return };
         let wanted = !queue.consumers.is_empty() || !queue.gets.is_empty();
-        if queue.loading || !wanted {
-            return;
-        }
-        let Some(next) = queue.cold.front() else { return };
+        let next = queue.cold.front().map(|run| (run.run, run.next_seq));
+        let Some((run, from)) = next.filter(|_| wanted && !queue.loading) else { return };
         // Ahead of need only while memory is not pressed; an empty head is served all the same, unless
         // the queue's own unsettled deliveries are what fills the memory.
         let budget = self.config.memory_budget_bytes;
         let ahead = self.memory_bytes < budget / 4 * 3
             && queue.head.len() < LOAD_BELOW_MESSAGES
             && share_of_ready_bytes(queue, queue.head.len()) < LOAD_BELOW_BYTES;
-        let needed = queue.head.is_empty() && (self.memory_bytes < budget || queue.unacked == 0);
+        let needed = queue.head.is_empty()
+            && (self.memory_bytes < budget || queue.unacked < SMALL_UNACKED_MESSAGES);
         if ahead || needed {
             queue.loading = true;
-            let (run, from) = (next.run, next.next_seq);
             self.store.read_run(run, from);
+        } else if queue.head.is_empty() && !queue.hungry {
+            queue.hungry = true;
+            self.hungry_queues.push(key);
+        }
+    }
+
+    /// Asks again for the queues that got no block while memory was full.
+    pub(crate) fn feed_hungry_queues(&mut self) {
+        if self.hungry_queues.is_empty() || self.memory_bytes >= self.config.memory_budget_bytes {
+            return;
+        }
+        for key in std::mem::take(&mut self.hungry_queues) {
+            if let Some(queue) = self.queues.get_mut(key.0 as usize) {
+                queue.hungry = false;
+                self.load_cold(key);
+            }
         }
     }
 

@@ -78,6 +78,7 @@ impl Shard {
     /// What flow control does at the end of a turn.
     pub(crate) fn balance_memory(&mut self) {
         self.spill();
+        self.feed_hungry_queues();
         if self.evacuating.is_some() && !self.store.is_full() {
             self.evacuate_some();
         }

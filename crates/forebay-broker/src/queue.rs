@@ -94,6 +94,8 @@ pub(crate) struct Queue {
     pub(crate) redelivered_upto: Seq,
     /// A block of the first cold run has been asked for.
     pub(crate) loading: bool,
+    /// In the shard's list of queues that wait for memory to read a block.
+    pub(crate) hungry: bool,
     /// Everybody who consumes, in round-robin order; `cursor` is whose turn it is.
     pub(crate) consumers: Vec<ConsumerKey>,
     pub(crate) cursor: usize,
@@ -127,6 +129,7 @@ impl Queue {
             delivered_upto: 0,
             redelivered_upto: 0,
             loading: false,
+            hungry: false,
             consumers: Vec::new(),
             cursor: 0,
             exclusive_consumer: false,

@@ -74,6 +74,8 @@ pub struct Shard {
     /// Whether there is a disk to store and spill to.
     pub(crate) on_disk: bool,
     pub(crate) dirty_queues: VecDeque<QueueKey>,
+    /// Queues that wait for memory to read a block of a run; each once.
+    pub(crate) hungry_queues: Vec<QueueKey>,
     pub(crate) dirty_connections: VecDeque<ConnectionId>,
     pub(crate) dirty_confirms: Vec<(ConnectionId, u16)>,
     /// Channels with publishes in unsynced batches, oldest batch first; ≤ one per channel and batch.
@@ -134,6 +136,7 @@ impl Shard {
             topology_batch: 0,
             on_disk: recovered.is_some(),
             dirty_queues: VecDeque::new(),
+            hungry_queues: Vec::new(),
             dirty_connections: VecDeque::new(),
             dirty_confirms: Vec::new(),
             confirm_waiters: VecDeque::new(),
