@@ -230,6 +230,64 @@ fn a_failed_write_or_sync_is_the_end_and_nothing_is_confirmed_by_it() {
     }
 }
 
+/// Consumes until the disk fails; what was delivered by then.
+fn consume_until_failure(scene: &mut Scene) -> (Vec<u32>, StoreFailed) {
+    let id = scene.rig.client();
+    scene.rig.method(id, 1, &consume("q", "c", true));
+    let mut found = Vec::new();
+    for _ in 0..10_000 {
+        let failed = one_round(scene).err();
+        found.extend(numbers(&deliveries(&scene.rig.sent(id))));
+        if let Some(failed) = failed {
+            return (found, failed);
+        }
+    }
+    panic!("the disk never failed, {} were delivered", found.len());
+}
+
+#[test]
+fn a_read_error_ends_the_broker_before_it_delivers_anything_else() {
+    let mut scene = Scene::small(4 << 20);
+    let id = scene.client();
+    scene.fill(id, 0..8_000);
+    assert!(scene.rig.shard.status().queues[0].cold > 1_000);
+    scene.disk.fail(Call::Read, 2, std::io::ErrorKind::Other);
+    let (found, failed) = consume_until_failure(&mut scene);
+    assert!(failed.to_string().contains("read"), "{failed}");
+    assert_eq!(found, range(0..found.len() as u32));
+    // The same while it starts: a sentence, and nothing is changed.
+    let Scene { disk, config, options, rig } = scene;
+    drop(rig);
+    disk.kill();
+    for skip in [0, 5] {
+        disk.fail(Call::Read, skip, std::io::ErrorKind::Other);
+        let error = forebay_store::open(disk.clone(), options.clone()).expect_err("reads fail");
+        assert!(error.to_string().starts_with("cannot read"), "{error}");
+        disk.kill();
+    }
+    let rig = Rig::on_disk(config.clone(), disk.clone(), options.clone());
+    let mut scene = Scene { disk, config, options, rig };
+    let left = numbers(&scene.drain());
+    let first = left.first().copied().expect("most of it is there");
+    assert!(first as usize <= found.len(), "{first} after {} were delivered", found.len());
+    assert_eq!(left, range(first..8_000));
+}
+
+#[test]
+fn a_rotten_run_is_found_and_never_delivered() {
+    let mut scene = Scene::small(4 << 20);
+    let id = scene.client();
+    scene.fill(id, 0..8_000);
+    let run = "run-0000000001.run";
+    let bytes = scene.disk.bytes(run).expect("the first run");
+    let needle = body(3_000).into_bytes();
+    let at = bytes.windows(8).position(|window| window == &needle[..8]).unwrap_or(bytes.len() / 2);
+    scene.disk.flip_bit(run, (at + 500) * 8);
+    let (found, failed) = consume_until_failure(&mut scene);
+    assert!(failed.to_string().contains(run), "{failed}");
+    assert_eq!(found, range(0..found.len() as u32));
+}
+
 #[test]
 fn after_a_kill_the_durable_is_there_and_the_transient_is_not() {
     let mut scene = Scene::new();
