@@ -15,10 +15,10 @@ use crate::shard::{Shard, release};
 use crate::topology::QueueKey;
 
 /// Bytes of messages in one run file.
-const RUN_MAX_BYTES: u64 = 8 * 1024 * 1024;
+const RUN_MAX_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Bytes being written to runs at one time, over all queues.
-const SPILLING_MAX_BYTES: u64 = 32 * 1024 * 1024;
+const SPILLING_MAX_BYTES: u64 = 16 * 1024 * 1024;
 
 /// How often the queues are searched for something to spill.
 const SPILL_EVERY_US: u64 = 5_000;

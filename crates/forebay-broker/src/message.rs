@@ -70,7 +70,9 @@ impl Message {
 
     /// What this message counts for in the memory budget, in bytes.
     pub fn memory_bytes(&self) -> u64 {
-        (self.bytes.capacity() + OVERHEAD_BYTES) as u64
+        // Allocators round up by as much as an eighth.
+        let capacity = self.bytes.capacity();
+        (capacity + capacity / 8 + OVERHEAD_BYTES) as u64
     }
 
     fn exchange_len(&self) -> usize {
