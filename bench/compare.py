@@ -5,7 +5,7 @@
     bench/compare.py --quick            each measure once and briefly: does everything work here? (no figures to quote)
     bench/compare.py --only NAME        only measures whose name contains NAME; may be repeated
     bench/compare.py --record           and writes docs/benchmarks.json and the tables in docs/benchmarks.md
-    bench/compare.py --from FILE        runs nothing, makes tables from an earlier run's JSON (also with --record)
+    bench/compare.py --from FILE        runs nothing, makes tables from an earlier run's JSON (also with --record and --add)
 
 `make bench` builds the programs first. Run it on a machine that does nothing else.
 """
@@ -44,11 +44,24 @@ def arguments():
     parser.add_argument("--programs", help="directory of forebay and forebay-load (default: the release build)")
     parser.add_argument("--dir", help="where the brokers' data go: their disk is what is measured (default: .cache/bench)")
     parser.add_argument("--record", action="store_true", help="write the results into docs/")
+    parser.add_argument("--add", metavar="FILE", help="with --from: further repetitions, from another run's JSON")
     parser.add_argument("--from", dest="from_file", metavar="FILE", help="tables from earlier results")
     options = parser.parse_args()
     if options.record and not options.from_file and (options.quick or options.only):
         parser.error("--record wants all measures in full length, or --from FILE")
     return options
+
+
+def add(results, more):
+    """Repetitions may come from several calls, as long as their settings are the same."""
+    if results["setting"] != more["setting"]:
+        sys.exit("compare.py: the two files were not measured with the same settings")
+    for name, columns in more["measures"].items():
+        for column, runs in columns.items():
+            results["measures"].setdefault(name, {}).setdefault(column, []).extend(runs)
+    results["command"] += " + " + more["command"]
+    results["versions"]["forebay"] += " and " + more["versions"]["forebay"]
+    results["took_s"] += more["took_s"]
 
 
 def setting_of(options):
@@ -176,6 +189,8 @@ def main():
     # Ended from outside, the brokers that we started end with us: `with` blocks run.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("compare.py: ended by a signal"))
     results = json.loads(Path(options.from_file).read_text(encoding="utf-8")) if options.from_file else run_all(options)
+    if options.add:
+        add(results, json.loads(Path(options.add).read_text(encoding="utf-8")))
     parts = table.parts(results)
     for title, text in ((title, text) for title, text in parts.items() if text):
         print(f"\n== {title}\n\n{text}")
