@@ -17,9 +17,9 @@ use support::random::{Random, seed};
 use support::witness::Witness;
 use support::{PATIENCE, scaled};
 
-/// What the process has besides the budget for messages: runs that are being written (32 MiB), the
+/// What the process has besides the budget for messages: runs that are being written, the
 /// log's batches, segments being made ready, the program itself, and what the allocator keeps.
-const OVERHEAD_MIB: u64 = 128;
+const OVERHEAD_MIB: u64 = 96;
 
 /// A broker on disk and its witness.
 struct Scene {
