@@ -138,6 +138,10 @@ impl Writing<'_> {
                 self.settle(self.ack_ahead_max)?;
             }
         }
+        if self.args.count == Some(self.written) {
+            // The last acks make room for more, which shall go to others.
+            self.consumer.cancel().map_err(|fault| Fault::Broker(fault.to_string()))?;
+        }
         self.settle(u64::MAX)
     }
 
