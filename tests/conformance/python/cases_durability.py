@@ -122,6 +122,12 @@ def kill(t):
     queue, worked, committed = t.name("q"), t.name("worked"), t.name("committed")
     for name in (queue, worked, committed):
         ch.queue_declare(name, durable=True)
+    # RabbitMQ writes declarations down some seconds after it confirms them, and loses them if it is killed before;
+    # a clean stop writes them.
+    t.connection().close()
+    t.restart()
+    t.default = reconnect(t)
+    ch = t.channel()
     ch.confirm_delivery()
     for number in range(20):
         ch.basic_publish("", queue, str(number), PERSISTENT)
