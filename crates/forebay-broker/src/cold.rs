@@ -275,11 +275,9 @@ impl Shard {
                         redelivered,
                     });
                 }
-                // Its checksum was right, so a broker wrote it that stores messages differently.
-                None => {
-                    self.counters.undecodable += 1;
-                    self.store.settle(queue_id, seq, home);
-                }
+                // Its checksum was right, so a broker wrote it that stores messages differently. It is
+                // not delivered, and stays in its run for one that understands it.
+                None => self.counters.undecodable += 1,
             }
         }
         self.after_change_of_runs(key);

@@ -99,6 +99,8 @@ pub struct Shard {
     pub(crate) paused_since_us: Option<u64>,
     pub(crate) alarm: Option<&'static str>,
     pub(crate) stopping: Stopping,
+    /// The disk has failed: every step says so from then on.
+    pub(crate) failed: Option<StoreFailed>,
     pub(crate) counters: Counters,
     /// Reused by every publish.
     pub(crate) route_set: RouteSet,
@@ -153,6 +155,7 @@ impl Shard {
             paused_since_us: None,
             alarm: None,
             stopping: Stopping::No,
+            failed: None,
             counters: Counters::default(),
             route_set: RouteSet::new(),
             scratch_queues: Vec::new(),
@@ -171,13 +174,23 @@ impl Shard {
     /// end and say so.
     pub fn step(&mut self, now_us: u64, input: Input<'_>) -> Result<(), StoreFailed> {
         debug_assert!(now_us >= self.now_us, "time went backwards");
+        // Without a store nothing may be taken, or a persistent message would be confirmed like one
+        // that needs no disk. What was said before may still be written.
+        if let Some(failed) = &self.failed
+            && !matches!(input, Input::Sent { .. } | Input::Disconnected { .. })
+        {
+            return Err(failed.clone());
+        }
         self.now_us = now_us;
         match input {
             Input::Received { connection, bytes } => self.received(connection, bytes),
             Input::Sent { connection, bytes } => self.sent(connection, bytes),
             Input::Turn => self.turn(),
             Input::Disk(completion) => {
-                self.store.complete(now_us, completion)?;
+                if let Err(failed) = self.store.complete(now_us, completion) {
+                    self.failed = Some(failed.clone());
+                    return Err(failed);
+                }
                 self.store_events();
             }
             Input::Tick => self.tick(),

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use forebay_broker::{ConnectionId, Input, ShardConfig};
 use forebay_store::fault_disk::Call;
 use forebay_store::{MemDisk, Options, StoreFailed, perform};
-use forebay_wire::{basic, confirm, exchange, queue};
+use forebay_wire::{Properties, basic, confirm, exchange, queue};
 
-use crate::rig::{Rig, consume, declare, short};
+use crate::rig::{Rig, consume, declare, publish_bytes, short};
 
 /// A broker on a disk in memory; both are there after a crash.
 struct Scene {
@@ -221,6 +221,18 @@ fn a_failed_write_or_sync_is_the_end_and_nothing_is_confirmed_by_it() {
         let failed = scene.work().expect_err("the store fails");
         assert!(failed.to_string().contains("the store failed"), "{failed}");
         assert!(!failed.to_string().contains('\n'), "{failed}");
+        // Nor is anything taken from then on, as if it needed no disk.
+        let publish = publish_bytes(
+            "",
+            "q",
+            false,
+            &Properties { delivery_mode: Some(2), ..Properties::default() },
+            b"too late",
+        );
+        let now_us = scene.rig.now_us;
+        for input in [Input::Received { connection: id, bytes: &publish }, Input::Turn] {
+            assert_eq!(scene.rig.shard.step(now_us, input), Err(failed.clone()));
+        }
         let out = scene.rig.shard.outgoing(id).to_vec();
         assert!(out.is_empty(), "{out:?} was said after the disk had failed");
         let mut scene = scene.lose_power(7);
