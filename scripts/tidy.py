@@ -94,16 +94,17 @@ def files_stay_short(paths):
 # Bottom floor first, as in the root Cargo.toml. A crate may depend on what its line names, and on nothing else of ours.
 ARROWS = {
     "forebay-wire": set(),  # bytes and nothing else: broker, client, fuzzers and tests share it
+    "forebay-flow": set(),  # arithmetic only: client, broker and simulations share it
     "forebay-store": set(),  # knows no AMQP, so that its format outlives any protocol
     "forebay-broker": {"forebay-wire", "forebay-store"},  # no I/O: must never see the server
-    "forebay-client": {"forebay-wire"},  # talks to any broker: must not know ours
+    "forebay-client": {"forebay-wire", "forebay-flow"},  # talks to any broker: must not know ours
     "forebay-server": {"forebay-wire", "forebay-store", "forebay-broker"},
     "forebay": {"forebay-server", "forebay-client"},
     "forebay-bench": {"forebay-wire", "forebay-client"},  # measures brokers from outside, ours like others
     "forebay-cli": {"forebay-wire", "forebay-store", "forebay-client", "forebay-server", "forebay", "forebay-bench"},
 }
 # What would bring in I/O, threads or a clock where the simulator must be able to stand in.
-PURE = {"forebay-wire", "forebay-store", "forebay-broker"}
+PURE = {"forebay-wire", "forebay-flow", "forebay-store", "forebay-broker"}
 IMPURE_CRATES = {"tokio", "mio", "polling", "rustix", "socket2", "libc", "tracing", "signal-hook", "tiny_http", "rand"}
 
 

@@ -1,0 +1,389 @@
+//! The self-tuned publisher window: a delay target above a measured base.
+//!
+//! ```text
+//! round   from one message sent to its confirm; once per round:
+//!   r       mean confirm latency of the round            sig = least of the last 3 means
+//!   net     the kernel's round trip, at most r; 0 where there is none
+//!   s       least (latency - net) of the last 5 to 10 s, not above 4 * least ever + 5 ms
+//!   base    net + s
+//!   target  base + clamp(2 s, 5 ms, 100 ms) + min(net / 10, 20 ms)
+//!
+//!   startup   r > target: W *= max(1/2, target / r), startup ends      else if limited: W *= 2
+//!   after it  sig <= target and limited: W += velocity (1, doubling from the 4th step on, up to W/8)
+//!             sig > target: W *= max(0.7, target / sig), then one round without a change
+//!   always    8 <= W <= 20 000 messages, and max(64 KiB, 2 W * mean size) bytes
+//! ```
+//!
+//! Where the pieces come from: the fixed delay target with a cut in proportion to the overshoot is Swift's
+//! (Kumar et al., SIGCOMM 2020), the 5 ms of standing delay CoDel's (RFC 8289), velocity and standing delay
+//! Copa's (Arun and Balakrishnan, NSDI 2018). The rest is ours; what each part is for:
+//!
+//! - **net from the kernel.** One latency cannot tell a longer route from a longer queue.
+//! - **2 s.** A confirm waits for the commit that is running and then for its own: twice the idle latency is
+//!   health under group commit, and one more is for variance.
+//! - **The cap on s.** With a thousand flows in overload nobody ever sees an empty queue; without the cap
+//!   each takes the others' queue for the base, and all grow. It needs `net`: without it, a longer route
+//!   would be taken for overload for ever, so there the cap is off.
+//! - **Mean, then least of three.** Rejects one slow commit, and still answers within three round trips.
+//! - **The floor.** What a visit to a connection costs is shared by the messages it brings.
+//! - **limited.** A program that sends little learns nothing about a larger window.
+//! - **The drain probe.** Only when no round came near the base for about 10 s: half the window for a
+//!   moment, so that a base measured in a queue is measured again. Its time is jittered by the seed, or
+//!   many flows would probe together.
+
+use crate::amount::Amount;
+use crate::ewma::Ewma;
+use crate::network_rtt::NetworkRtt;
+use crate::pfw_round::Round;
+use crate::window::{Load, Phase, Sample, Window, WindowState};
+use crate::windowed_min::WindowedMin;
+
+/// The window never falls below this, so that what a visit costs is shared.
+pub const FLOOR_MESSAGES: u32 = 8;
+/// The window never exceeds this unless told otherwise.
+pub const CEILING_MESSAGES: u32 = 20_000;
+/// The window of bytes never falls below this.
+pub const FLOOR_BYTES: u64 = 64 * 1024;
+/// The window of bytes never exceeds this unless told otherwise.
+pub const CEILING_BYTES: u64 = 256 * 1024 * 1024;
+
+/// Delay above the base that is always allowed.
+const ALLOWANCE_MIN_US: f64 = 5_000.0;
+/// Delay above the base that is allowed at most: bounds the harm of a wrong `s`.
+const ALLOWANCE_MAX_US: u64 = 100_000;
+/// Rounds of a longer network vary more.
+const NETWORK_ALLOWANCE_MAX_US: f64 = 20_000.0;
+const SERVICE_MIN_US: u64 = 10;
+const SERVICE_BUCKET_US: u64 = 5_000_000;
+const CUT_MIN: f64 = 0.7;
+const STARTUP_CUT_MIN: f64 = 0.5;
+const SILENCE_MIN_US: u64 = 1_000_000;
+const STALE_US: u64 = 10_000_000;
+
+/// What a user may bound. Nothing of it needs to be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PfwOptions {
+    /// Smallest window in messages, at least 1.
+    pub floor_messages: u32,
+    /// Largest window in messages, at least the floor ("max in flight").
+    pub ceiling_messages: u32,
+    /// Largest window in bytes.
+    pub ceiling_bytes: u64,
+    /// Largest delay above the base that the target allows ("max added delay"), in microseconds.
+    pub added_delay_max_us: u64,
+    /// Spreads the probes of many windows; any number that differs between them.
+    pub seed: u64,
+}
+
+impl Default for PfwOptions {
+    fn default() -> PfwOptions {
+        PfwOptions {
+            floor_messages: FLOOR_MESSAGES,
+            ceiling_messages: CEILING_MESSAGES,
+            ceiling_bytes: CEILING_BYTES,
+            added_delay_max_us: ALLOWANCE_MAX_US,
+            seed: 0,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Probe {
+    until_us: u64,
+    window_before: f64,
+}
+
+/// The self-tuned window of one confirm channel. Formula and reasons: [module](self).
+#[derive(Debug)]
+pub struct Pfw {
+    options: PfwOptions,
+    window: f64,
+    startup: bool,
+    velocity: f64,
+    steps_up: u32,
+    held: bool,
+    history: Vec<f64>, // means of the last rounds, at most 3
+    network: NetworkRtt,
+    service: WindowedMin,
+    service_least: f64,
+    size: Ewma,
+    round: Round,
+    base_us: f64,
+    target_us: f64,
+    measured_us: f64,
+    busy_since_us: u64,            // last confirm, or the send that ended idleness
+    stalled_until_us: Option<u64>, // what was sent before waited for a silent broker
+    rejected_round: bool,
+    near_base_us: Option<u64>,
+    probe: Option<Probe>,
+    probe_wait_us: u64,
+    random: u64,
+    blocked: bool,
+}
+
+impl Pfw {
+    /// # Panics
+    /// If the floor is 0 or above the ceiling.
+    #[must_use]
+    pub fn new(options: PfwOptions) -> Pfw {
+        assert!(
+            (1..=options.ceiling_messages).contains(&options.floor_messages),
+            "floor {} and ceiling {} of the window",
+            options.floor_messages,
+            options.ceiling_messages
+        );
+        let mut pfw = Pfw {
+            options,
+            window: f64::from(options.floor_messages),
+            startup: true,
+            velocity: 1.0,
+            steps_up: 0,
+            held: false,
+            history: Vec::with_capacity(3),
+            network: NetworkRtt::default(),
+            service: WindowedMin::new(SERVICE_BUCKET_US),
+            service_least: f64::INFINITY,
+            size: Ewma::new(1.0 / 64.0),
+            round: Round::new(0),
+            base_us: 0.0,
+            target_us: 0.0,
+            measured_us: 0.0,
+            busy_since_us: 0,
+            stalled_until_us: None,
+            rejected_round: false,
+            near_base_us: None,
+            probe: None,
+            probe_wait_us: STALE_US,
+            random: options.seed,
+            blocked: false,
+        };
+        pfw.probe_wait_us = pfw.jittered(STALE_US);
+        pfw
+    }
+
+    /// One round is over.
+    fn steer(&mut self, now_us: u64) {
+        let round = std::mem::replace(&mut self.round, Round::new(now_us));
+        let Some(mean_us) = round.mean_us() else { return };
+        let stalled = round.stalled();
+        self.rejected_round = false;
+        self.measured_us = mean_us;
+        self.set_target(mean_us);
+        if self.probe.is_some() {
+            return self.end_probe(now_us, &round);
+        }
+        if std::mem::take(&mut self.held) {
+            return;
+        }
+        if self.history.len() == 3 {
+            self.history.remove(0);
+        }
+        self.history.push(mean_us);
+        let standing_us = self.history.iter().copied().fold(f64::INFINITY, f64::min);
+        if self.startup {
+            if mean_us > self.target_us {
+                self.startup = false;
+                self.cut((self.target_us / mean_us).max(STARTUP_CUT_MIN));
+            } else if round.limited() && !stalled {
+                self.window *= 2.0;
+            }
+        } else if standing_us > self.target_us {
+            self.cut((self.target_us / standing_us).max(CUT_MIN));
+        } else if round.limited() && !stalled {
+            self.grow(mean_us);
+        }
+        self.start_probe_if_stale(now_us, mean_us, &round);
+        self.clamp();
+    }
+
+    fn set_target(&mut self, mean_us: f64) {
+        let network_us = self.network_us(mean_us);
+        let service_us = self.service.get().map_or(mean_us - network_us, |us| us as f64);
+        let mut service_us = service_us.max(SERVICE_MIN_US as f64);
+        self.service_least = self.service_least.min(service_us);
+        if self.network.get().is_some() {
+            service_us = service_us.min(4.0 * self.service_least + 5_000.0);
+        }
+        let allowance_us = (2.0 * service_us).max(ALLOWANCE_MIN_US)
+            + (0.1 * network_us).min(NETWORK_ALLOWANCE_MAX_US);
+        self.base_us = network_us + service_us;
+        let allowance_max_us = ALLOWANCE_MAX_US as f64 + NETWORK_ALLOWANCE_MAX_US;
+        let allowed_us = allowance_us.min(allowance_max_us);
+        self.target_us = self.base_us + allowed_us.min(self.options.added_delay_max_us as f64);
+    }
+
+    fn network_us(&self, latency_us: f64) -> f64 {
+        let network_us = self.network.get().unwrap_or(0) as f64;
+        network_us.min(latency_us - SERVICE_MIN_US as f64).max(0.0)
+    }
+
+    fn grow(&mut self, mean_us: f64) {
+        self.steps_up += 1;
+        if self.steps_up > 3 {
+            self.velocity = (2.0 * self.velocity).min((self.window / 8.0).max(1.0));
+        }
+        if mean_us > (self.base_us + self.target_us) / 2.0 {
+            self.velocity = self.velocity.min((self.window / 32.0).max(1.0));
+        }
+        self.window += self.velocity;
+    }
+
+    fn cut(&mut self, factor: f64) {
+        self.window *= factor;
+        self.steps_up = 0;
+        self.velocity = 1.0;
+        self.held = true;
+        self.history.clear();
+    }
+
+    fn start_probe_if_stale(&mut self, now_us: u64, mean_us: f64, round: &Round) {
+        let near = round.least_us() as f64 <= 1.25 * self.base_us + 250.0;
+        let since_us = *self.near_base_us.get_or_insert(now_us);
+        if near {
+            self.near_base_us = Some(now_us);
+        } else if now_us.saturating_sub(since_us) >= self.probe_wait_us
+            && self.window > 2.0 * f64::from(self.options.floor_messages)
+        {
+            let until_us = now_us + (1.5 * mean_us) as u64;
+            self.probe = Some(Probe { until_us, window_before: self.window });
+            self.window /= 2.0;
+            self.near_base_us = Some(now_us);
+            self.probe_wait_us = self.jittered(STALE_US);
+        }
+    }
+
+    fn end_probe(&mut self, now_us: u64, round: &Round) {
+        if let Some(probe) = self.probe.take_if(|probe| probe.until_us <= now_us) {
+            self.window = 0.9 * probe.window_before;
+            self.history.clear();
+            self.held = true;
+            if round.least_us() as f64 <= 1.25 * self.base_us + 250.0 {
+                self.near_base_us = Some(now_us);
+            }
+            self.clamp();
+        }
+    }
+
+    fn halve(&mut self) {
+        self.probe = None;
+        self.startup = false;
+        self.cut(0.5);
+        self.clamp();
+    }
+
+    fn clamp(&mut self) {
+        let (floor, ceiling) = (self.options.floor_messages, self.options.ceiling_messages);
+        self.window = self.window.clamp(f64::from(floor), f64::from(ceiling));
+    }
+
+    /// `around_us` more or less a quarter.
+    fn jittered(&mut self, around_us: u64) -> u64 {
+        // SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let half = around_us / 2;
+        around_us - half / 2 + (z ^ (z >> 31)) % half.max(1)
+    }
+
+    fn at_limit(&self, load: Load) -> bool {
+        let window = self.window();
+        load.waiting
+            || load.in_flight.messages >= window.messages
+            || load.in_flight.bytes >= window.bytes
+    }
+}
+
+impl Window for Pfw {
+    fn sent(&mut self, now_us: u64, load: Load) {
+        if load.in_flight.messages <= 1 {
+            self.busy_since_us = now_us;
+        }
+        if self.at_limit(load) {
+            self.round.set_limited();
+        }
+    }
+
+    fn confirmed(&mut self, now_us: u64, sample: Sample, load: Load) {
+        let rtt_us = sample.rtt_us.max(1);
+        let sent_us = now_us.saturating_sub(rtt_us);
+        let silence_us = now_us.saturating_sub(self.busy_since_us);
+        if silence_us > SILENCE_MIN_US.max((3.0 * self.measured_us) as u64) {
+            self.stalled_until_us = Some(now_us);
+        }
+        self.busy_since_us = now_us;
+        if self.stalled_until_us.is_some_and(|until_us| sent_us >= until_us) {
+            self.stalled_until_us = None;
+        }
+        let stalled = self.stalled_until_us.is_some();
+        if !stalled {
+            let network_us = self.network_us(rtt_us as f64) as u64;
+            self.service.add(now_us, (rtt_us - network_us.min(rtt_us)).max(SERVICE_MIN_US));
+        }
+        self.size.add(sample.bytes as f64);
+        self.round.add(rtt_us, stalled);
+        if self.at_limit(Load {
+            in_flight: load.in_flight.plus(Amount::message(sample.bytes)),
+            ..load
+        }) {
+            self.round.set_limited();
+        }
+        if sent_us >= self.round.started_us() {
+            self.steer(now_us);
+        }
+    }
+
+    fn rejected(&mut self, now_us: u64, _load: Load) {
+        self.busy_since_us = now_us;
+        if !std::mem::replace(&mut self.rejected_round, true) {
+            self.halve();
+        }
+    }
+
+    fn network(&mut self, _now_us: u64, rtt_us: Option<u64>) {
+        let known = self.network.get().is_some();
+        self.network.set(rtt_us);
+        if known != self.network.get().is_some() {
+            // Until now `s` was measured without the network's part, or with it.
+            self.service = WindowedMin::new(SERVICE_BUCKET_US);
+        }
+    }
+
+    fn blocked(&mut self, _now_us: u64) {
+        self.blocked = true;
+    }
+
+    fn unblocked(&mut self, now_us: u64) {
+        if std::mem::take(&mut self.blocked) {
+            self.halve();
+            self.round = Round::new(now_us);
+            self.busy_since_us = now_us;
+        }
+    }
+
+    fn window(&self) -> Amount {
+        let bytes = 2.0 * self.window * self.size.get().unwrap_or(0.0);
+        Amount {
+            messages: self.window as u32,
+            bytes: (bytes as u64)
+                .clamp(FLOOR_BYTES.min(self.options.ceiling_bytes), self.options.ceiling_bytes),
+        }
+    }
+
+    fn state(&self) -> WindowState {
+        WindowState {
+            window_messages: self.window,
+            phase: match (self.blocked, self.startup, self.probe) {
+                (true, _, _) => Phase::Blocked,
+                (_, true, _) => Phase::Startup,
+                (_, _, Some(_)) => Phase::Draining,
+                (_, _, None) => Phase::Steady,
+            },
+            network_us: self.network.get().unwrap_or(0),
+            base_us: self.base_us as u64,
+            target_us: self.target_us as u64,
+            measured_us: self.measured_us as u64,
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! One round of the self-tuned window: from the end of the one before until a message that was sent since
+//! then is confirmed. All that a round needs is sums, so its memory is constant.
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Round {
+    started_us: u64,
+    sum_us: u64,
+    least_us: u64,
+    samples: u32,
+    limited: bool,
+    stalled: bool,
+}
+
+impl Round {
+    pub(crate) fn new(started_us: u64) -> Round {
+        Round {
+            started_us,
+            sum_us: 0,
+            least_us: u64::MAX,
+            samples: 0,
+            limited: false,
+            stalled: false,
+        }
+    }
+
+    pub(crate) fn add(&mut self, rtt_us: u64, stalled: bool) {
+        self.sum_us = self.sum_us.saturating_add(rtt_us);
+        self.least_us = self.least_us.min(rtt_us);
+        self.samples += 1;
+        self.stalled |= stalled;
+    }
+
+    /// The window, not the program, held messages back.
+    pub(crate) fn set_limited(&mut self) {
+        self.limited = true;
+    }
+
+    pub(crate) fn limited(&self) -> bool {
+        self.limited
+    }
+
+    /// Some of its messages waited for a broker that stood still.
+    pub(crate) fn stalled(&self) -> bool {
+        self.stalled
+    }
+
+    pub(crate) fn started_us(&self) -> u64 {
+        self.started_us
+    }
+
+    pub(crate) fn least_us(&self) -> u64 {
+        self.least_us
+    }
+
+    pub(crate) fn mean_us(&self) -> Option<f64> {
+        (self.samples > 0).then(|| self.sum_us as f64 / f64::from(self.samples))
+    }
+}

@@ -1,0 +1,119 @@
+//! How much may be in flight: the events a window hears and the questions it answers.
+//!
+//! A window says how many messages and bytes may be published and not yet confirmed. It counts nothing
+//! itself: permits are the [gate](crate::Gate)'s, so that two counters can never disagree. One confirm
+//! channel drives its pair like this:
+//!
+//! ```text
+//!   publish    gate.ask ── admitted ──► write ──► window.sent(now_us, gate.load())
+//!   confirm    gate.settle ──► window.confirmed(now_us, sample, gate.load())
+//!                          ──► gate.set_window(window.window()) ──► gate.next_admitted until None
+//! ```
+//!
+//! Times are microseconds of one monotonic clock, the caller's; that is also the unit of the kernel's
+//! `tcpi_rtt`. No event needs a timer: nothing grows without confirms, and a silence is seen as the gap
+//! before the confirm that ends it.
+
+use crate::amount::Amount;
+
+/// What the gate held at the moment of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Load {
+    /// Published and not yet settled.
+    pub in_flight: Amount,
+    /// Whether somebody waits for a permit: it is the window that limits the flow, not the program.
+    pub waiting: bool,
+}
+
+/// One settled message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample {
+    /// From the write of the message to its confirm, in microseconds.
+    pub rtt_us: u64,
+    /// Bytes of the message's body.
+    pub bytes: u64,
+}
+
+/// What a window does at present; for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Doubling, until the first round above the target.
+    Startup,
+    /// Following its signal.
+    Steady,
+    /// Held low for a moment: a probe for the base, or a drain that a full window waits for.
+    Draining,
+    /// The broker has asked for no more publishes.
+    Blocked,
+}
+
+/// What a window believes; for metrics. Microseconds, 0 where an algorithm has no such value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WindowState {
+    /// The window before rounding down, in messages.
+    pub window_messages: f64,
+    /// What it does.
+    pub phase: Phase,
+    /// Round trip of the network, as last told and believed.
+    pub network_us: u64,
+    /// Network and the broker's service, without queueing.
+    pub base_us: u64,
+    /// The confirm latency that it steers for.
+    pub target_us: u64,
+    /// The confirm latency that it compares with the target.
+    pub measured_us: u64,
+}
+
+/// An algorithm that says how much may be in flight on one confirm channel.
+///
+/// After a reconnect make a new one: what the old one knew was about another path.
+pub trait Window {
+    /// A message was written; `load` counts it.
+    fn sent(&mut self, now_us: u64, load: Load);
+
+    /// A message was confirmed. Call it for each message of a `multiple`, oldest first; `load` no longer
+    /// counts the message, and nobody has been admitted in its place yet.
+    fn confirmed(&mut self, now_us: u64, sample: Sample, load: Load);
+
+    /// The broker refused a message (`basic.nack`); `load` as in [`Window::confirmed`].
+    fn rejected(&mut self, now_us: u64, load: Load);
+
+    /// The kernel's smoothed round trip (Linux `TCP_INFO.tcpi_rtt`), at most ten times a second; `None`
+    /// where there is none, as over TLS proxies or in memory. Zero counts as none.
+    fn network(&mut self, now_us: u64, rtt_us: Option<u64>) {
+        let _ = (now_us, rtt_us);
+    }
+
+    /// `connection.blocked` arrived. Close the gate as well.
+    fn blocked(&mut self, now_us: u64);
+
+    /// `connection.unblocked` arrived. Open the gate again.
+    fn unblocked(&mut self, now_us: u64);
+
+    /// What may be in flight together; at least one message.
+    fn window(&self) -> Amount;
+
+    /// What it believes.
+    fn state(&self) -> WindowState;
+
+    /// Messages that may be in flight together.
+    fn window_messages(&self) -> u32 {
+        self.window().messages
+    }
+
+    /// Bytes that may be in flight together.
+    fn window_bytes(&self) -> u64 {
+        self.window().bytes
+    }
+
+    /// Whether `more` may be written while `in_flight` is. With nothing in flight one message always
+    /// passes, however large: a window of bytes must not shut out what is larger than itself.
+    fn may_send(&self, in_flight: Amount, more: Amount) -> bool {
+        self.state().phase != Phase::Blocked && admits(self.window(), in_flight, more)
+    }
+}
+
+/// The rule of [`Window::may_send`], which the gate follows too.
+pub(crate) fn admits(window: Amount, in_flight: Amount, more: Amount) -> bool {
+    (in_flight.messages == 0 && more.messages <= 1) || in_flight.plus(more).fits(window)
+}
