@@ -12,34 +12,29 @@
 //! - **Stop** ([`MemDisk::stop_after`]): after so many more calls that change something, every call fails,
 //!   the last write being cut short somewhere: a crash at any point of any request.
 //! - **Rot** ([`MemDisk::flip_bit`]): a bit of the durable and of the present bytes changes.
+//! - **Lost and misdirected writes** ([`MemDisk::stray_write`]): a write is reported done, and all or some
+//!   of its sectors keep what they held, or land on sectors of another place or another file, durably.
+//!   The file gets the length the write would have given it: that is metadata, written by itself.
+//! - **Lying syncs** ([`MemDisk::set_lying`]): syncs report success and make nothing durable. No software
+//!   survives this together with a power loss; it shows that a checker of durability can see.
+//!
+//! Not here: latency and a disk that hangs, which are matters of whoever owns the time and calls
+//! [`perform`](crate::perform). Everything follows from the calls and their seeds.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod directory;
+mod faults;
+mod file;
+mod random;
+
 use std::io;
 use std::sync::Mutex;
 
 use crate::disk::Disk;
-
-/// The size of what a disk writes as a whole, in bytes.
-const SECTOR: usize = 512;
-
-/// Which kind of call [`MemDisk::fail`] is about.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Call {
-    /// [`Disk::create`]
-    Create,
-    /// [`Disk::write_at`]
-    Write,
-    /// [`Disk::read_at`]
-    Read,
-    /// [`Disk::sync_data`]
-    Sync,
-    /// [`Disk::sync_dir`]
-    SyncDir,
-    /// [`Disk::rename`]
-    Rename,
-    /// [`Disk::remove`]
-    Remove,
-}
+use directory::Directory;
+pub use directory::{Fate, Unsynced};
+pub use faults::{Call, Stray};
+use faults::{Faults, Passage, stopped};
+use random::Random;
 
 /// A directory in memory. Cheap enough to make one per test case.
 #[derive(Debug, Default)]
@@ -47,55 +42,18 @@ pub struct MemDisk {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 struct State {
     locked: bool,
-    files: Vec<MemFile>,
-    /// Names as the process sees them.
-    names: BTreeMap<String, usize>,
-    /// Names as they survive a power loss.
-    durable_names: BTreeMap<String, usize>,
-    /// What happened to names since the last directory sync, in order.
-    changes: Vec<Change>,
+    directory: Directory,
     capacity_bytes: Option<u64>,
-    failures: Vec<(Call, u64, io::ErrorKind)>,
-    stop_after: Option<u64>,
-    stopped: bool,
-    /// Calls that changed something, so far.
-    mutations: u64,
+    faults: Faults,
 }
 
-#[derive(Debug, Default, Clone)]
-struct MemFile {
-    /// As the process sees it.
-    bytes: Vec<u8>,
-    /// As of the last sync.
-    durable: Vec<u8>,
-    /// Sectors written since.
-    dirty: BTreeSet<usize>,
-}
-
-#[derive(Debug, Clone)]
-enum Change {
-    Name(String, usize),
-    Rename(String, String, usize),
-    Remove(String),
-}
-
-/// The generator of SplitMix64: enough for choosing sectors.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        if bound == 0 { 0 } else { self.next() % bound }
+impl State {
+    fn revive(&mut self) {
+        self.locked = false;
+        self.faults.revive();
     }
 }
 
@@ -105,62 +63,69 @@ impl MemDisk {
         MemDisk::default()
     }
 
-    /// The process was killed: its lock is free, its stop is over, everything it wrote is there.
+    /// The process was killed: its lock is free, its stop is over, everything it wrote is there. Faults
+    /// that were to come do not come any more, but for the capacity and the lying.
     pub fn kill(&self) {
+        self.lock_state().revive();
+    }
+
+    /// The power went: see the module's documentation; then as [`kill`](MemDisk::kill). The choices follow
+    /// from `seed`.
+    pub fn power_loss(&self, seed: u64) {
+        let mut random = Random::new(seed);
+        self.lose_power(|unsynced| {
+            let fates = if matches!(unsynced, Unsynced::Name(_)) { 2 } else { 3 };
+            match random.below(fates) {
+                0 => Fate::Old,
+                1 => Fate::New,
+                _ => Fate::Garbage(random.next()),
+            }
+        });
+    }
+
+    /// The power went, and the caller says what became of each thing that was not synced. It is asked
+    /// about names first, in the order of their changes, then file by file about length and sectors.
+    pub fn lose_power(&self, mut fate: impl FnMut(Unsynced<'_>) -> Fate) {
         let mut state = self.lock_state();
+        state.directory.lose_power(&mut fate);
         state.revive();
     }
 
-    /// The power went: see the module's documentation. The choices follow from `seed`.
-    pub fn power_loss(&self, seed: u64) {
-        let mut state = self.lock_state();
-        let mut random = Random(seed);
-        let mut names = state.durable_names.clone();
-        for change in std::mem::take(&mut state.changes) {
-            if random.below(2) == 0 {
-                continue;
-            }
-            match change {
-                Change::Name(name, file) => {
-                    names.insert(name, file);
-                }
-                Change::Rename(from, to, file) => {
-                    names.remove(&from);
-                    names.insert(to, file);
-                }
-                Change::Remove(name) => {
-                    names.remove(&name);
-                }
-            }
-        }
-        state.names.clone_from(&names);
-        state.durable_names = names;
-        for file in &mut state.files {
-            file.lose_power(&mut random);
-        }
-        state.revive();
+    /// How many things a power loss would ask about, and decide.
+    pub fn unsynced(&self) -> usize {
+        self.lock_state().directory.unsynced()
     }
 
     /// After `calls` more calls that change something, every call fails; the last write of them is cut
     /// short at a place that follows from `calls`. [`kill`](MemDisk::kill) or
     /// [`power_loss`](MemDisk::power_loss) bring the disk back.
     pub fn stop_after(&self, calls: u64) {
-        self.lock_state().stop_after = Some(calls);
+        self.lock_state().faults.stop_after(calls);
     }
 
     /// Whether the disk has stopped.
     pub fn is_stopped(&self) -> bool {
-        self.lock_state().stopped
+        self.lock_state().faults.stopped
     }
 
     /// Calls that changed something, so far.
     pub fn mutations(&self) -> u64 {
-        self.lock_state().mutations
+        self.lock_state().faults.mutations
     }
 
     /// The call of this kind after `skip` successful ones fails.
     pub fn fail(&self, call: Call, skip: u64, kind: io::ErrorKind) {
-        self.lock_state().failures.push((call, skip, kind));
+        self.lock_state().faults.fail(call, skip, kind);
+    }
+
+    /// The write after `skip` others succeeds and goes astray.
+    pub fn stray_write(&self, skip: u64, stray: Stray) {
+        self.lock_state().faults.stray(skip, stray);
+    }
+
+    /// From now on syncs report success and do nothing, or are honest again.
+    pub fn set_lying(&self, lying: bool) {
+        self.lock_state().faults.lying = lying;
     }
 
     /// Bounds the sum of all files' sizes, in bytes; `None`: no bound.
@@ -170,7 +135,7 @@ impl MemDisk {
 
     /// Sum of all files' sizes, in bytes.
     pub fn used_bytes(&self) -> u64 {
-        self.lock_state().used_bytes()
+        self.lock_state().directory.used_bytes()
     }
 
     /// Changes one bit of a file, durably.
@@ -179,146 +144,42 @@ impl MemDisk {
     /// When there is no such bit.
     pub fn flip_bit(&self, name: &str, bit: usize) {
         let mut state = self.lock_state();
-        let file = state.names[name];
-        let file = &mut state.files[file];
-        file.bytes[bit / 8] ^= 1 << (bit % 8);
-        if let Some(byte) = file.durable.get_mut(bit / 8) {
-            *byte ^= 1 << (bit % 8);
-        }
+        let file = state.directory.file_mut(name).expect("there is such a file");
+        assert!(bit / 8 < file.len(), "{name} has no bit {bit}");
+        file.change_medium(bit / 8, |byte| byte ^ 1 << (bit % 8));
     }
 
     /// The bytes of a file.
     pub fn bytes(&self, name: &str) -> Option<Vec<u8>> {
         let state = self.lock_state();
-        state.names.get(name).map(|&file| state.files[file].bytes.clone())
+        Some(state.directory.file(name).ok()?.bytes().to_vec())
     }
 
     /// Puts a file with these bytes, durably.
     pub fn put(&self, name: &str, bytes: &[u8]) {
-        let mut state = self.lock_state();
-        let file = state.files.len();
-        state.files.push(MemFile {
-            bytes: bytes.to_vec(),
-            durable: bytes.to_vec(),
-            dirty: BTreeSet::new(),
-        });
-        state.names.insert(name.to_owned(), file);
-        state.durable_names.insert(name.to_owned(), file);
+        self.lock_state().directory.put(name, bytes.to_vec());
     }
 
     /// A disk with the same files, all durable.
     pub fn copy(&self) -> MemDisk {
         let state = self.lock_state();
         let copy = MemDisk::new();
-        for (name, &file) in &state.names {
-            copy.put(name, &state.files[file].bytes);
+        for name in state.directory.names() {
+            let file = state.directory.file(name).expect("it was listed");
+            copy.put(name, file.bytes());
         }
         copy
+    }
+
+    /// A disk in the same state: what is not durable here is not durable there, and the same faults are
+    /// to come.
+    pub fn fork(&self) -> MemDisk {
+        MemDisk { state: Mutex::new(self.lock_state().clone()) }
     }
 
     fn lock_state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().expect("no holder of this lock panics")
     }
-}
-
-impl MemFile {
-    fn lose_power(&mut self, random: &mut Random) {
-        let shortest = self.durable.len().min(self.bytes.len());
-        let longest = self.durable.len().max(self.bytes.len());
-        let len = match random.below(3) {
-            0 => self.durable.len(),
-            1 => self.bytes.len(),
-            _ => shortest + random.below((longest - shortest) as u64 + 1) as usize,
-        };
-        let mut after = self.durable.clone();
-        after.resize(len, 0);
-        for &sector in &self.dirty {
-            let from = (sector * SECTOR).min(len);
-            let to = (from + SECTOR).min(len);
-            match random.below(3) {
-                0 => {}
-                1 => {
-                    let until = to.min(self.bytes.len()).max(from);
-                    let written =
-                        &self.bytes[from.min(self.bytes.len())..until.min(self.bytes.len())];
-                    after[from..from + written.len()].copy_from_slice(written);
-                }
-                _ => after[from..to].fill_with(|| random.next() as u8),
-            }
-        }
-        self.bytes.clone_from(&after);
-        self.durable = after;
-        self.dirty.clear();
-    }
-
-    fn write(&mut self, offset: usize, bytes: &[u8]) {
-        if bytes.is_empty() {
-            return;
-        }
-        let end = offset + bytes.len();
-        if self.bytes.len() < end {
-            self.bytes.resize(end, 0);
-        }
-        self.bytes[offset..end].copy_from_slice(bytes);
-        self.dirty.extend(offset / SECTOR..=(end - 1) / SECTOR);
-    }
-}
-
-impl State {
-    fn revive(&mut self) {
-        self.locked = false;
-        self.stopped = false;
-        self.stop_after = None;
-        self.failures.clear();
-    }
-
-    fn used_bytes(&self) -> u64 {
-        self.names.values().map(|&file| self.files[file].bytes.len() as u64).sum()
-    }
-
-    /// Whether the call goes through; `Ok(true)` if it is the last one before a stop.
-    fn enter(&mut self, call: Call) -> io::Result<bool> {
-        if self.stopped {
-            return Err(io::Error::other("the disk has stopped"));
-        }
-        let mut failed = None;
-        for (index, (kind, skip, error)) in self.failures.iter_mut().enumerate() {
-            if *kind == call {
-                if *skip == 0 {
-                    failed = Some((index, *error));
-                    break;
-                }
-                *skip -= 1;
-            }
-        }
-        if let Some((index, error)) = failed {
-            self.failures.remove(index);
-            return Err(error.into());
-        }
-        if call == Call::Read {
-            return Ok(false);
-        }
-        self.mutations += 1;
-        match &mut self.stop_after {
-            Some(0) => {
-                self.stopped = true;
-                Ok(true)
-            }
-            Some(left) => {
-                *left -= 1;
-                Ok(false)
-            }
-            None => Ok(false),
-        }
-    }
-
-    fn find(&self, name: &str) -> io::Result<usize> {
-        self.names.get(name).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
-    }
-}
-
-fn stopped<T>() -> io::Result<T> {
-    Err(io::Error::other("the disk has stopped"))
 }
 
 impl Disk for MemDisk {
@@ -337,57 +198,52 @@ impl Disk for MemDisk {
 
     fn list(&self) -> io::Result<Vec<String>> {
         let state = self.lock_state();
-        if state.stopped { stopped() } else { Ok(state.names.keys().cloned().collect()) }
+        if state.faults.stopped {
+            Err(stopped())
+        } else {
+            Ok(state.directory.names().cloned().collect())
+        }
     }
 
     fn len(&self, name: &str) -> io::Result<u64> {
-        let state = self.lock_state();
-        let file = state.find(name)?;
-        Ok(state.files[file].bytes.len() as u64)
+        Ok(self.lock_state().directory.file(name)?.len() as u64)
     }
 
     fn create(&self, name: &str) -> io::Result<()> {
         let mut state = self.lock_state();
-        if state.enter(Call::Create)? {
-            return stopped();
+        if state.faults.enter(Call::Create)? == Passage::Stops {
+            return Err(stopped());
         }
-        if let Ok(file) = state.find(name) {
-            let file = &mut state.files[file];
-            let sectors = file.bytes.len().div_ceil(SECTOR);
-            file.dirty.extend(0..sectors);
-            file.bytes.clear();
-            return Ok(());
-        }
-        let file = state.files.len();
-        state.files.push(MemFile::default());
-        state.names.insert(name.to_owned(), file);
-        state.changes.push(Change::Name(name.to_owned(), file));
+        state.directory.create(name);
         Ok(())
     }
 
     fn write_at(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.lock_state();
-        let file = state.find(name)?;
         let offset = usize::try_from(offset).expect("test files fit into memory");
-        let grows = (offset + bytes.len()).saturating_sub(state.files[file].bytes.len()) as u64;
-        if grows > 0 && state.capacity_bytes.is_some_and(|most| state.used_bytes() + grows > most) {
+        let grows = (offset + bytes.len()).saturating_sub(state.directory.file(name)?.len()) as u64;
+        if grows > 0
+            && state.capacity_bytes.is_some_and(|most| state.directory.used_bytes() + grows > most)
+        {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        let cut = bytes.len() / 2;
-        match state.enter(Call::Write) {
-            Ok(false) => {
-                state.files[file].write(offset, bytes);
+        match state.faults.enter(Call::Write) {
+            Ok(Passage::Whole) => {
+                match state.faults.take_stray() {
+                    Some(stray) => state.directory.write_astray(name, offset, bytes, stray),
+                    None => state.directory.file_mut(name)?.write(offset, bytes),
+                }
                 Ok(())
             }
-            Ok(true) => {
+            Ok(Passage::Stops) => {
                 // Anywhere, not only at sector borders: a killed process stops between any two copies.
-                let cut = (state.mutations as usize).wrapping_mul(7919) % (bytes.len() + 1);
-                state.files[file].write(offset, &bytes[..cut]);
-                stopped()
+                let cut = (state.faults.mutations as usize).wrapping_mul(7919) % (bytes.len() + 1);
+                state.directory.file_mut(name)?.write(offset, &bytes[..cut]);
+                Err(stopped())
             }
             Err(error) => {
-                if !state.stopped {
-                    state.files[file].write(offset, &bytes[..cut]);
+                if !state.faults.stopped {
+                    state.directory.file_mut(name)?.write(offset, &bytes[..bytes.len() / 2]);
                 }
                 Err(error)
             }
@@ -396,9 +252,9 @@ impl Disk for MemDisk {
 
     fn read_at(&self, name: &str, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let mut state = self.lock_state();
-        let file = state.find(name)?;
-        state.enter(Call::Read)?;
-        let bytes = &state.files[file].bytes;
+        state.directory.find(name)?;
+        state.faults.enter(Call::Read)?;
+        let bytes = state.directory.file(name)?.bytes();
         let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
         let count = buffer.len().min(bytes.len() - from);
         buffer[..count].copy_from_slice(&bytes[from..from + count]);
@@ -407,21 +263,19 @@ impl Disk for MemDisk {
 
     fn sync_data(&self, name: &str) -> io::Result<()> {
         let mut state = self.lock_state();
-        let file = state.find(name)?;
-        match state.enter(Call::Sync) {
-            Ok(false) => {
-                let file = &mut state.files[file];
-                file.durable.clone_from(&file.bytes);
-                file.dirty.clear();
+        state.directory.find(name)?;
+        match state.faults.enter(Call::Sync) {
+            Ok(Passage::Whole) => {
+                if !state.faults.lying {
+                    state.directory.file_mut(name)?.sync();
+                }
                 Ok(())
             }
-            Ok(true) => stopped(),
+            Ok(Passage::Stops) => Err(stopped()),
             Err(error) => {
-                if !state.stopped {
+                if !state.faults.stopped {
                     // The pages are clean now, and nowhere.
-                    let file = &mut state.files[file];
-                    file.bytes.clone_from(&file.durable);
-                    file.dirty.clear();
+                    state.directory.file_mut(name)?.forget_unsynced();
                 }
                 Err(error)
             }
@@ -430,34 +284,101 @@ impl Disk for MemDisk {
 
     fn sync_dir(&self) -> io::Result<()> {
         let mut state = self.lock_state();
-        if state.enter(Call::SyncDir)? {
-            return stopped();
+        if state.faults.enter(Call::SyncDir)? == Passage::Stops {
+            return Err(stopped());
         }
-        state.durable_names = state.names.clone();
-        state.changes.clear();
+        if !state.faults.lying {
+            state.directory.sync();
+        }
         Ok(())
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut state = self.lock_state();
-        let file = state.find(from)?;
-        if state.enter(Call::Rename)? {
-            return stopped();
+        state.directory.find(from)?;
+        if state.faults.enter(Call::Rename)? == Passage::Stops {
+            return Err(stopped());
         }
-        state.names.remove(from);
-        state.names.insert(to.to_owned(), file);
-        state.changes.push(Change::Rename(from.to_owned(), to.to_owned(), file));
-        Ok(())
+        state.directory.rename(from, to)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut state = self.lock_state();
-        state.find(name)?;
-        if state.enter(Call::Remove)? {
-            return stopped();
+        state.directory.find(name)?;
+        if state.faults.enter(Call::Remove)? == Passage::Stops {
+            return Err(stopped());
         }
-        state.names.remove(name);
-        state.changes.push(Change::Remove(name.to_owned()));
+        state.directory.remove(name);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disk() -> MemDisk {
+        let disk = MemDisk::new();
+        disk.put("a", &[b'a'; 2048]);
+        disk.put("b", &[b'b'; 2048]);
+        disk
+    }
+
+    #[test]
+    fn a_lost_write_is_reported_done_and_leaves_what_was_there() {
+        let disk = disk();
+        disk.stray_write(1, Stray::Lost);
+        disk.write_at("a", 0, &[1; 512]).unwrap();
+        disk.write_at("a", 1536, &[2; 1024]).unwrap();
+        disk.write_at("a", 512, &[3; 512]).unwrap();
+        let mut expected = vec![b'a'; 2560];
+        expected[..512].fill(1);
+        expected[512..1024].fill(3);
+        expected[2048..].fill(0);
+        assert_eq!(disk.bytes("a").unwrap(), expected, "only the length came");
+    }
+
+    #[test]
+    fn a_misdirected_write_lands_durably_where_it_should_not() {
+        let disk = disk();
+        disk.stray_write(0, Stray::To("b".to_owned(), 1600));
+        disk.write_at("a", 0, &[1; 1024]).unwrap();
+        disk.power_loss(3);
+        assert_eq!(disk.bytes("a").unwrap(), [b'a'; 2048]);
+        assert_eq!(disk.bytes("b").unwrap()[..1536], [b'b'; 1536]);
+        assert_eq!(disk.bytes("b").unwrap()[1536..], [1; 512], "as far as the file reaches");
+    }
+
+    #[test]
+    fn a_seeded_stray_is_the_same_each_time_and_differs_from_seed_to_seed() {
+        let after = |seed| {
+            let disk = disk();
+            disk.stray_write(0, Stray::Seeded(seed));
+            disk.write_at("a", 0, &[1; 2048]).unwrap();
+            (disk.bytes("a"), disk.bytes("b"))
+        };
+        let outcomes: Vec<_> = (0..64).map(after).collect();
+        assert_eq!(outcomes, (0..64).map(after).collect::<Vec<_>>());
+        let distinct: std::collections::BTreeSet<_> = outcomes.iter().collect();
+        assert!(distinct.len() > 10, "{} outcomes", distinct.len());
+        assert!(outcomes.iter().all(|(a, _)| a.as_deref() != Some(&[1; 2048])));
+    }
+
+    #[test]
+    fn a_lying_disk_keeps_nothing_and_an_honest_one_everything() {
+        for lying in [false, true] {
+            let disk = disk();
+            disk.set_lying(lying);
+            disk.create("c").unwrap();
+            disk.write_at("a", 0, &[1; 2048]).unwrap();
+            disk.sync_data("a").unwrap();
+            disk.sync_dir().unwrap();
+            let lost = (0..8).any(|seed| {
+                let copy = disk.fork();
+                copy.power_loss(seed);
+                copy.bytes("a").unwrap() != [1; 2048] || copy.bytes("c").is_none()
+            });
+            assert_eq!(lost, lying);
+        }
     }
 }
