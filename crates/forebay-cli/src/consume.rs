@@ -6,8 +6,9 @@
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write};
 use std::time::Duration;
 
-use forebay_client::blocking::DeclareQueue;
-use forebay_client::{Channel, Connection, ConsumeOptions, Consumer, Message};
+use forebay_client::blocking::{
+    Channel, Connection, ConsumeOptions, Consumer, DeclareQueue, Message,
+};
 use serde_json::{Map, Value, json};
 
 use crate::exit::Exit;

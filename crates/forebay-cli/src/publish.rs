@@ -14,8 +14,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay_client::blocking::{ChannelFault, DeclareExchange, DeclareQueue};
-use forebay_client::{Channel, Connection, Publication};
+use forebay_client::blocking::{
+    Channel, ChannelFault, Connection, DeclareExchange, DeclareQueue, Publication,
+};
 use forebay_wire::{Properties, ShortStr};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;

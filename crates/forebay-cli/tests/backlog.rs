@@ -5,8 +5,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use forebay_client::blocking::DeclareQueue;
-use forebay_client::{Connection, ConsumeOptions, Message, Publication};
+use forebay_client::blocking::{Connection, ConsumeOptions, DeclareQueue, Message, Publication};
 use forebay_wire::Properties;
 use support::broker::{Broker, Start};
 use support::dir::Dir;

@@ -5,8 +5,7 @@ mod support;
 
 use std::net::SocketAddr;
 
-use forebay_client::blocking::{DeclareQueue, OpenError};
-use forebay_client::{Connection, ConsumeOptions, Publication};
+use forebay_client::blocking::{Connection, ConsumeOptions, DeclareQueue, OpenError, Publication};
 use forebay_wire::{
     PROTOCOL_HEADER, Properties, RawProperties, basic, channel, connection, write_header_frame,
 };

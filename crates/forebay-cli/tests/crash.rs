@@ -12,8 +12,9 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_client::blocking::{ChannelFault, DeclareExchange, DeclareQueue};
-use forebay_client::{Connection, ConsumeOptions};
+use forebay_client::blocking::{
+    ChannelFault, Connection, ConsumeOptions, DeclareExchange, DeclareQueue,
+};
 use support::broker::{Broker, Start};
 use support::dir::Dir;
 use support::load::{confirm_marker, consume, publish};

@@ -10,8 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use forebay_client::blocking::{ChannelFault, DeclareQueue};
-use forebay_client::{Channel, Connection, Publication};
+use forebay_client::blocking::{Channel, ChannelFault, Connection, DeclareQueue, Publication};
 use forebay_wire::Properties;
 use support::PATIENCE;
 use support::broker::{Broker, Start};

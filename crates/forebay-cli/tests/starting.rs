@@ -5,8 +5,7 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use forebay_client::blocking::DeclareQueue;
-use forebay_client::{Connection, Publication};
+use forebay_client::blocking::{Connection, DeclareQueue, Publication};
 use forebay_wire::Properties;
 use support::broker::{Broker, Ended, Start};
 use support::dir::Dir;

@@ -4,8 +4,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use forebay_client::blocking::{ChannelFault, DeclareQueue, Lost};
-use forebay_client::{ConsumeOptions, Publication};
+use forebay_client::blocking::{ChannelFault, ConsumeOptions, DeclareQueue, Lost, Publication};
 use forebay_wire::Properties;
 use support::PATIENCE;
 use support::broker::Start;
@@ -99,7 +98,7 @@ fn a_stop_under_load_keeps_what_was_confirmed_in_order() {
         });
         // Some load before the stop: as soon as a hundred have passed.
         let mut consumer_channel =
-            forebay_client::Connection::open(&url).unwrap().channel().unwrap();
+            forebay_client::blocking::Connection::open(&url).unwrap().channel().unwrap();
         let mut consumer = consumer_channel.consume(&queue, ConsumeOptions::default()).unwrap();
         for _ in 0..100 {
             consumer.next_message(Some(PATIENCE)).unwrap().expect("a message");

@@ -6,7 +6,7 @@
 //!   any pair of `Read` and `Write`.
 //!
 //! ```no_run
-//! use forebay_client::{Connection, Publication};
+//! use forebay_client::blocking::{Connection, Publication};
 //!
 //! let connection = Connection::open("amqp://guest:guest@127.0.0.1:5672/%2f")?;
 //! let mut channel = connection.channel()?;
@@ -21,6 +21,5 @@ pub mod blocking;
 pub mod machine;
 mod receive_buffer;
 
-pub use blocking::{Channel, Connection, ConsumeOptions, Consumer, Message, Publication};
 pub use machine::{Event, Machine, Options, Settled};
 pub use receive_buffer::ReceiveBuffer;

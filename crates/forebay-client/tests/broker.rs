@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use forebay_client::Options;
+use forebay_client::blocking::{Channel, Connection, ConsumeOptions, Publication};
 use forebay_client::blocking::{ChannelFault, ConsumeError, DeclareQueue, Lost, OpenError};
-use forebay_client::{Channel, Connection, ConsumeOptions, Options, Publication};
 use forebay_server::{Config, Data, Server};
 use forebay_wire::{Properties, ShortStr};
 

@@ -2,8 +2,7 @@
 
 mod rig;
 
-use forebay_client::blocking::DeclareQueue;
-use forebay_client::{ConsumeOptions, Publication};
+use forebay_client::blocking::{ConsumeOptions, DeclareQueue, Publication};
 use forebay_server::UserSetting;
 use rig::*;
 use std::io::{Read, Write};
@@ -20,10 +19,11 @@ fn port_zero_is_resolved_and_several_listeners_serve() {
     assert_eq!(addresses.len(), 2);
     assert!(addresses.iter().all(|address| address.port() != 0));
     for address in addresses {
-        forebay_client::Connection::open(&format!("amqp://guest:guest@{address}")).unwrap();
+        forebay_client::blocking::Connection::open(&format!("amqp://guest:guest@{address}"))
+            .unwrap();
     }
     let third = server.listen("127.0.0.1:0").unwrap();
-    forebay_client::Connection::open(&format!("amqp://guest:guest@{third}")).unwrap();
+    forebay_client::blocking::Connection::open(&format!("amqp://guest:guest@{third}")).unwrap();
     server.stop().unwrap();
 }
 
@@ -184,7 +184,7 @@ fn users_of_the_configuration_may_log_in_and_others_not() {
     config.users.push(UserSetting::with_password("app", "secret", "shop"));
     let server = start(config);
     let address = address(&server);
-    let open = |login: &str| forebay_client::Connection::open(&format!("amqp://{login}"));
+    let open = |login: &str| forebay_client::blocking::Connection::open(&format!("amqp://{login}"));
     assert!(open(&format!("app:secret@{address}/shop")).is_ok());
     assert!(open(&format!("app:wrong@{address}/shop")).is_err());
     assert!(open(&format!("app:secret@{address}/%2f")).is_err());

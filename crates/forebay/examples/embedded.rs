@@ -2,16 +2,17 @@
 //!
 //! `cargo run -p forebay --example embedded`
 
+use forebay::Broker;
 use forebay::blocking::DeclareQueue;
-use forebay::{Broker, ConsumeOptions, Publication};
+use forebay::blocking::{ConsumeOptions, Publication};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("forebay-embedded-{}", std::process::id()));
     let broker = Broker::open(&dir)?;
 
     // Two connections, as in two parts of a program; neither needs a socket.
-    let publishing = broker.connect()?;
-    let consuming = broker.connect()?;
+    let publishing = broker.connect_blocking()?;
+    let consuming = broker.connect_blocking()?;
 
     let mut orders = publishing.channel()?;
     orders.declare_queue("orders", DeclareQueue { durable: true, ..Default::default() })?;

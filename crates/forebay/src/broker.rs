@@ -1,7 +1,8 @@
 //! The embedded broker.
 
+use forebay_client::Options;
+use forebay_client::blocking::Connection;
 use forebay_client::blocking::{Lost, OpenError};
-use forebay_client::{Connection, Options};
 use forebay_server::{
     Config, Data, DurabilitySetting, InProcessStream, Server, ServerFailed, Snapshot, StartError,
     UserSetting,
@@ -57,19 +58,19 @@ impl Broker {
         BrokerBuilder { config }
     }
 
-    /// A connection that needs no socket, as `guest` in the virtual host `/`.
+    /// A connection for programs that wait, without a socket, as `guest` in the virtual host `/`.
     ///
     /// # Errors
-    /// The broker has stopped, or there is no user `guest` (see [`Broker::connect_with`]).
-    pub fn connect(&self) -> Result<Connection, OpenError> {
-        self.connect_with(Options::default())
+    /// The broker has stopped, or there is no user `guest` (see [`Broker::connect_blocking_with`]).
+    pub fn connect_blocking(&self) -> Result<Connection, OpenError> {
+        self.connect_blocking_with(Options::default())
     }
 
-    /// A connection that needs no socket, with a user and a virtual host of your choice.
+    /// A connection for programs that wait, without a socket, with a user and a virtual host of your choice.
     ///
     /// # Errors
     /// The broker has stopped, or refuses the login.
-    pub fn connect_with(&self, options: Options) -> Result<Connection, OpenError> {
+    pub fn connect_blocking_with(&self, options: Options) -> Result<Connection, OpenError> {
         let lost = |error: io::Error| OpenError::Lost(Lost::Io(error.to_string()));
         let mut writer = self.stream();
         writer.set_write_timeout(Some(PATIENCE)).map_err(lost)?;

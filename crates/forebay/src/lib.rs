@@ -1,10 +1,11 @@
 //! A message broker inside your process, and the client to talk to it.
 //!
 //! ```
-//! use forebay::{Broker, Publication};
+//! use forebay::{Broker};
+//! use forebay::blocking::{Publication};
 //!
 //! let broker = Broker::in_memory()?; // or Broker::open("./data")?
-//! let connection = broker.connect()?;
+//! let connection = broker.connect_blocking()?;
 //! let mut channel = connection.channel()?;
 //! channel.declare_queue("orders", Default::default())?;
 //! channel.confirm_select(100)?;
@@ -17,7 +18,7 @@
 //! ```
 //!
 //! The same program runs against `forebay serve` or RabbitMQ when the connection is opened by
-//! [`Connection::open`] with a URI instead. With [`Broker::listen`] other processes may join.
+//! [`blocking::Connection::open`] with a URI instead. With [`Broker::listen`] other processes may join.
 
 mod broker;
 

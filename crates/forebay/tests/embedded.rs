@@ -1,7 +1,8 @@
 //! The embedded broker, as a program would use it.
 
 use forebay::blocking::DeclareQueue;
-use forebay::{Broker, Connection, ConsumeOptions, Options, Publication, UserSetting};
+use forebay::blocking::{Connection, ConsumeOptions, Publication};
+use forebay::{Broker, Options, UserSetting};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ fn publication(body: &[u8]) -> Publication<'_> {
 fn confirmed_messages_are_there_when_the_store_is_opened_again() {
     let dir = Dir::new("again");
     let broker = Broker::open(&dir.0).unwrap();
-    let connection = broker.connect().unwrap();
+    let connection = broker.connect_blocking().unwrap();
     let mut channel = connection.channel().unwrap();
     channel.declare_queue("q", DeclareQueue { durable: true, ..Default::default() }).unwrap();
     channel.confirm_select(10).unwrap();
@@ -44,7 +45,7 @@ fn confirmed_messages_are_there_when_the_store_is_opened_again() {
     assert!(channel.get("q", true).is_err());
 
     let broker = Broker::open(&dir.0).unwrap();
-    let mut channel = broker.connect().unwrap().channel().unwrap();
+    let mut channel = broker.connect_blocking().unwrap().channel().unwrap();
     for number in 0..100u8 {
         assert_eq!(channel.get("q", true).unwrap().unwrap().0.body(), [number]);
     }
@@ -54,7 +55,7 @@ fn confirmed_messages_are_there_when_the_store_is_opened_again() {
 #[test]
 fn more_than_the_pipes_hold_passes_while_both_sides_wait_for_each_other() {
     let broker = Broker::in_memory().unwrap();
-    let connection = broker.connect().unwrap();
+    let connection = broker.connect_blocking().unwrap();
     let mut channel = connection.channel().unwrap();
     channel.declare_queue("q", DeclareQueue::default()).unwrap();
     let no_ack = ConsumeOptions { no_ack: true, ..Default::default() };
@@ -92,11 +93,15 @@ fn processes_outside_may_join() {
         vhost: "shop".into(),
         ..Options::default()
     };
-    let inside = broker.connect_with(options).unwrap();
+    let inside = broker.connect_blocking_with(options).unwrap();
     let (message, _) = inside.channel().unwrap().get("q", true).unwrap().unwrap();
     assert_eq!(message.body(), b"x");
     assert_eq!(broker.status().unwrap().broker.connections, 2);
-    assert!(broker.connect_with(Options { vhost: "none".into(), ..Options::default() }).is_err());
+    assert!(
+        broker
+            .connect_blocking_with(Options { vhost: "none".into(), ..Options::default() })
+            .is_err()
+    );
 }
 
 #[test]

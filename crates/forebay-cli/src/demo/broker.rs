@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use forebay_client::Connection;
-use forebay_client::blocking::{ChannelFault, DeclareExchange, DeclareQueue};
+use forebay_client::blocking::{ChannelFault, Connection, DeclareExchange, DeclareQueue};
 use forebay_server::{Config, Data, Server};
 
 use super::gauges::Gauges;
@@ -91,7 +90,7 @@ impl DemoBroker {
 
     fn with_channel<T>(
         &self,
-        work: impl FnOnce(&mut forebay_client::Channel) -> Result<T, ChannelFault>,
+        work: impl FnOnce(&mut forebay_client::blocking::Channel) -> Result<T, ChannelFault>,
     ) -> Result<T, String> {
         let connection = Connection::open_named(&self.url, Some("forebay demo"))
             .map_err(|error| error.to_string())?;

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use forebay_client::{Connection, ConsumeOptions, Message};
+use forebay_client::blocking::{Connection, ConsumeOptions, Message};
 use forebay_wire::Value;
 use serde::Deserialize;
 

@@ -5,8 +5,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use forebay_client::blocking::ChannelFault;
-use forebay_client::{Channel, Connection, Publication};
+use forebay_client::blocking::{Channel, ChannelFault, Connection, Publication};
 use forebay_wire::{Properties, ShortStr, TableBuf, Value};
 
 use super::gauges::Gauges;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use forebay_client::Connection;
+use forebay_client::blocking::Connection;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::PATIENCE;

@@ -1,7 +1,8 @@
 //! Publishers and consumers that work until the broker is gone, and say what they did.
 
-use forebay_client::blocking::{ChannelFault, ConsumeError};
-use forebay_client::{Channel, Connection, ConsumeOptions, Message, Publication};
+use forebay_client::blocking::{
+    Channel, ChannelFault, Connection, ConsumeError, ConsumeOptions, Message, Publication,
+};
 use forebay_wire::Properties;
 
 use super::message::{Id, Messages};

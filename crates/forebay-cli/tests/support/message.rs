@@ -5,7 +5,7 @@
 //! receives it can tell what it must look like, also with an empty body.
 
 use super::random::Random;
-use forebay_client::{Message, Publication};
+use forebay_client::blocking::{Message, Publication};
 use forebay_wire::Properties;
 
 /// Who published a message, and as which of its messages (from 1).

@@ -5,8 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use forebay_client::blocking::DeclareQueue;
-use forebay_client::{Connection, ConsumeOptions, Publication};
+use forebay_client::blocking::{Connection, ConsumeOptions, DeclareQueue, Publication};
 use forebay_wire::Properties;
 
 use super::PATIENCE;

@@ -1,7 +1,7 @@
 //! What the tests over real sockets share: a server on a free port, a directory that goes away.
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use forebay_client::Connection;
+use forebay_client::blocking::Connection;
 use forebay_server::{Config, Data, Server, StartError};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
