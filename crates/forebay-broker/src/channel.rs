@@ -37,6 +37,8 @@ pub(crate) struct Assembly {
     pub(crate) exchange: Vec<u8>,
     pub(crate) routing_key: Vec<u8>,
     pub(crate) mandatory: bool,
+    /// Topology version at which the publish was permitted.
+    pub(crate) permitted_at: u64,
     /// Exchange and key are those of the channel's remembered route, and stand only there.
     pub(crate) remembered: bool,
     /// The message's bytes from the header frame on.
@@ -92,6 +94,8 @@ pub(crate) struct Publish {
     pub(crate) message: Arc<Message>,
     pub(crate) mandatory: bool,
     pub(crate) persistent: bool,
+    /// Topology version at which it was permitted.
+    pub(crate) permitted_at: u64,
     /// Goes to a requester's channel instead of queues.
     pub(crate) is_reply: bool,
 }

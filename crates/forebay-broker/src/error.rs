@@ -450,6 +450,22 @@ impl AmqpError {
         )
     }
 
+    /// 403: a routing key that may not be used at a topic exchange. `access` is `write` or `read`.
+    pub fn topic_refused(
+        access: impl Display,
+        routing_key: &[u8],
+        exchange: Resource<'_>,
+        user: impl Display,
+    ) -> Self {
+        Self::new(
+            ReplyCode::AccessRefused,
+            format!(
+                "{access} access to topic '{}' in {exchange} refused for user '{user}'",
+                Lossy(routing_key)
+            ),
+        )
+    }
+
     /// 530: a virtual host that does not exist.
     pub fn vhost_not_found(vhost: impl Display) -> Self {
         Self::new(ReplyCode::NotAllowed, format!("vhost {vhost} not found"))

@@ -70,7 +70,8 @@ impl Shard {
         number: u16,
         bind: &exchange::Bind<'_>,
     ) -> Result<(), AmqpError> {
-        let (source, destination) = self.permitted_ends(id, &bind.source, &bind.destination)?;
+        let (source, destination) =
+            self.permitted_ends(id, &bind.source, &bind.destination, &bind.routing_key)?;
         let changes = self.topology(id).bind(&Bind {
             source: &source,
             destination: BindTo::Exchange(&destination),
@@ -91,7 +92,8 @@ impl Shard {
         number: u16,
         unbind: &exchange::Unbind<'_>,
     ) -> Result<(), AmqpError> {
-        let (source, destination) = self.permitted_ends(id, &unbind.source, &unbind.destination)?;
+        let (source, destination) =
+            self.permitted_ends(id, &unbind.source, &unbind.destination, &unbind.routing_key)?;
         let changes = self.topology(id).unbind(&Bind {
             source: &source,
             destination: BindTo::Exchange(&destination),
@@ -111,11 +113,13 @@ impl Shard {
         id: ConnectionId,
         source: &[u8],
         destination: &[u8],
+        routing_key: &[u8],
     ) -> Result<(Vec<u8>, Vec<u8>), AmqpError> {
         let source = stripped(source).into_owned();
         let destination = stripped(destination).into_owned();
         self.permit(id, Access::Write, ResourceKind::Exchange, &destination)?;
         self.permit(id, Access::Read, ResourceKind::Exchange, &source)?;
+        self.permit_topic(id, Access::Read, &source, routing_key)?;
         Ok((source, destination))
     }
 }

@@ -72,17 +72,18 @@ impl Shard {
             let size_bytes = header.body_size_bytes;
             return Err(AmqpError::message_too_large(size_bytes, message_max_bytes, true));
         }
-        self.check_remembered(id, number)?;
+        self.permit_publish(id, number)?;
         let mut raw = header.properties.raw();
         let rewritten;
         if needs_a_look(raw) {
             let properties = header.properties.parse();
             self.check_properties(id, &properties)?;
             // Messages with headers may be routed by them.
-            if properties.headers.is_some()
-                && let Some(channel) = self.connection(id).and_then(|c| c.channel(number))
-            {
-                channel.forget_remembered();
+            if let Some(headers) = properties.headers {
+                if let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) {
+                    channel.forget_remembered();
+                }
+                self.permit_extra_keys(id, number, headers)?;
             }
             if properties.reply_to.is_some_and(|reply_to| reply_to.as_bytes() == REPLY_TO) {
                 rewritten = self.with_reply_to(id, number, properties)?;
@@ -149,12 +150,13 @@ impl Shard {
         assembly.expects = Expects::Method;
         let bytes = std::mem::take(&mut assembly.bytes);
         let (mandatory, persistent) = (assembly.mandatory, assembly.persistent);
+        let permitted_at = assembly.permitted_at;
         let is_remembered = assembly.remembered;
         let is_reply =
             !is_remembered && assembly.exchange.is_empty() && is_reply(&assembly.routing_key);
         self.memory_bytes -= bytes.capacity() as u64;
         let message = self.shared(Message::from_bytes(bytes));
-        let publish = Publish { message, mandatory, persistent, is_reply };
+        let publish = Publish { message, mandatory, persistent, permitted_at, is_reply };
         let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else {
             return Ok(());
         };
@@ -210,7 +212,7 @@ impl Shard {
         publish: Publish,
         remembered: bool,
     ) -> Result<Option<forebay_store::BatchNo>, AmqpError> {
-        let Publish { message, mandatory, persistent, is_reply } = publish;
+        let Publish { message, mandatory, persistent, permitted_at, is_reply } = publish;
         if is_reply {
             let delivered = self.deliver_reply(&message);
             if !delivered && mandatory {
@@ -225,7 +227,7 @@ impl Shard {
             self.remembered_route(id, number, &mut queues);
             Ok(None)
         } else {
-            self.route(id, number, &message, &mut queues)
+            self.route(id, number, &message, permitted_at, &mut queues)
         };
         let message = match routed {
             Ok(None) => message,

@@ -10,9 +10,9 @@ use crate::queue::Queue;
 use crate::reply_to::REPLY_TO;
 use crate::shard::{Shard, release};
 use crate::topology::{
-    Bind, BindTo, Change, MetaWrite, QueueDeclaration, QueueKey, QueueRecord, Resource,
-    ResourceKind, VhostTopology, check_queue_arguments, check_queue_equivalent, is_reserved,
-    stripped,
+    Bind, BindTo, Change, ExchangeKind, MetaWrite, QueueDeclaration, QueueKey, QueueRecord,
+    Resource, ResourceKind, VhostTopology, check_queue_arguments, check_queue_equivalent,
+    is_reserved, stripped,
 };
 
 impl Shard {
@@ -44,6 +44,36 @@ impl Shard {
         let (permissions, user) = (permissions.clone(), login.user.clone());
         let vhost = self.vhost_name(id);
         permissions.check(access, Resource { kind, name, vhost: &vhost }, user)
+    }
+
+    pub(crate) fn has_topic_permissions(&mut self, id: ConnectionId) -> bool {
+        self.connection(id)
+            .and_then(|connection| connection.permissions.as_ref())
+            .is_some_and(|permissions| !permissions.topics.is_empty())
+    }
+
+    /// 403 unless the user may use the routing key, if this is a topic exchange.
+    pub(crate) fn permit_topic(
+        &mut self,
+        id: ConnectionId,
+        access: Access,
+        exchange: &[u8],
+        routing_key: &[u8],
+    ) -> Result<(), AmqpError> {
+        if !self.has_topic_permissions(id) {
+            return Ok(());
+        }
+        let is_topic =
+            self.topology(id).exchange(exchange).is_some_and(|x| x.kind() == ExchangeKind::Topic);
+        let vhost = self.vhost_name(id);
+        let Some(connection) = self.connection(id) else { return Ok(()) };
+        match (&connection.permissions, &connection.login) {
+            (Some(permissions), Some(login)) if is_topic => {
+                let exchange = Resource::exchange(exchange, &vhost);
+                permissions.topics.check(access, exchange, routing_key, &login.user)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The name a method means: an empty one is the channel's last declared queue.
@@ -241,6 +271,7 @@ impl Shard {
         let exchange = stripped(bind.exchange.as_bytes()).into_owned();
         self.permit(id, Access::Write, ResourceKind::Queue, &name)?;
         self.permit(id, Access::Read, ResourceKind::Exchange, &exchange)?;
+        self.permit_topic(id, Access::Read, &exchange, &routing_key)?;
         self.locked_elsewhere(id, &name)?;
         let change = self.topology(id).bind(&Bind {
             source: &exchange,
@@ -269,6 +300,7 @@ impl Shard {
         let exchange = stripped(unbind.exchange.as_bytes()).into_owned();
         self.permit(id, Access::Write, ResourceKind::Queue, &name)?;
         self.permit(id, Access::Read, ResourceKind::Exchange, &exchange)?;
+        self.permit_topic(id, Access::Read, &exchange, &routing_key)?;
         self.locked_elsewhere(id, &name)?;
         let changes = self.topology(id).unbind(&Bind {
             source: &exchange,

@@ -1,6 +1,6 @@
 //! From a publish to its queues: permission, existence, extra keys, and a memory of the last route.
 
-use forebay_wire::{Properties, RawProperties};
+use forebay_wire::{Properties, RawProperties, Table};
 
 use crate::access::Access;
 use crate::error::AmqpError;
@@ -10,9 +10,9 @@ use crate::shard::Shard;
 use crate::topology::{QueueKey, ResourceKind, extra_routing_keys, without_bcc};
 
 impl Shard {
-    /// 403 or 404 if the channel may not publish to the exchange of the message being assembled. A
-    /// remembered route that still holds was checked before.
-    pub(crate) fn check_remembered(
+    /// 403 or 404 if the channel may not publish the message being assembled where it is to go. A
+    /// remembered route that still holds was permitted before.
+    pub(crate) fn permit_publish(
         &mut self,
         id: ConnectionId,
         number: u16,
@@ -20,6 +20,7 @@ impl Shard {
         let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return Ok(()) };
         let version = self.vhosts[connection.vhost as usize].topology.version();
         let Some(channel) = connection.channel(number) else { return Ok(()) };
+        channel.assembly.permitted_at = version;
         if channel.assembly.remembered && channel.route_cache.version == version {
             return Ok(());
         }
@@ -27,6 +28,32 @@ impl Shard {
         let exchange = channel.assembly.exchange.clone();
         self.permit(id, Access::Write, ResourceKind::Exchange, &exchange)?;
         self.topology(id).exchange_to_publish(&exchange)?;
+        if self.has_topic_permissions(id)
+            && let Some(channel) = self.connection(id).and_then(|c| c.channel(number))
+        {
+            let routing_key = channel.assembly.routing_key.clone();
+            self.permit_topic(id, Access::Write, &exchange, &routing_key)?;
+        }
+        Ok(())
+    }
+
+    /// The same for the keys in `CC` and `BCC`.
+    pub(crate) fn permit_extra_keys(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        headers: Table<'_>,
+    ) -> Result<(), AmqpError> {
+        if !self.has_topic_permissions(id) {
+            return Ok(());
+        }
+        let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else {
+            return Ok(());
+        };
+        let exchange = channel.assembly.exchange.clone();
+        for key in extra_routing_keys(headers)? {
+            self.permit_topic(id, Access::Write, &exchange, key)?;
+        }
         Ok(())
     }
 
@@ -48,6 +75,7 @@ impl Shard {
         id: ConnectionId,
         number: u16,
         message: &Message,
+        permitted_at: u64,
         queues: &mut Vec<QueueKey>,
     ) -> Result<Option<Message>, AmqpError> {
         let (exchange, routing_key) = (message.exchange(), message.routing_key());
@@ -65,7 +93,9 @@ impl Shard {
         };
         topology.route(from, &routing_key, &extra, headers, &mut self.route_set);
         queues.extend_from_slice(self.route_set.queues());
+        // What was permitted before the last change need not be so now.
         if extra.is_empty()
+            && permitted_at == topology.version()
             && !self.route_set.depends_on_headers()
             && let Some(channel) = connection.channel(number)
         {

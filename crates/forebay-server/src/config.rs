@@ -17,7 +17,7 @@ mod users;
 pub use error::ConfigError;
 pub use keys::{KEYS, Key, reference_page};
 pub use layer::Layer;
-pub use users::{PasswordSetting, PermissionSetting, UserSetting};
+pub use users::{PasswordSetting, PermissionSetting, TopicPermissionSetting, UserSetting};
 
 use crate::size::Size;
 use std::path::PathBuf;

@@ -2,7 +2,7 @@
 
 use crate::config::{Config, ConfigError, Data, DurabilitySetting, PasswordSetting, UserSetting};
 use crate::start_error::StartError;
-use forebay_broker::access::{Password, Permissions, User};
+use forebay_broker::access::{Password, PatternError, Permissions, User};
 use forebay_broker::{Shard, ShardConfig};
 use forebay_store::{Disk, Durability, FileDisk, OpenError, Options, Recovered, Store};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -94,9 +94,15 @@ fn user(setting: &UserSetting, loopback_users: &[String]) -> Result<User, StartE
     user.loopback_only = loopback_users.contains(name);
     user.tags.clone_from(&setting.tags);
     for allowed in &setting.permissions {
-        let permissions = Permissions::new(&allowed.configure, &allowed.write, &allowed.read)
-            .map_err(|e| error(format!("`{name}` in `{}`: {e}", allowed.vhost)))?;
-        user = user.with_permissions(&allowed.vhost, permissions);
+        let vhost = &allowed.vhost;
+        let unusable = |e: PatternError| error(format!("`{name}` in `{vhost}`: {e}"));
+        let mut permissions = Permissions::new(&allowed.configure, &allowed.write, &allowed.read)
+            .map_err(unusable)?;
+        for topic in setting.topic_permissions.iter().filter(|topic| topic.vhost == *vhost) {
+            let patterns = (&*topic.write, &*topic.read);
+            permissions.topics.limit(&topic.exchange, patterns, name, vhost).map_err(unusable)?;
+        }
+        user = user.with_permissions(vhost, permissions);
     }
     Ok(user)
 }

@@ -101,6 +101,51 @@ def exchanges(t):
     user.refused("delete allowed", lambda ch: ch.exchange_delete(conf), "ok")
 
 
+def topic_refusal(access, key, exchange="amq.topic"):
+    text = f"ACCESS_REFUSED - {access} access to topic '{key}' in exchange '{exchange}' in vhost '/' refused for user 'topical'"
+    return channel_error(403, text)
+
+
+@case("permissions.topics")
+def topics(t):
+    ch = t.channel()
+    queue, fanout, topic = t.queue(ch), t.name("fanout"), t.name("topic")
+    for name, kind in ((fanout, "fanout"), (topic, "topic")):
+        ch.exchange_declare(name, kind)
+        t.cleanup.append(lambda ch, name=name: ch.exchange_delete(name))
+    user = As(t, "topical")
+    mine, public, other = "topical.a", "public.a", "other.a"
+    user.refused("bind, its own key", lambda ch: ch.queue_bind(queue, "amq.topic", mine), "ok")
+    user.refused("bind, a key it may read", lambda ch: ch.queue_bind(queue, "amq.topic", public), "ok")
+    user.refused("bind, a key that is not", lambda ch: ch.queue_bind(queue, "amq.topic", other), topic_refusal("read", other))
+    user.refused("bind everything", lambda ch: ch.queue_bind(queue, "amq.topic", "#"), topic_refusal("read", "#"))
+    user.refused("unbind", lambda ch: ch.queue_unbind(queue, "amq.topic", other), topic_refusal("read", other))
+    user.refused("bind, another topic exchange", lambda ch: ch.queue_bind(queue, topic, other), "ok")
+    user.refused("bind exchanges", lambda ch: ch.exchange_bind(fanout, "amq.topic", other), topic_refusal("read", other))
+    user.refused("bind exchanges, its own key", lambda ch: ch.exchange_bind(fanout, "amq.topic", mine), "ok")
+    user.refused("unbind exchanges", lambda ch: ch.exchange_unbind(fanout, "amq.topic", other), topic_refusal("read", other))
+    user.refused("the destination's type does not matter", lambda ch: ch.exchange_bind("amq.topic", fanout, other), "ok")
+    user.refused("unbind again", lambda ch: ch.exchange_unbind("amq.topic", fanout, other), "ok")
+    user.refused("publish, its own key", lambda ch: ch.basic_publish("amq.topic", mine, "m"), "ok")
+    user.refused("publish, a key it may only read", lambda ch: ch.basic_publish("amq.topic", public, "m"), topic_refusal("write", public))
+    user.refused("publish without a key", lambda ch: ch.basic_publish("amq.topic", "", "m"), topic_refusal("write", ""))
+    user.refused("publish elsewhere", lambda ch: ch.basic_publish(fanout, other, "m"), "ok")
+    user.refused("publish to another topic exchange", lambda ch: ch.basic_publish(topic, other, "m"), "ok")
+    t.see("what came", drain(ch, queue), want=["m", "m"])
+
+
+@case("permissions.topics-in-headers")
+def topics_in_headers(t):
+    user = As(t, "topical")
+    for name in ("CC", "BCC"):
+        properties = pika.BasicProperties(headers={name: ["topical.b", "other.b"]})
+        user.refused(
+            f"a key in {name}",
+            lambda ch, properties=properties: ch.basic_publish("amq.topic", "topical.a", "m", properties),
+            topic_refusal("write", "other.b"),
+        )
+
+
 @case("permissions.none-at-all")
 def none_at_all(t):
     ch = t.channel()

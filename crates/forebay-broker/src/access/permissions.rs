@@ -14,6 +14,7 @@ use std::fmt;
 
 use regex::bytes::{Regex, RegexBuilder};
 
+use super::topics::TopicPermissions;
 use crate::error::AmqpError;
 use crate::topology::{Resource, ResourceKind};
 
@@ -111,6 +112,8 @@ pub struct Permissions {
     pub write: Pattern,
     /// Names that may be consumed and bound from.
     pub read: Pattern,
+    /// Routing keys that may be used at topic exchanges.
+    pub topics: TopicPermissions,
 }
 
 impl Permissions {
@@ -120,12 +123,18 @@ impl Permissions {
             configure: Pattern::new(configure)?,
             write: Pattern::new(write)?,
             read: Pattern::new(read)?,
+            topics: TopicPermissions::default(),
         })
     }
 
     /// Everything.
     pub fn all() -> Self {
-        Permissions { configure: Pattern::all(), write: Pattern::all(), read: Pattern::all() }
+        Permissions {
+            configure: Pattern::all(),
+            write: Pattern::all(),
+            read: Pattern::all(),
+            topics: TopicPermissions::default(),
+        }
     }
 
     /// Whether this access to the resource is allowed.

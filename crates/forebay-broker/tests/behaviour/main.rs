@@ -4,6 +4,7 @@
 mod connections;
 mod consuming;
 mod durability;
+mod permissions;
 mod publishing;
 mod queues;
 mod rig;

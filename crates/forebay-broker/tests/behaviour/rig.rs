@@ -95,9 +95,14 @@ impl Rig {
 
     /// A connection with channel 1 open.
     pub fn client(&mut self) -> ConnectionId {
+        self.client_as(b"\0guest\0guest")
+    }
+
+    /// The same for whom a PLAIN response names.
+    pub fn client_as(&mut self, login: &[u8]) -> ConnectionId {
         let id = self.socket(true);
         self.bytes(id, &PROTOCOL_HEADER);
-        self.login(id, b"\0guest\0guest");
+        self.login(id, login);
         self.method(
             id,
             0,

@@ -136,7 +136,7 @@ pub const KEYS: &[Key] = &[
         default: "guest with password guest and all permissions in `/`",
         unit: "",
         flag: "",
-        text: "Who may log in: `name`, `password` or `password_hash`, `tags`, and `permissions` (`vhost`, `configure`, `write`, `read`). In a file only; a list of your own replaces guest.",
+        text: "Who may log in: `name`, `password` or `password_hash`, `tags`, `permissions` (`vhost`, `configure`, `write`, `read`) and `topic_permissions` (`vhost`, `exchange`, `write`, `read`). In a file only; a list of your own replaces guest.",
     },
     Key {
         name: "vhosts",

@@ -20,6 +20,10 @@ pub struct UserSetting {
     /// What the user may do, per virtual host; nothing listed means no access anywhere.
     #[serde(default)]
     pub permissions: Vec<PermissionSetting>,
+    /// Which routing keys the user may use at topic exchanges; an exchange that is not listed is not
+    /// limited.
+    #[serde(default)]
+    pub topic_permissions: Vec<TopicPermissionSetting>,
 }
 
 /// A password as configured.
@@ -46,6 +50,21 @@ pub struct PermissionSetting {
     pub read: String,
 }
 
+/// Which routing keys a user may use at one topic exchange. The patterns are those of
+/// [`PermissionSetting`]; `{username}` and `{vhost}` in them stand for the names.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TopicPermissionSetting {
+    /// Virtual host.
+    pub vhost: String,
+    /// Name of the exchange; while it is not a topic exchange the entry means nothing.
+    pub exchange: String,
+    /// Keys that may be published with.
+    pub write: String,
+    /// Keys that may be bound with.
+    pub read: String,
+}
+
 impl UserSetting {
     /// `guest` with the password `guest`, who may do everything in `/`.
     pub fn guest() -> UserSetting {
@@ -66,6 +85,7 @@ impl UserSetting {
                 write: ".*".to_owned(),
                 read: ".*".to_owned(),
             }],
+            topic_permissions: Vec::new(),
         }
     }
 
@@ -84,6 +104,7 @@ impl fmt::Debug for UserSetting {
         f.debug_struct("UserSetting")
             .field("name", &self.name)
             .field("permissions", &self.permissions)
+            .field("topic_permissions", &self.topic_permissions)
             .finish_non_exhaustive()
     }
 }
@@ -110,6 +131,28 @@ pub(super) fn check(
             if !vhosts.contains(&permission.vhost) {
                 let vhost = &permission.vhost;
                 return error(format!("`{name}` has permissions in `{vhost}`, not one of vhosts"));
+            }
+        }
+        for (index, topic) in user.topic_permissions.iter().enumerate() {
+            let TopicPermissionSetting { vhost, exchange, .. } = topic;
+            if !user.permissions.iter().any(|permission| permission.vhost == *vhost) {
+                return error(format!(
+                    "`{name}` has topic_permissions in `{vhost}`, where it has no permissions"
+                ));
+            }
+            if exchange.is_empty() {
+                return error(format!(
+                    "`{name}` has topic_permissions for an exchange without a name; the default \
+                     exchange is not a topic exchange"
+                ));
+            }
+            let same = |other: &TopicPermissionSetting| {
+                other.vhost == *vhost && other.exchange == *exchange
+            };
+            if user.topic_permissions[..index].iter().any(same) {
+                return error(format!(
+                    "`{name}` has topic_permissions for `{exchange}` in `{vhost}` twice"
+                ));
             }
         }
     }
@@ -153,6 +196,43 @@ mod tests {
         .unwrap();
         assert_eq!(config.users[0].permissions[0].vhost, "shop");
         assert!(!format!("{:?}", config.users).contains("secret"));
+    }
+
+    #[test]
+    fn users_have_topic_permissions_beside_the_others() {
+        let config = read(
+            r#"
+            [[users]]
+            name = "app"
+            password = "secret"
+            permissions = [{ vhost = "/", configure = "", write = ".*", read = ".*" }]
+            topic_permissions = [
+              { vhost = "/", exchange = "amq.topic", write = "^{username}", read = ".*" },
+            ]
+            "#,
+        )
+        .unwrap();
+        let topic = &config.users[0].topic_permissions[0];
+        assert_eq!((&*topic.exchange, &*topic.write), ("amq.topic", "^{username}"));
+    }
+
+    #[test]
+    fn topic_permissions_that_cannot_be_are_named() {
+        let check = |topics: &str, part: &str| {
+            let text = read(&format!(
+                "[[users]]\nname = \"a\"\npassword = \"x\"\npermissions = [{{ vhost = \"/\", \
+                 configure = \"\", write = \"\", read = \"\" }}]\ntopic_permissions = [{topics}]"
+            ))
+            .unwrap_err();
+            assert!(text.contains(part), "{text}");
+        };
+        let topic = |vhost: &str, exchange: &str| {
+            format!("{{vhost=\"{vhost}\", exchange=\"{exchange}\", write=\"\", read=\"\"}}")
+        };
+        check(&topic("v", "x"), "topic_permissions in `v`, where it has no permissions");
+        check(&topic("/", ""), "an exchange without a name");
+        check(&format!("{0}, {0}", topic("/", "x")), "`x` in `/` twice");
+        check("{vhost=\"/\", exchange=\"x\", configure=\"\"}", "configure");
     }
 
     #[test]
