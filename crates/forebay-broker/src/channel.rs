@@ -109,6 +109,8 @@ pub(crate) struct Channel {
     pub(crate) mode: Mode,
     pub(crate) assembly: Assembly,
     pub(crate) unacked: Unacked,
+    /// Some of `unacked` may have other timeouts than the rest.
+    pub(crate) mixed_ack_limits: bool,
     /// The last delivery tag given.
     pub(crate) delivery_tag: u64,
     /// For consumers started from now on (`basic.qos`, global=false); 0 = no limit.
@@ -134,6 +136,7 @@ impl Channel {
             mode: Mode::Plain,
             assembly: Assembly::default(),
             unacked: Unacked::default(),
+            mixed_ack_limits: false,
             delivery_tag: 0,
             prefetch: 0,
             prefetch_global: 0,

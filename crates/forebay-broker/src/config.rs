@@ -17,6 +17,8 @@ pub struct ShardConfig {
     pub heartbeat_s: u16,
     /// A connection that is not open by then is closed.
     pub handshake_timeout_ms: u64,
+    /// How long a delivery may stay unacknowledged before its channel is closed; 0 is for ever.
+    pub ack_timeout_ms: u32,
     /// Largest message body, in bytes.
     pub message_max_bytes: u64,
     /// What messages in RAM may take together, in bytes; beyond half of it, backlogs go to disk; at
@@ -42,6 +44,7 @@ impl Default for ShardConfig {
             frame_max_bytes: 131_072,
             heartbeat_s: 60,
             handshake_timeout_ms: 10_000,
+            ack_timeout_ms: 1_800_000,
             message_max_bytes: 16 * 1024 * 1024,
             memory_budget_bytes: 256 * 1024 * 1024,
             connections_max: 65_536,

@@ -181,6 +181,8 @@ pub(crate) struct Connection {
     pub(crate) channels: Vec<Option<Box<Channel>>>,
     pub(crate) channels_open: u16,
     pub(crate) received_us: u64,
+    /// When its deliveries were last looked at for their timeouts, in seconds.
+    pub(crate) acks_checked_s: u32,
     pub(crate) sent_us: u64,
     /// Its place in the timer heap is at this time; an older entry is stale.
     pub(crate) timer_us: u64,
@@ -226,6 +228,7 @@ impl Connection {
             channels: Vec::new(),
             channels_open: 0,
             received_us: now_us,
+            acks_checked_s: 0,
             sent_us: now_us,
             timer_us: u64::MAX,
             connected_us: now_us,

@@ -336,6 +336,7 @@ impl Shard {
                     connection.out.release();
                     connection.partial.shrink_to(0);
                 }
+                self.check_ack_timeouts(id);
                 self.plan_heartbeat(id);
             }
         }

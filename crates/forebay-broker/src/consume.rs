@@ -1,8 +1,11 @@
 //! `basic.consume`, `basic.cancel` and `basic.qos` (0-9-1 sections 1.8.3.1 to 1.8.3.6).
 
+use std::num::NonZeroU64;
+
 use forebay_wire::{ShortStr, Table, Value, basic};
 
 use crate::access::Access;
+use crate::ack_timeout::timeout_argument;
 use crate::consumer::{Consumer, ConsumerKey};
 use crate::error::AmqpError;
 use crate::input::ConnectionId;
@@ -36,12 +39,16 @@ impl Shard {
             return Err(AmqpError::consumer_tag_reused(String::from_utf8_lossy(&tag)));
         }
         let key = self.queue_for(id, number, consume.queue, Some(Access::Read))?;
-        check_consume_arguments(Resource::queue(&consume.queue, &vhost), consume.arguments)?;
-        let serial = self.take_serial();
+        let resource = Resource::queue(&consume.queue, &vhost);
+        check_consume_arguments(resource, consume.arguments)?;
+        let own_timeout_ms = timeout_argument(resource, consume.arguments)?;
+        let serial = NonZeroU64::new(self.take_serial()).expect("serials count from 1");
+        let configured_ms = self.config.ack_timeout_ms;
         let queue = &mut self.queues[key.0 as usize];
         if queue.exclusive_consumer || (consume.exclusive && !queue.consumers.is_empty()) {
             return Err(AmqpError::queue_in_exclusive_use(queue.display_name(), &vhost));
         }
+        let ack_timeout_ms = own_timeout_ms.or(queue.ack_timeout_ms).unwrap_or(configured_ms);
         let consumer_key = ConsumerKey(self.consumers.insert(Consumer {
             serial,
             connection: id,
@@ -49,12 +56,14 @@ impl Shard {
             tag: tag.clone(),
             queue: key,
             no_ack: consume.no_ack,
+            ack_timeout_ms,
             prefetch,
             unacked: 0,
         }) as u32);
         queue.exclusive_consumer = consume.exclusive;
         queue.consumers.push(consumer_key);
         queue.had_consumer = true;
+        self.mix_ack_limits(id, number, ack_timeout_ms);
         if let Some(connection) = self.connection(id) {
             connection.consumers += 1;
             let first = connection.consumers == 1;
@@ -170,12 +179,10 @@ fn check_consume_arguments(queue: Resource<'_>, arguments: Table<'_>) -> Result<
             ));
         }
     }
-    for name in ["x-stream-offset", "x-consumer-timeout"] {
-        if !matches!(arguments.get(name), None | Some(Value::Void)) {
-            return Err(AmqpError::not_implemented(format!(
-                "consumer argument '{name}' is not available in this version"
-            )));
-        }
+    if !matches!(arguments.get("x-stream-offset"), None | Some(Value::Void)) {
+        return Err(AmqpError::not_implemented(
+            "consumer argument 'x-stream-offset' is not available in this version".to_owned(),
+        ));
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! A consumer: who gets a queue's messages, and how many it may hold.
 
+use std::num::NonZeroU64;
+
 use crate::input::ConnectionId;
 use crate::topology::QueueKey;
 
@@ -11,12 +13,14 @@ pub(crate) struct ConsumerKey(pub(crate) u32);
 #[derive(Debug)]
 pub(crate) struct Consumer {
     /// Never reused; tells a stale key from a live one.
-    pub(crate) serial: u64,
+    pub(crate) serial: NonZeroU64,
     pub(crate) connection: ConnectionId,
     pub(crate) channel: u16,
     pub(crate) tag: Box<[u8]>,
     pub(crate) queue: QueueKey,
     pub(crate) no_ack: bool,
+    /// How long it may keep a delivery unacknowledged, in milliseconds; 0 = for ever.
+    pub(crate) ack_timeout_ms: u32,
     /// Deliveries it may hold unacknowledged; 0 = no limit of its own.
     pub(crate) prefetch: u16,
     /// 0 ≤ unacked; ≤ prefetch when prefetch > 0, but for `basic.qos` never taking effect on a live

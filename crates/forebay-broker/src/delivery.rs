@@ -8,6 +8,7 @@ use forebay_wire::{
     RawProperties, ShortStr, basic, write_body_frame, write_header_frame, write_method,
 };
 
+use crate::ack_timeout::AckLimit;
 use crate::connection::{OUT_SOFT_MAX_BYTES, Stage};
 use crate::message::Message;
 use crate::queue::Entry;
@@ -136,8 +137,10 @@ impl Shard {
                 consumer.unacked += 1;
                 channel.unacked_consumed += 1;
                 queue.unacked += 1;
+                let ack_timeout_ms = consumer.ack_timeout_ms;
                 let consumer = Some((consumer_key, consumer.serial));
-                let delivery = Delivery { queue: key, queue_id: queue.id, entry, consumer };
+                let limit = AckLimit::from(self.now_us, ack_timeout_ms);
+                let delivery = Delivery { queue: key, queue_id: queue.id, entry, consumer, limit };
                 channel.unacked.push(delivery_tag, delivery);
             }
             let id = self.consumers[consumer_key.0 as usize].connection;

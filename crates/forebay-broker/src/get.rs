@@ -5,6 +5,7 @@
 use forebay_wire::{basic, write_method};
 
 use crate::access::Access;
+use crate::ack_timeout::AckLimit;
 use crate::delivery::write_content;
 use crate::error::AmqpError;
 use crate::input::ConnectionId;
@@ -88,9 +89,11 @@ impl Shard {
             self.discard(queue_id, entry);
         } else {
             queue.unacked += 1;
-            channel
-                .unacked
-                .push(delivery_tag, Delivery { queue: key, queue_id, entry, consumer: None });
+            let ack_timeout_ms = queue.ack_timeout_ms.unwrap_or(self.config.ack_timeout_ms);
+            let limit = AckLimit::from(self.now_us, ack_timeout_ms);
+            let delivery = Delivery { queue: key, queue_id, entry, consumer: None, limit };
+            channel.unacked.push(delivery_tag, delivery);
+            self.mix_ack_limits(id, number, ack_timeout_ms);
         }
         self.mark_connection(id);
         self.load_cold(key);

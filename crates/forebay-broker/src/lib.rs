@@ -17,6 +17,7 @@
 //! [`Shard::next_deadline_us`].
 
 pub mod access;
+mod ack_timeout;
 mod channel;
 mod channel_methods;
 mod cold;

@@ -79,6 +79,8 @@ pub(crate) struct Queue {
     pub(crate) owner: Option<ConnectionId>,
     /// As declared.
     pub(crate) arguments: TableBuf,
+    /// Its `x-consumer-timeout`.
+    pub(crate) ack_timeout_ms: Option<u32>,
     pub(crate) next_seq: Seq,
     pub(crate) head: VecDeque<Entry>,
     pub(crate) cold: VecDeque<ColdRun>,
@@ -119,6 +121,7 @@ impl Queue {
             auto_delete: false,
             owner: None,
             arguments: TableBuf::new(),
+            ack_timeout_ms: None,
             next_seq: 1,
             head: VecDeque::new(),
             cold: VecDeque::new(),

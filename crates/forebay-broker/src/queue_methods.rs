@@ -3,6 +3,7 @@
 use forebay_wire::{ShortStr, TableBuf, basic, queue};
 
 use crate::access::Access;
+use crate::ack_timeout::timeout_argument;
 use crate::connection::Stage;
 use crate::error::AmqpError;
 use crate::input::ConnectionId;
@@ -223,7 +224,9 @@ impl Shard {
         declare: &queue::Declare<'_>,
     ) -> Result<QueueKey, AmqpError> {
         let vhost_name = self.vhost_name(id);
-        check_queue_arguments(Resource::queue(name, &vhost_name), declare.arguments)?;
+        let resource = Resource::queue(name, &vhost_name);
+        check_queue_arguments(resource, declare.arguments)?;
+        let ack_timeout_ms = timeout_argument(resource, declare.arguments)?;
         let vhost = self.connection(id).map_or(0, |connection| connection.vhost);
         let queue_id = self.next_queue_id;
         self.next_queue_id += 1;
@@ -234,6 +237,7 @@ impl Shard {
         queue.auto_delete = declare.auto_delete;
         queue.owner = declare.exclusive.then_some(id);
         queue.arguments = TableBuf::from(declare.arguments);
+        queue.ack_timeout_ms = ack_timeout_ms;
         let stored = queue.stored;
         let record = QueueRecord {
             vhost: vhost_name,

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use forebay_store::{Recovered, RecoveredQueue};
 use hashbrown::HashMap;
 
+use crate::ack_timeout::timeout_argument;
 use crate::message::Message;
 use crate::queue::{ColdRun, Entry, Queue};
 use crate::shard::{Shard, Vhost};
-use crate::topology::{QueueKey, Record, RecordError, VhostTopology};
+use crate::topology::{QueueKey, Record, RecordError, Resource, VhostTopology};
 
 /// Why a recovered store cannot be served.
 #[derive(Debug)]
@@ -64,6 +65,10 @@ impl Shard {
                     queue.stored = true;
                     queue.auto_delete = record.auto_delete;
                     queue.arguments = record.arguments.clone();
+                    let resource = Resource::queue(&record.name, &record.vhost);
+                    // It was checked when the queue was declared.
+                    queue.ack_timeout_ms =
+                        timeout_argument(resource, queue.arguments.as_table()).unwrap_or(None);
                     let key = QueueKey(self.queues.insert(Box::new(queue)) as u32);
                     self.vhosts[vhost as usize].topology.add_queue(&record.name, key, true);
                     keys.insert(record.id, key);

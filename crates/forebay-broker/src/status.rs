@@ -15,6 +15,8 @@ pub struct Counters {
     pub handshake_timeouts: u64,
     /// Connections that missed their heartbeats.
     pub heartbeat_timeouts: u64,
+    /// Channels closed because a delivery was not acknowledged in time.
+    pub ack_timeouts: u64,
     /// Bytes read.
     pub received_bytes: u64,
     /// Messages published.

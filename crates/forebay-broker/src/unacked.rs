@@ -6,7 +6,9 @@
 //! length stays ≤ 2 × live + [`COMPACT_MIN`].
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 
+use crate::ack_timeout::AckLimit;
 use crate::consumer::ConsumerKey;
 use crate::queue::Entry;
 use crate::topology::QueueKey;
@@ -22,7 +24,8 @@ pub(crate) struct Delivery {
     pub(crate) queue_id: u64,
     pub(crate) entry: Entry,
     /// The consumer that got it, with its serial; `None` for `basic.get`.
-    pub(crate) consumer: Option<(ConsumerKey, u64)>,
+    pub(crate) consumer: Option<(ConsumerKey, NonZeroU64)>,
+    pub(crate) limit: AckLimit,
 }
 
 /// Unsettled deliveries of one channel.
@@ -90,6 +93,11 @@ impl Unacked {
     }
 
     /// All live deliveries, oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Delivery> {
+        self.slots.iter().filter_map(|(_, delivery)| delivery.as_ref())
+    }
+
+    /// The same, to be changed.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Delivery> {
         self.slots.iter_mut().filter_map(|(_, delivery)| delivery.as_mut())
     }
@@ -122,7 +130,14 @@ mod tests {
             queue_id: 1,
             entry: Entry { seq, message, home: Home::NONE, redelivered: false },
             consumer: None,
+            limit: AckLimit::from(0, 0),
         }
+    }
+
+    #[test]
+    fn a_delivery_stays_small() {
+        assert_eq!(size_of::<Delivery>(), 64);
+        assert_eq!(size_of::<(u64, Option<Delivery>)>(), 72);
     }
 
     #[test]

@@ -47,6 +47,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "POLICY")]
     durability: Option<String>,
 
+    /// How long a delivery may stay unacknowledged, in milliseconds, 0 for ever
+    /// [env: FOREBAY_ACK_TIMEOUT_MS] [default: 1800000]
+    #[arg(long, value_name = "MS")]
+    ack_timeout_ms: Option<u32>,
+
     /// Start with a damaged store, without what is missing [env: FOREBAY_SALVAGE]
     #[arg(long)]
     salvage: bool,
@@ -72,6 +77,7 @@ impl Args {
             http: self.http,
             memory_budget: self.memory_budget,
             durability: self.durability,
+            ack_timeout_ms: self.ack_timeout_ms,
             salvage: self.salvage.then_some(true),
             log_format: self.log_format,
             log_level: self.log_level,

@@ -113,6 +113,8 @@ pub struct Config {
     pub heartbeat_s: u16,
     /// A connection that is not open by then is closed, in milliseconds.
     pub handshake_timeout_ms: u64,
+    /// How long a delivery may stay unacknowledged, in milliseconds; 0 is for ever.
+    pub ack_timeout_ms: u32,
     /// Largest message body, in bytes.
     pub message_max_bytes: u64,
     /// Connections at one time.
@@ -149,6 +151,7 @@ impl Default for Config {
             frame_max_bytes: 131_072,
             heartbeat_s: 60,
             handshake_timeout_ms: 10_000,
+            ack_timeout_ms: 1_800_000,
             message_max_bytes: 16 << 20,
             connections_max: default_connections_max(),
             log_format: LogFormat::Text,
@@ -229,6 +232,7 @@ impl Config {
             heartbeat_s: first!(heartbeat_s).unwrap_or(default.heartbeat_s),
             handshake_timeout_ms: first!(handshake_timeout_ms)
                 .unwrap_or(default.handshake_timeout_ms),
+            ack_timeout_ms: first!(ack_timeout_ms).unwrap_or(default.ack_timeout_ms),
             message_max_bytes: first!(message_max)
                 .map_or(default.message_max_bytes, |Size(bytes)| bytes),
             connections_max: first!(connections_max).unwrap_or(default.connections_max),
@@ -337,6 +341,7 @@ mod tests {
         assert_eq!(config.http.as_deref(), Some("127.0.0.1:15672"));
         assert!(config.memory_budget_bytes <= 256_000_000);
         assert_eq!(config.loopback_users, ["guest"]);
+        assert_eq!(config.ack_timeout_ms, 1_800_000);
     }
 
     #[test]
@@ -392,6 +397,8 @@ mod tests {
         check("frame_max = \"1GiB\"", "frame_max");
         check("channel_max = 0", "channel_max");
         check("connections_max = 0", "connections_max");
+        check("ack_timeout_ms = -1", "ack_timeout_ms");
+        check("ack_timeout_ms = 4294967296", "ack_timeout_ms");
         check("amqp = [\"5672\"]", "amqp");
         check("http = \"localhost\"", "http");
         check("vhosts = []", "vhosts");

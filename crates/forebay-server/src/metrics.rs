@@ -107,6 +107,11 @@ pub fn text(snapshot: &Snapshot) -> String {
         count.heartbeat_timeouts,
     );
     page.counter(
+        "forebay_ack_timeouts_total",
+        "Channels closed because a delivery was not acknowledged in time.",
+        count.ack_timeouts,
+    );
+    page.counter(
         "forebay_replies_dropped_total",
         "Direct replies dropped because their requester did not read.",
         count.replies_dropped,

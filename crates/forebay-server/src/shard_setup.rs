@@ -70,6 +70,7 @@ fn shard_config(config: &Config) -> Result<ShardConfig, StartError> {
         frame_max_bytes: config.frame_max_bytes,
         heartbeat_s: config.heartbeat_s,
         handshake_timeout_ms: config.handshake_timeout_ms,
+        ack_timeout_ms: config.ack_timeout_ms,
         message_max_bytes: config.message_max_bytes,
         memory_budget_bytes: config.memory_budget_bytes,
         connections_max: config.connections_max,

@@ -48,6 +48,7 @@ const COMPARED: &[&str] = &[
     "x-single-active-consumer",
     "x-queue-type",
     "x-queue-master-locator",
+    "x-consumer-timeout",
 ];
 
 /// Arguments of quorum queues and streams, refused for classic queues.
@@ -66,7 +67,6 @@ const OF_OTHER_TYPES: &[&str] = &[
 /// Arguments whose values are not looked at, because any of them asks for more than there is.
 const UNSUPPORTED: &[&str] = &[
     "x-consumer-disconnected-timeout",
-    "x-consumer-timeout",
     "x-delayed-retry-max",
     "x-delayed-retry-min",
     "x-delayed-retry-type",
@@ -321,7 +321,6 @@ mod tests {
             ("x-overflow", text("reject-publish")),
             ("x-dead-letter-exchange", text("")),
             ("x-single-active-consumer", Value::Bool(true)),
-            ("x-consumer-timeout", Value::I32(1)),
             ("x-delayed-retry-type", text("all")),
         ];
         for (name, value) in cases {
@@ -369,6 +368,7 @@ mod tests {
             ("x-overflow", text("drop-head")),
             ("x-single-active-consumer", Value::Bool(false)),
             ("x-queue-mode", text("default")),
+            ("x-consumer-timeout", Value::I32(1)),
             ("x-something-of-mine", Value::Void),
             ("plain", Value::I32(1)),
         ] {

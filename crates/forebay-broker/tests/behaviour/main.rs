@@ -1,6 +1,7 @@
 //! What a broker does, seen from its clients' side, without sockets, threads or a clock.
 #![allow(unreachable_pub, reason = "nothing outside a test can reach into it anyway")]
 
+mod ack_timeout;
 mod connections;
 mod consuming;
 mod durability;

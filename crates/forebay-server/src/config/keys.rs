@@ -187,6 +187,14 @@ pub const KEYS: &[Key] = &[
         text: "A connection that is not open by then is closed.",
     },
     Key {
+        name: "ack_timeout_ms",
+        kind: Kind::Number,
+        default: "1800000",
+        unit: "milliseconds",
+        flag: "--ack-timeout-ms",
+        text: "A channel that leaves a delivery unacknowledged for longer is closed with 406, and its deliveries go back to their queues. Checked once a minute. 0: never. `x-consumer-timeout` of a queue or a consumer comes first.",
+    },
+    Key {
         name: "message_max",
         kind: Kind::Size,
         default: "\"16MiB\"",

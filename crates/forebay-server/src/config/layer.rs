@@ -28,6 +28,7 @@ pub struct Layer {
     pub frame_max: Option<Size>,
     pub heartbeat_s: Option<u16>,
     pub handshake_timeout_ms: Option<u64>,
+    pub ack_timeout_ms: Option<u32>,
     pub message_max: Option<Size>,
     pub connections_max: Option<usize>,
     pub log_format: Option<String>,

@@ -1,0 +1,115 @@
+use forebay_broker::ShardConfig;
+use forebay_wire::{TableBuf, Value, basic, channel};
+
+use crate::rig::{Rig, consume, declare, short};
+
+const TIMED_OUT: &str = "channel.close 406 PRECONDITION_FAILED - delivery acknowledgement on \
+                         channel 1 timed out. Timeout value used:";
+
+/// What a look every minute and a timer every half may add to a timeout.
+const SLACK_MS: u64 = 100_000;
+
+fn timeout(ms: i64) -> TableBuf {
+    TableBuf::new().with("x-consumer-timeout", Value::I64(ms))
+}
+
+#[test]
+fn after_half_an_hour_the_channel_is_closed_and_the_message_goes_to_somebody_else() {
+    let mut rig = Rig::new();
+    let (stuck, other) = (rig.client(), rig.client());
+    rig.method(stuck, 1, &declare("q", false));
+    rig.method(stuck, 1, &consume("q", "c", false));
+    rig.method(stuck, 2, &channel::Open::default());
+    rig.publish(stuck, "q", b"slow", false);
+    rig.trace(stuck);
+    rig.method(other, 1, &consume("q", "o", false));
+    rig.trace(other);
+    rig.pass(1_799_000);
+    assert_eq!(rig.sent(stuck), [""; 0]);
+    rig.pass(1_000 + SLACK_MS);
+    assert_eq!(
+        rig.sent(stuck),
+        [format!(
+            "1 {TIMED_OUT} 1800000 ms. This timeout value can be configured, see consumers doc \
+             guide to learn more"
+        )]
+    );
+    assert_eq!(rig.sent(other), ["1 basic.deliver o 1 redelivered [slow]"]);
+    assert_eq!(rig.shard.status().counters.ack_timeouts, 1);
+    // The connection and its other channels go on.
+    rig.method(stuck, 1, &channel::CloseOk::default());
+    rig.method(stuck, 2, &basic::Qos { prefetch_count: 1, ..basic::Qos::default() });
+    assert_eq!(rig.trace(stuck), ["2 basic.qos-ok"]);
+}
+
+#[test]
+fn what_is_acknowledged_in_time_counts_from_its_own_delivery() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    rig.method(id, 1, &declare("q", false));
+    rig.method(id, 1, &consume("q", "c", false));
+    for tag in 1..=5 {
+        rig.publish(id, "q", b"x", false);
+        rig.trace(id);
+        rig.pass(850_000);
+        if tag > 1 {
+            rig.method(id, 1, &basic::Ack { delivery_tag: tag - 1, multiple: false });
+        }
+        assert_eq!(rig.sent(id), [""; 0]);
+    }
+}
+
+#[test]
+fn a_consumer_may_have_its_own_timeout_and_keeps_it_after_its_cancel() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    for name in ["long", "short"] {
+        rig.method(id, 1, &declare(name, false));
+        rig.publish(id, name, b"x", false);
+    }
+    let (long, brief) = (timeout(7_200_000), timeout(5_000));
+    let patient = basic::Consume { arguments: long.as_table(), ..consume("long", "p", false) };
+    rig.method(id, 1, &patient);
+    rig.method(id, 1, &basic::Cancel { consumer_tag: short("p"), no_wait: true });
+    rig.trace(id);
+    rig.pass(2_000_000);
+    assert_eq!(rig.sent(id), [""; 0]);
+    // Not the oldest delivery, and the first to be late.
+    let hasty = basic::Consume { arguments: brief.as_table(), ..consume("short", "h", false) };
+    rig.method(id, 1, &hasty);
+    rig.trace(id);
+    rig.pass(5_000 + SLACK_MS);
+    assert!(rig.sent(id)[0].contains(&format!("{TIMED_OUT} 5000 ms")));
+}
+
+#[test]
+fn a_queue_may_have_its_own_timeout_also_for_get() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    let arguments = timeout(5_000);
+    let mut queue = declare("q", false);
+    queue.arguments = arguments.as_table();
+    rig.method(id, 1, &queue);
+    rig.publish(id, "q", b"x", false);
+    rig.method(id, 1, &basic::Get { queue: short("q"), ..basic::Get::default() });
+    rig.trace(id);
+    rig.pass(5_000 + SLACK_MS);
+    assert!(rig.sent(id)[0].contains(&format!("{TIMED_OUT} 5000 ms")));
+}
+
+#[test]
+fn no_timeout_is_zero() {
+    let mut rig = Rig::with(ShardConfig { ack_timeout_ms: 0, ..ShardConfig::default() });
+    let id = rig.client();
+    rig.method(id, 1, &declare("q", false));
+    rig.method(id, 1, &consume("q", "c", false));
+    rig.publish(id, "q", b"x", false);
+    rig.trace(id);
+    rig.pass(100_000_000);
+    assert_eq!(rig.sent(id), [""; 0]);
+    let silly = timeout(-1);
+    rig.method(id, 1, &basic::Consume { arguments: silly.as_table(), ..consume("q", "d", false) });
+    assert!(
+        rig.trace(id)[0].contains("406 PRECONDITION_FAILED - invalid arg 'x-consumer-timeout'")
+    );
+}
