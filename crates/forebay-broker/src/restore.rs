@@ -102,7 +102,8 @@ impl Shard {
     ) -> Result<(), RestoreError> {
         let queue = &mut self.queues[key.0 as usize];
         queue.next_seq = recovered.next_seq.max(1);
-        queue.redelivered_upto = if clean { recovered.delivered_upto } else { u64::MAX };
+        queue.redelivered_upto =
+            if clean { recovered.delivered_upto } else { queue.next_seq.saturating_sub(1) };
         let mut messages = recovered.messages.into_iter().peekable();
         // Runs do not overlap, and no message lies within one; between two of them there may be some.
         for run in recovered.runs {

@@ -418,7 +418,9 @@ impl Shard {
                 if self.connections_open == 0 {
                     for (_, queue) in &self.queues {
                         if queue.stored {
-                            self.store.note_delivered(queue.id, queue.delivered_upto);
+                            // A crash before this life made them doubtful, and they still are.
+                            let upto = queue.delivered_upto.max(queue.redelivered_upto);
+                            self.store.note_delivered(queue.id, upto);
                         }
                     }
                     self.store.shutdown();

@@ -1,0 +1,85 @@
+//! The broker's process: the production machine and store over a disk in memory, and the requests that
+//! its two lanes have in flight.
+
+use std::sync::Arc;
+
+use forebay_broker::{Input, Shard, ShardConfig};
+use forebay_store::{Lane, MemDisk, OpenError, Options, Request, StoreFailed, open, perform};
+
+use crate::random::Random;
+
+/// A running broker.
+pub(crate) struct Broker {
+    pub(crate) shard: Shard,
+    log: Option<Request>,
+    background: Option<Request>,
+}
+
+impl Broker {
+    /// Starts on what the disk holds.
+    pub(crate) fn start(
+        disk: &Arc<MemDisk>,
+        options: &Options,
+        config: ShardConfig,
+    ) -> Result<Broker, OpenError> {
+        let (store, recovered) = open(disk.clone(), options.clone())?;
+        match Shard::new(config, store, Some(recovered)) {
+            Ok(shard) => Ok(Broker { shard, log: None, background: None }),
+            Err(error) => Err(OpenError::Damaged {
+                file: "store".to_owned(),
+                offset: 0,
+                what: error.to_string(),
+            }),
+        }
+    }
+
+    /// Takes the requests that there are, as the shell does at the end of a turn.
+    pub(crate) fn take_requests(&mut self, now_us: u64) {
+        while let Some(request) = self.shard.poll_disk(now_us) {
+            let slot = match request.lane() {
+                Lane::Log => &mut self.log,
+                Lane::Background => &mut self.background,
+            };
+            debug_assert!(slot.is_none(), "two requests on one lane");
+            *slot = Some(request);
+        }
+    }
+
+    pub(crate) fn is_busy(&self, lane: Lane) -> bool {
+        match lane {
+            Lane::Log => self.log.is_some(),
+            Lane::Background => self.background.is_some(),
+        }
+    }
+
+    /// Carries out what a lane has in flight.
+    pub(crate) fn complete(
+        &mut self,
+        lane: Lane,
+        disk: &MemDisk,
+        now_us: u64,
+    ) -> Result<(), StoreFailed> {
+        let request = match lane {
+            Lane::Log => self.log.take(),
+            Lane::Background => self.background.take(),
+        };
+        match request {
+            Some(request) => self.shard.step(now_us, Input::Disk(perform(disk, request))),
+            None => Ok(()),
+        }
+    }
+
+    /// The process is gone: of each request in flight nothing happened, all of it, or a part.
+    pub(crate) fn die(&mut self, disk: &MemDisk, random: &mut Random) {
+        for request in [self.log.take(), self.background.take()].into_iter().flatten() {
+            match random.below(3) {
+                0 => {}
+                1 => drop(perform(disk, request)),
+                _ => {
+                    disk.stop_after(random.below(4));
+                    drop(perform(disk, request));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,487 @@
+//! A simulated client: what it knows of its connection, and what it does next.
+//!
+//! A client is careful only as far as its job asks; it knows what it has read, not what the broker has
+//! done. All it does follows from the `roll` of its event, so an event list replays without its history.
+
+use std::collections::BTreeSet;
+
+use forebay_wire::{FrameKind, Method, read_frame};
+
+use crate::command::{ChannelCommand, Command};
+use crate::message::Published;
+use crate::names::{
+    DEFAULT, DIRECT, DURABLE_QUEUES, EXCLUSIVE_QUEUES, FANOUT, KEYS, MISSING, Name,
+    PASSING_EXCHANGES, PASSING_QUEUES, PATTERNS, TAGS, TOPIC, TRANSIENT_QUEUES, WRONG_TAG, known,
+};
+use crate::random::Random;
+use crate::swarm::{Job, Swarm};
+
+/// Deliveries that a client holds before it only settles.
+const HOARD_MESSAGES: usize = 200;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    Closed,
+    /// channel.open is on its way.
+    Opening,
+    Open,
+    /// The broker has closed it; close-ok is due.
+    Refused,
+}
+
+#[derive(Clone, Debug)]
+struct Channel {
+    job: Job,
+    state: State,
+    /// An answer is awaited.
+    waiting: bool,
+    /// Confirms or transactions are on, or qos is set.
+    prepared: bool,
+    /// Publishes without confirm, or within the open transaction.
+    outstanding: usize,
+    published: u64,
+    settled: u64,
+    unacked: BTreeSet<u64>,
+    consumers: BTreeSet<Name>,
+    no_ack: BTreeSet<Name>,
+}
+
+/// One client, with at most one connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    index: usize,
+    channels: Vec<Channel>,
+    received: Vec<u8>,
+    close_due: bool,
+    /// The broker has agreed to close: the socket may go.
+    pub(crate) over: bool,
+    has_exclusive: bool,
+    /// Publishes no more, settles at once: the run comes to its end.
+    pub(crate) finishing: bool,
+    last_sent_us: u64,
+}
+
+impl Client {
+    pub(crate) fn new(index: usize, jobs: &[Job]) -> Client {
+        let channels = jobs.iter().map(|job| Channel::new(*job)).collect();
+        Client {
+            index,
+            channels,
+            received: Vec::new(),
+            close_due: false,
+            over: false,
+            has_exclusive: false,
+            finishing: false,
+            last_sent_us: 0,
+        }
+    }
+
+    /// A fresh connection: nothing of the old one counts.
+    pub(crate) fn reset(&mut self) {
+        self.received.clear();
+        self.close_due = false;
+        self.over = false;
+        self.has_exclusive = false;
+        for channel in &mut self.channels {
+            *channel = Channel::new(channel.job);
+        }
+    }
+
+    /// Takes bytes from the broker.
+    pub(crate) fn receive(&mut self, bytes: &[u8]) {
+        let mut received = std::mem::take(&mut self.received);
+        received.extend_from_slice(bytes);
+        let mut at = 0;
+        while let Ok(Some(frame)) = read_frame(&received[at..], 0) {
+            at += frame.size_bytes();
+            if frame.kind == FrameKind::Method
+                && let Ok(method) = Method::parse(frame.payload)
+            {
+                self.understand(frame.channel, &method);
+            }
+        }
+        received.drain(..at);
+        self.received = received;
+    }
+
+    fn understand(&mut self, number: u16, method: &Method<'_>) {
+        match method {
+            Method::ConnectionClose(_) => self.close_due = true,
+            Method::ConnectionCloseOk(_) => self.over = true,
+            _ => {}
+        }
+        let Some(channel) =
+            usize::from(number).checked_sub(1).and_then(|at| self.channels.get_mut(at))
+        else {
+            return;
+        };
+        match method {
+            Method::ChannelOpenOk(_) => {
+                channel.state = State::Open;
+                channel.waiting = false;
+            }
+            Method::ChannelClose(_) => channel.state = State::Refused,
+            Method::ChannelCloseOk(_) => *channel = Channel::new(channel.job),
+            Method::BasicDeliver(deliver) => {
+                let tag = known(deliver.consumer_tag.as_bytes()).unwrap_or_default();
+                if !channel.no_ack.contains(tag) {
+                    channel.unacked.insert(deliver.delivery_tag);
+                }
+            }
+            Method::BasicGetOk(get) => {
+                channel.waiting = false;
+                // Churn gets without acknowledging.
+                if channel.job != Job::Churn {
+                    channel.unacked.insert(get.delivery_tag);
+                }
+            }
+            Method::BasicAck(ack) => {
+                let before = channel.settled;
+                channel.settled = channel.settled.max(ack.delivery_tag);
+                let gone = if ack.multiple { ack.delivery_tag.saturating_sub(before) } else { 1 };
+                channel.outstanding = channel.outstanding.saturating_sub(gone.max(1) as usize);
+                if channel.settled == channel.published {
+                    channel.outstanding = 0;
+                }
+            }
+            Method::BasicCancel(cancel) => {
+                if let Some(tag) = known(cancel.consumer_tag.as_bytes()) {
+                    channel.consumers.remove(tag);
+                }
+            }
+            Method::BasicReturn(_) => {}
+            // Every other method answers what the channel waits for.
+            _ => channel.waiting = false,
+        }
+    }
+
+    /// What the client does next on an open connection; nothing if it has nothing to do.
+    pub(crate) fn act(
+        &mut self,
+        swarm: &Swarm,
+        roll: u64,
+        now_us: u64,
+        next_id: u32,
+    ) -> Vec<Command> {
+        let mut random = Random::new(roll);
+        if self.close_due {
+            self.close_due = false;
+            return vec![Command::CloseConnectionOk];
+        }
+        if swarm.heartbeat_s > 0 && now_us > self.last_sent_us + 300_000 {
+            self.last_sent_us = now_us;
+            return vec![Command::Heartbeat];
+        }
+        if !self.finishing && random.one_in(2000) {
+            return vec![Command::CloseConnection];
+        }
+        let at = random.index(self.channels.len());
+        let mut commands = Vec::new();
+        let mut say = |command| commands.push(Command::Channel(at as u16 + 1, command));
+        let exclusive = EXCLUSIVE_QUEUES[self.index % EXCLUSIVE_QUEUES.len()];
+        let channel = &mut self.channels[at];
+        match channel.state {
+            State::Refused => {
+                *channel = Channel::new(channel.job);
+                say(ChannelCommand::CloseOk);
+                return commands;
+            }
+            State::Closed => {
+                channel.state = State::Opening;
+                channel.waiting = true;
+                say(ChannelCommand::Open);
+                return commands;
+            }
+            State::Opening => return commands,
+            State::Open => {}
+        }
+        if !self.finishing && !channel.waiting && random.one_in(500) {
+            channel.waiting = true;
+            channel.state = State::Opening;
+            say(ChannelCommand::Close);
+            return commands;
+        }
+        if swarm.mistakes && !self.finishing && random.one_in(100) && !channel.waiting {
+            say(match random.below(3) {
+                0 => ChannelCommand::Ack { tag: 1 << 40, multiple: random.one_in(2) },
+                1 => ChannelCommand::Consume {
+                    queue: MISSING,
+                    tag: WRONG_TAG,
+                    no_ack: false,
+                    exclusive: false,
+                },
+                _ => ChannelCommand::Bind { queue: DURABLE_QUEUES[0], exchange: MISSING, key: "" },
+            });
+            channel.waiting = true;
+            return commands;
+        }
+        match channel.job {
+            Job::Publish | Job::Confirm => {
+                if channel.job == Job::Confirm && !channel.prepared {
+                    channel.prepared = true;
+                    channel.waiting = true;
+                    say(ChannelCommand::ConfirmSelect);
+                    return commands;
+                }
+                if self.finishing || channel.waiting {
+                    return commands;
+                }
+                if channel.job == Job::Confirm && channel.outstanding >= swarm.window_messages {
+                    return commands;
+                }
+                channel.outstanding += 1;
+                channel.published += 1;
+                say(ChannelCommand::Publish(message(swarm, &mut random, next_id)));
+            }
+            Job::Transact => {
+                if !channel.prepared {
+                    channel.prepared = true;
+                    channel.waiting = true;
+                    say(ChannelCommand::TxSelect);
+                } else if channel.waiting {
+                } else if self.finishing || channel.outstanding > 0 && random.one_in(5) {
+                    if channel.outstanding > 0 || !channel.unacked.is_empty() {
+                        settle_all(channel, &mut say);
+                        channel.waiting = true;
+                        channel.outstanding = 0;
+                        say(ChannelCommand::Commit);
+                    }
+                } else if channel.outstanding > 0 && random.one_in(20) {
+                    channel.outstanding = 0;
+                    channel.waiting = true;
+                    channel.unacked.clear();
+                    say(ChannelCommand::Rollback);
+                    // What came back with the rollback is given back for good.
+                    say(ChannelCommand::Recover);
+                } else if random.one_in(3) {
+                    channel.waiting = true;
+                    say(ChannelCommand::Get { queue: some_queue(&mut random), no_ack: false });
+                } else if !channel.unacked.is_empty() && random.one_in(2) {
+                    settle(swarm, channel, &mut random, &mut say);
+                    channel.outstanding += 1;
+                } else {
+                    channel.outstanding += 1;
+                    say(ChannelCommand::Publish(message(swarm, &mut random, next_id)));
+                }
+            }
+            Job::Consume => {
+                if self.finishing {
+                    settle_all(channel, &mut say);
+                    return commands;
+                }
+                let settle_now = channel.unacked.len() > HOARD_MESSAGES || random.below(4) > 0;
+                if !channel.unacked.is_empty() && settle_now {
+                    settle(swarm, channel, &mut random, &mut say);
+                } else if !channel.waiting {
+                    consume(swarm, channel, &mut random, &mut say);
+                }
+            }
+            Job::Get => {
+                if !channel.unacked.is_empty() && (self.finishing || random.one_in(2)) {
+                    match self.finishing {
+                        true => settle_all(channel, &mut say),
+                        false => settle(swarm, channel, &mut random, &mut say),
+                    }
+                } else if !channel.waiting && !self.finishing {
+                    channel.waiting = true;
+                    say(ChannelCommand::Get { queue: some_queue(&mut random), no_ack: false });
+                }
+            }
+            Job::Churn => {
+                if !channel.waiting && !self.finishing {
+                    churn(exclusive, &mut self.has_exclusive, &mut random, swarm, &mut say);
+                    channel.waiting = true;
+                }
+            }
+        }
+        if !commands.is_empty() {
+            self.last_sent_us = now_us;
+        }
+        commands
+    }
+
+    /// Whether nothing that it is owed is missing, as far as it knows.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.close_due
+            && self.channels.iter().all(|channel| {
+                channel.unacked.is_empty()
+                    && !channel.waiting
+                    && channel.state == State::Open
+                    && (channel.job != Job::Confirm
+                        || channel.prepared && channel.settled == channel.published)
+                    && (channel.job != Job::Transact || channel.outstanding == 0)
+            })
+    }
+}
+
+impl Channel {
+    fn new(job: Job) -> Channel {
+        Channel {
+            job,
+            state: State::Closed,
+            waiting: false,
+            prepared: false,
+            outstanding: 0,
+            published: 0,
+            settled: 0,
+            unacked: BTreeSet::new(),
+            consumers: BTreeSet::new(),
+            no_ack: BTreeSet::new(),
+        }
+    }
+}
+
+fn message(swarm: &Swarm, random: &mut Random, id: u32) -> Published {
+    let (exchange, key) = match random.below(8) {
+        0..4 => (DEFAULT, some_queue(random)),
+        4 => (DIRECT, random.pick(&[DURABLE_QUEUES[0], TRANSIENT_QUEUES[0], "zz"])),
+        5 => (TOPIC, random.pick(&KEYS)),
+        6 => (FANOUT, random.pick(&KEYS)),
+        _ => (DEFAULT, random.pick(&PASSING_QUEUES)),
+    };
+    let body_bytes = match random.below(16) {
+        0 if swarm.large_bodies => 9_000 + random.below(20_000) as u32,
+        1..3 if swarm.large_bodies => 1_000 + random.below(5_000) as u32,
+        _ => 4 + random.below(300) as u32,
+    };
+    Published {
+        id,
+        body_bytes,
+        persistent: random.below(16) < swarm.persistent_sixteenths,
+        mandatory: random.below(16) < swarm.mandatory_sixteenths,
+        exchange,
+        key,
+    }
+}
+
+fn some_queue(random: &mut Random) -> Name {
+    match random.below(6) {
+        0 => random.pick(&TRANSIENT_QUEUES),
+        // Mostly few queues, so that something piles up.
+        1..4 => DURABLE_QUEUES[0],
+        _ => random.pick(&DURABLE_QUEUES),
+    }
+}
+
+fn settle_all(channel: &mut Channel, say: &mut impl FnMut(ChannelCommand)) {
+    for tag in std::mem::take(&mut channel.unacked) {
+        say(ChannelCommand::Ack { tag, multiple: false });
+    }
+}
+
+fn settle(
+    swarm: &Swarm,
+    channel: &mut Channel,
+    random: &mut Random,
+    say: &mut impl FnMut(ChannelCommand),
+) {
+    if channel.job != Job::Transact && swarm.requeue_one_in > 0 && random.one_in(200) {
+        channel.unacked.clear();
+        channel.waiting = true;
+        say(ChannelCommand::Recover);
+        return;
+    }
+    let at = if random.one_in(2) { 0 } else { random.index(channel.unacked.len()) };
+    let Some(tag) = channel.unacked.iter().nth(at).copied() else { return };
+    let multiple = swarm.multiple && random.one_in(3);
+    if multiple {
+        channel.unacked = channel.unacked.split_off(&(tag + 1));
+    } else {
+        channel.unacked.remove(&tag);
+    }
+    say(if swarm.requeue_one_in > 0 && random.one_in(swarm.requeue_one_in) {
+        ChannelCommand::Nack { tag, multiple, requeue: random.below(4) > 0 }
+    } else {
+        ChannelCommand::Ack { tag, multiple }
+    });
+}
+
+fn consume(
+    swarm: &Swarm,
+    channel: &mut Channel,
+    random: &mut Random,
+    say: &mut impl FnMut(ChannelCommand),
+) {
+    let free = TAGS.into_iter().find(|tag| !channel.consumers.contains(tag));
+    channel.waiting = true;
+    match (channel.consumers.first().copied(), free) {
+        (_, Some(tag)) if channel.consumers.is_empty() || random.one_in(10) => {
+            let no_ack = random.one_in(10);
+            channel.consumers.insert(tag);
+            if no_ack {
+                channel.no_ack.insert(tag);
+            } else {
+                channel.no_ack.remove(tag);
+            }
+            let exclusive = random.one_in(20);
+            let queue = if random.one_in(8) { random.pick(&PASSING_QUEUES) } else { some_queue(random) };
+            say(ChannelCommand::Consume { queue, tag, no_ack, exclusive });
+        }
+        (Some(tag), _) if random.one_in(20) => {
+            channel.consumers.remove(tag);
+            say(ChannelCommand::Cancel(tag));
+        }
+        _ if random.one_in(4) => {
+            let none = swarm.prefetch_max == 0 && random.one_in(2);
+            let count = if none { 0 } else { 1 + random.below(u64::from(swarm.prefetch_max)) as u16 };
+            say(ChannelCommand::Qos { count, global: random.one_in(4) });
+        }
+        _ => channel.waiting = false,
+    }
+}
+
+fn churn(
+    exclusive: Name,
+    has_exclusive: &mut bool,
+    random: &mut Random,
+    swarm: &Swarm,
+    say: &mut impl FnMut(ChannelCommand),
+) {
+    let declare = |queue, durable, exclusive, auto_delete, passive| ChannelCommand::DeclareQueue {
+        queue,
+        durable,
+        exclusive,
+        auto_delete,
+        passive,
+    };
+    let queue = random.pick(&PASSING_QUEUES);
+    let exchange = random.pick(&PASSING_EXCHANGES);
+    match random.below(16) {
+        0..3 => say(declare(queue, true, false, random.one_in(8), false)),
+        3 => say(ChannelCommand::DeleteQueue(queue)),
+        4 => say(ChannelCommand::Purge(some_queue(random))),
+        5 => say(declare(some_queue(random), true, false, false, true)),
+        6 => {
+            // The queue comes back empty, bound as before.
+            let queue = random.pick(&DURABLE_QUEUES);
+            say(ChannelCommand::DeleteQueue(queue));
+            say(declare(queue, true, false, false, false));
+            for (exchange, key, _) in swarm.bindings.iter().filter(|(_, _, to)| *to == queue) {
+                say(ChannelCommand::Bind { queue, exchange, key });
+            }
+        }
+        7 => {
+            *has_exclusive = true;
+            say(declare(exclusive, false, true, false, false));
+            say(ChannelCommand::Bind { queue: exclusive, exchange: FANOUT, key: "" });
+        }
+        8 if *has_exclusive => say(ChannelCommand::Get { queue: exclusive, no_ack: true }),
+        9 => {
+            let kind = if exchange == PASSING_EXCHANGES[0] { "fanout" } else { "topic" };
+            say(ChannelCommand::DeclareExchange { exchange, kind, alternate: None });
+            let key = random.pick(&PATTERNS);
+            say(ChannelCommand::BindExchange { destination: exchange, source: TOPIC, key });
+            say(ChannelCommand::Bind { queue: some_queue(random), exchange, key });
+        }
+        10 => say(ChannelCommand::DeleteExchange(exchange)),
+        11 | 12 => {
+            let key = random.pick(&PATTERNS);
+            say(ChannelCommand::Bind { queue: some_queue(random), exchange: TOPIC, key });
+        }
+        13 => {
+            let key = random.pick(&PATTERNS);
+            say(ChannelCommand::Unbind { queue: some_queue(random), exchange: TOPIC, key });
+        }
+        _ => say(declare(random.pick(&DURABLE_QUEUES), true, false, false, true)),
+    }
+}

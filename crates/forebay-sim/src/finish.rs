@@ -1,0 +1,157 @@
+//! The end of a run: faults stop, and everything must come to rest.
+
+use forebay_broker::{ConnectionId, Input};
+use forebay_store::{Finding, Lane, check};
+
+use crate::command::{ChannelCommand, Command};
+use crate::random::Random;
+use crate::violation::violation;
+use crate::world::{Step, World};
+
+/// Rounds in which a world without faults comes to rest.
+const ROUNDS_MAX: usize = 20_000;
+
+impl World {
+    /// Lets everything come to rest and looks at what is left: every publish settled, every queue empty
+    /// after it was drained, and the store sound and small.
+    pub(crate) fn finish(&mut self) -> Step {
+        self.trace.note("the faults stop");
+        self.disk.set_capacity(None);
+        // A fault that has not struck yet would strike now.
+        if self.fault_pending {
+            self.exit()?;
+        }
+        for client in 0..self.clients.len() {
+            self.clients[client].finishing = true;
+            match &mut self.links[client] {
+                Some(link) if link.vanished => self.disconnect(client)?,
+                Some(link) => link.stalled = false,
+                None => {}
+            }
+        }
+        self.come_to_rest()?;
+        self.drain()?;
+        self.model.check_settled()?;
+        self.check_empty()?;
+        self.restart()?;
+        self.check_empty()?;
+        self.model.check_settled()?;
+        self.check_store()
+    }
+
+    fn come_to_rest(&mut self) -> Step {
+        let mut random = Random::new(self.trace.hash());
+        let mut idle = 0;
+        for _ in 0..ROUNDS_MAX {
+            for client in 0..self.clients.len() {
+                if self.links[client].is_some() {
+                    for _ in 0..4 {
+                        self.act(client, random.next())?;
+                    }
+                }
+            }
+            self.round()?;
+            let rest = (0..self.clients.len())
+                .all(|client| self.links[client].is_none() || self.clients[client].is_idle())
+                && self.model.is_answered();
+            idle = if rest { idle + 1 } else { 0 };
+            if idle > 20 {
+                return Ok(());
+            }
+        }
+        self.model.check_settled()?;
+        let what = format!("clients: {:?}", self.clients);
+        Ok(violation("without faults everything comes to rest", what)?)
+    }
+
+    /// One round of a world in which everything works.
+    fn round(&mut self) -> Step {
+        for client in 0..self.links.len() {
+            self.feed(client, usize::MAX)?;
+        }
+        self.turn()?;
+        for lane in [Lane::Log, Lane::Background] {
+            self.complete(lane)?;
+        }
+        self.turn()?;
+        for client in 0..self.links.len() {
+            self.carry(client, usize::MAX)?;
+        }
+        self.now_us += 500;
+        if self.broker.shard.next_deadline_us().is_some_and(|at| at <= self.now_us) {
+            self.step(Input::Tick)?;
+        }
+        Ok(())
+    }
+
+    /// Somebody gets what nobody consumes.
+    fn drain(&mut self) -> Step {
+        // Consumers have taken what they can; with them gone, what they could not hold comes back.
+        for client in 0..self.clients.len() {
+            self.disconnect(client)?;
+        }
+        let client = self.links.len() - 1;
+        self.connect(client)?;
+        self.say(client, ChannelCommand::Open);
+        let mut rounds = 0;
+        loop {
+            if self.model.is_answered() {
+                let Some(queue) = self.model.queues_with_messages().first().copied() else { break };
+                self.say(client, ChannelCommand::Get { queue, no_ack: true });
+                rounds = 0;
+            }
+            self.round()?;
+            rounds += 1;
+            if rounds > ROUNDS_MAX {
+                let what = format!("{} messages left", self.model.certainly_ready());
+                violation("without faults everything comes to rest", what)?;
+            }
+        }
+        self.round()
+    }
+
+    fn say(&mut self, client: usize, command: ChannelCommand) {
+        if let Some(link) = &mut self.links[client] {
+            link.say(Command::Channel(1, command));
+        }
+    }
+
+    fn check_empty(&mut self) -> Step {
+        let status = self.broker.shard.status();
+        if status.ready + status.unacked > 0 || status.memory_bytes > 0 {
+            let what = format!(
+                "{} ready, {} unacked, {} bytes when all is settled: {:?}",
+                status.ready, status.unacked, status.memory_bytes, status.queues
+            );
+            violation("nothing is invented, nothing leaks", what)?;
+        }
+        for client in 0..self.links.len() - 1 {
+            if !self.broker.shard.outgoing(ConnectionId(client as u32)).is_empty() {
+                violation("nothing is invented, nothing leaks", "bytes for nobody")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The store is stopped, sound, and has given back what it no longer needs.
+    fn check_store(&mut self) -> Step {
+        self.stop()?;
+        let segments = self.broker.shard.status().store.segments;
+        let runs = self.broker.shard.status().store.runs;
+        if segments > 2 || runs > 0 {
+            let what = format!("an empty store has {segments} segments and {runs} runs");
+            violation("nothing is invented, nothing leaks", what)?;
+        }
+        self.disk.kill();
+        let mut damaged = String::new();
+        let report = check(&*self.disk, &mut |finding| {
+            if let Finding::Damaged { .. } | Finding::Failed { .. } = finding {
+                damaged = format!("{finding:?}");
+            }
+        });
+        if !report.is_sound() {
+            violation("a stopped store is sound", damaged)?;
+        }
+        Ok(())
+    }
+}

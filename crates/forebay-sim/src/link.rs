@@ -1,0 +1,94 @@
+//! The network between a client and the broker: bytes on their way, and what the model is told when
+//! they arrive.
+
+use std::collections::VecDeque;
+
+use crate::command::Command;
+
+/// Bytes that a client may have on the way; it waits with more.
+pub(crate) const UPSTREAM_MAX_BYTES: usize = 64 * 1024;
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Link {
+    /// To the broker.
+    upstream: Vec<u8>,
+    /// How many bytes of the connection were given to the broker before `upstream`.
+    fed: u64,
+    /// Commands, by the position of their end.
+    commands: VecDeque<(u64, Command)>,
+    /// How many bytes of `Shard::outgoing` the checker has seen.
+    pub(crate) observed: usize,
+    /// Content that the checker is in the middle of, by channel.
+    pub(crate) assembling: Option<Assembling>,
+    /// The client does not read.
+    pub(crate) stalled: bool,
+    /// The client is gone and the broker does not know.
+    pub(crate) vanished: bool,
+    /// The broker wants it closed, once everything is written.
+    pub(crate) closing: bool,
+    pub(crate) frame_max: u32,
+    pub(crate) heard_us: u64,
+}
+
+/// A message that is not complete.
+#[derive(Debug)]
+pub(crate) struct Assembling {
+    pub(crate) channel: u16,
+    /// The payload of its method frame.
+    pub(crate) method: Vec<u8>,
+    /// Size of the body, once the header has come.
+    pub(crate) body_bytes: Option<u64>,
+    pub(crate) properties: Vec<u8>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Link {
+    pub(crate) fn new(frame_max: u32, now_us: u64) -> Link {
+        Link {
+            upstream: Vec::new(),
+            fed: 0,
+            commands: VecDeque::new(),
+            observed: 0,
+            assembling: None,
+            stalled: false,
+            vanished: false,
+            closing: false,
+            frame_max,
+            heard_us: now_us,
+        }
+    }
+
+    /// A client says something.
+    pub(crate) fn say(&mut self, command: Command) {
+        command.encode(self.frame_max, &mut self.upstream);
+        self.commands.push_back((self.fed + self.upstream.len() as u64, command));
+    }
+
+    /// Bytes on their way to the broker.
+    pub(crate) fn upstream_bytes(&self) -> usize {
+        self.upstream.len()
+    }
+
+    /// Takes at most `bytes`, and the commands that end within them. A `basic.get` ends the piece: its
+    /// answer must be seen before the model takes the next command.
+    pub(crate) fn take(&mut self, bytes: usize) -> (Vec<u8>, Vec<Command>) {
+        use crate::command::ChannelCommand::Get;
+        let mut end = bytes.min(self.upstream.len());
+        let mut commands = Vec::new();
+        while let Some((at, _)) = self.commands.front()
+            && *at <= self.fed + end as u64
+            && let Some((at, command)) = self.commands.pop_front()
+        {
+            let is_get = matches!(command, Command::Channel(_, Get { .. }));
+            commands.push(command);
+            if is_get {
+                end = (at - self.fed) as usize;
+                break;
+            }
+        }
+        self.fed += end as u64;
+        let rest = self.upstream.split_off(end);
+        (std::mem::replace(&mut self.upstream, rest), commands)
+    }
+}

@@ -1,0 +1,158 @@
+//! What the model knows of a connection and its channels.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::message::Published;
+use crate::names::Name;
+
+/// A consumer.
+#[derive(Clone, Debug)]
+pub(crate) struct Consumer {
+    pub(crate) queue: Name,
+    pub(crate) no_ack: bool,
+    pub(crate) exclusive: bool,
+    pub(crate) prefetch: u16,
+    /// The broker has processed its end; what is delivered after its cancel-ok is wrong.
+    pub(crate) cancelled: bool,
+}
+
+/// A delivery that is not settled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unacked {
+    pub(crate) queue: Name,
+    pub(crate) position: u64,
+    pub(crate) consumer: Option<Name>,
+}
+
+/// A publish that waits for its confirm.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pending {
+    pub(crate) op: u64,
+    /// In the log: its confirm says that everything up to `op` is durable.
+    pub(crate) stored: bool,
+    pub(crate) return_due: bool,
+}
+
+/// What a transaction does with a delivery.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub(crate) tag: u64,
+    pub(crate) unacked: Unacked,
+    pub(crate) requeue: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Mode {
+    Plain,
+    Confirm { next: u64, outstanding: BTreeMap<u64, Pending> },
+    Tx { publishes: Vec<Published>, held: Vec<Held> },
+}
+
+/// The answer that is due next on a channel, and what it must say.
+#[derive(Clone, Debug)]
+pub(crate) enum Reply {
+    OpenOk,
+    CloseOk,
+    SelectOk,
+    TxSelectOk,
+    /// All up to this operation is durable, if the transaction stored anything.
+    CommitOk(Option<u64>),
+    RollbackOk,
+    QosOk,
+    ConsumeOk(Name),
+    CancelOk(Name),
+    /// get-ok or get-empty.
+    Get {
+        queue: Name,
+        no_ack: bool,
+    },
+    RecoverOk,
+    /// Ready messages: at least, at most, unless in doubt.
+    DeclareOk {
+        queue: Name,
+        ready: Option<(usize, usize)>,
+    },
+    DeleteOk(Option<(usize, usize)>),
+    PurgeOk(Option<(usize, usize)>),
+    BindOk,
+    UnbindOk,
+    ExchangeBindOk,
+    ExchangeDeclareOk,
+    ExchangeDeleteOk,
+    /// `channel.close` with this code.
+    Error(u16),
+}
+
+impl Reply {
+    /// Everything behind it waits for the disk, and so do deliveries on the same connection.
+    pub(crate) fn may_wait(&self) -> bool {
+        matches!(
+            self,
+            Reply::DeclareOk { .. }
+                | Reply::DeleteOk(_)
+                | Reply::BindOk
+                | Reply::UnbindOk
+                | Reply::ExchangeBindOk
+                | Reply::ExchangeDeclareOk
+                | Reply::ExchangeDeleteOk
+                | Reply::CommitOk(_)
+        )
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Channel {
+    /// An error was found; only close-ok counts until then.
+    pub(crate) failed: bool,
+    pub(crate) mode: Mode,
+    pub(crate) prefetch: u16,
+    pub(crate) prefetch_global: u16,
+    pub(crate) last_tag: u64,
+    pub(crate) unacked: BTreeMap<u64, Unacked>,
+    pub(crate) consumers: BTreeMap<Name, Consumer>,
+    pub(crate) replies: VecDeque<Reply>,
+    /// Messages that came back and belong to publishes not yet confirmed.
+    pub(crate) returns_due: BTreeSet<u32>,
+    /// Consumers that the broker is to cancel.
+    pub(crate) cancels_due: BTreeSet<Name>,
+}
+
+impl Channel {
+    pub(crate) fn new() -> Channel {
+        Channel {
+            failed: false,
+            mode: Mode::Plain,
+            prefetch: 0,
+            prefetch_global: 0,
+            last_tag: 0,
+            unacked: BTreeMap::new(),
+            consumers: BTreeMap::new(),
+            replies: VecDeque::new(),
+            returns_due: BTreeSet::new(),
+            cancels_due: BTreeSet::new(),
+        }
+    }
+
+    /// Deliveries that count against a consumer's prefetch; `None`: against the channel's.
+    pub(crate) fn held_by(&self, tag: Option<Name>) -> usize {
+        let counts = |unacked: &Unacked| match tag {
+            Some(tag) => unacked.consumer == Some(tag),
+            None => unacked.consumer.is_some(),
+        };
+        let in_transaction = match &self.mode {
+            Mode::Tx { held, .. } => held.iter().filter(|held| counts(&held.unacked)).count(),
+            _ => 0,
+        };
+        self.unacked.values().filter(|unacked| counts(unacked)).count() + in_transaction
+    }
+}
+
+/// A connection as the broker has it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Connection {
+    pub(crate) channels: BTreeMap<u16, Channel>,
+    /// Replies outstanding that wait for the disk.
+    pub(crate) barriers: usize,
+    /// The client has asked to close.
+    pub(crate) closing: bool,
+}

@@ -1,0 +1,223 @@
+//! The oracle: a broker so simple that one sees it is right, fed with the same commands in the same order.
+//!
+//! A command is [processed](Model::process) when its last byte has been given to the real broker, so the
+//! model knows the order in which the broker met them, of all connections. What the real broker sends is
+//! [observed](observe) and must be what this one could have sent. Only two things are not known exactly:
+//! what a crash left of work that was not yet known to be durable ([`queue`]), and deliveries behind a
+//! reply that waits for the disk, which exist before they can be seen ([`Model::certain`]).
+
+mod channel;
+pub(crate) mod observe;
+mod process;
+pub(crate) mod queue;
+mod topology;
+
+use std::collections::BTreeMap;
+
+use crate::message::Published;
+use crate::names::{DURABLE_QUEUES, Name, PASSING_QUEUES, TRANSIENT_QUEUES};
+use crate::violation::{Violation, violation};
+use channel::Connection;
+use queue::Queue;
+use topology::{Target, Topology};
+
+/// A binding between a base exchange and a base queue.
+pub(crate) type BaseBinding = (Name, Name, Name);
+
+/// The oracle.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    /// Operations processed; numbers them.
+    op: u64,
+    /// All operations up to this one are known to be on disk.
+    durable_op: u64,
+    /// Every message ever published, by id.
+    messages: Vec<Published>,
+    queues: BTreeMap<Name, Queue>,
+    topology: Topology,
+    connections: BTreeMap<usize, Connection>,
+    /// Deliveries observed.
+    pub(crate) delivered: u64,
+    /// Confirms observed, one for each message.
+    pub(crate) confirmed: u64,
+}
+
+impl Model {
+    pub(crate) fn new() -> Model {
+        let queues = DURABLE_QUEUES
+            .iter()
+            .chain(&TRANSIENT_QUEUES)
+            .chain(&PASSING_QUEUES)
+            .chain(&crate::names::EXCLUSIVE_QUEUES)
+            .map(|name| (*name, Queue::new(name)))
+            .collect();
+        Model {
+            op: 0,
+            durable_op: 0,
+            messages: Vec::new(),
+            queues,
+            topology: Topology::default(),
+            connections: BTreeMap::new(),
+            delivered: 0,
+            confirmed: 0,
+        }
+    }
+
+    /// The id of the next message.
+    pub(crate) fn next_id(&self) -> u32 {
+        self.messages.len() as u32
+    }
+
+    /// A client has made a message; it need not arrive.
+    pub(crate) fn made(&mut self, message: Published) {
+        debug_assert_eq!(message.id, self.next_id());
+        self.messages.push(message);
+    }
+
+    /// Whether everything delivered so far has been observed: nobody's deliveries wait for the disk.
+    fn certain(&self) -> bool {
+        self.connections.values().all(|connection| connection.barriers == 0)
+    }
+
+    pub(crate) fn connected(&mut self, client: usize) {
+        self.connections.insert(client, Connection::default());
+    }
+
+    /// A connection is gone: what it had not settled goes back.
+    pub(crate) fn disconnected(&mut self, client: usize) {
+        self.op += 1;
+        let Some(connection) = self.connections.remove(&client) else { return };
+        let unseen = connection.barriers > 0;
+        for (number, channel) in connection.channels {
+            self.close_channel(client, number, channel, unseen);
+        }
+        let owned: Vec<Name> = self
+            .queues
+            .values()
+            .filter(|queue| queue.exists && queue.exclusive == Some(client))
+            .map(|queue| queue.name)
+            .collect();
+        for queue in owned {
+            self.delete_queue(queue);
+        }
+    }
+
+    /// The broker is up again. `clean`: it was stopped, and everything is on disk.
+    ///
+    /// What it recovered is durable from now on: nothing recovered may be lost later.
+    pub(crate) fn restarted(&mut self, clean: bool) {
+        self.op += 1;
+        if clean {
+            self.durable_op = self.op;
+        }
+        self.connections.clear();
+        self.topology = Topology::default();
+        for queue in self.queues.values_mut() {
+            queue.restart(self.durable_op, clean);
+            queue.exists = false;
+        }
+        self.durable_op = self.op;
+    }
+
+    /// After a restart somebody has declared the base topology and deleted what came and went.
+    pub(crate) fn base_declared(&mut self, bindings: &[BaseBinding]) {
+        self.topology.declare_base();
+        for (name, durable) in base_queues() {
+            if let Some(queue) = self.queues.get_mut(name) {
+                queue.exists = true;
+                queue.durable = durable;
+            }
+        }
+        for (exchange, key, queue) in bindings {
+            self.topology.bind(exchange, key, Target::Queue(queue));
+        }
+        for name in PASSING_QUEUES {
+            if let Some(queue) = self.queues.get_mut(name) {
+                let op = self.op;
+                queue.delete(op);
+                queue.durable(op);
+            }
+        }
+    }
+
+    /// What must be in a base queue after a restart, and what may be.
+    pub(crate) fn ready_range(&self, queue: Name) -> (usize, usize) {
+        self.queues.get(queue).map_or((0, 0), Queue::ready_range)
+    }
+
+    /// Everything up to this operation is durable.
+    fn durable(&mut self, op: u64) {
+        if op > self.durable_op {
+            self.durable_op = op;
+            for queue in self.queues.values_mut() {
+                queue.durable(op);
+            }
+        }
+    }
+
+    /// Messages that are certainly in queues and not delivered.
+    pub(crate) fn certainly_ready(&self) -> usize {
+        self.queues.values().filter(|queue| queue.exists).map(|queue| queue.ready_range().0).sum()
+    }
+
+    /// Whether every request has its answer.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.connections
+            .values()
+            .all(|connection| connection.channels.values().all(|channel| channel.replies.is_empty()))
+    }
+
+    /// The broker has told a connection that it ends: it listens to nothing more.
+    pub(crate) fn told_to_close(&mut self, client: usize) {
+        self.disconnected(client);
+        self.connected(client);
+        if let Some(connection) = self.connections.get_mut(&client) {
+            connection.closing = true;
+        }
+    }
+
+    /// Queues in which something may wait.
+    pub(crate) fn queues_with_messages(&self) -> Vec<Name> {
+        self.queues
+            .values()
+            .filter(|queue| queue.exists && queue.exclusive.is_none() && queue.ready_count() > 0)
+            .map(|queue| queue.name)
+            .collect()
+    }
+
+    /// At the end nothing may be due any more.
+    pub(crate) fn check_settled(&self) -> Result<(), Violation> {
+        for (client, connection) in &self.connections {
+            for (number, channel) in &connection.channels {
+                let at = format!("client {client}, channel {number}");
+                if let channel::Mode::Confirm { outstanding, .. } = &channel.mode
+                    && let Some((sequence, pending)) = outstanding.first_key_value()
+                {
+                    let what =
+                        format!("{at}: publish {sequence} of {} open: {pending:?}", outstanding.len());
+                    return violation("every publish settles", what);
+                }
+                if let Some(reply) = channel.replies.front() {
+                    return violation("every request is answered", format!("{at}: {reply:?}"));
+                }
+                if let Some(tag) = channel.cancels_due.first() {
+                    return violation("consumers learn of their end", format!("{at}: {tag}"));
+                }
+            }
+        }
+        if let Some(queue) = self.queues.values().find(|queue| queue.first_certain().is_some()) {
+            let instance = queue.first_certain();
+            return violation(
+                "confirmed is never lost",
+                format!("queue {} is empty and should hold {instance:?}", queue.name),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The queues of every world, and which survive a restart.
+pub(crate) fn base_queues() -> impl Iterator<Item = (Name, bool)> {
+    let durable = DURABLE_QUEUES.iter().map(|name| (*name, true));
+    durable.chain(TRANSIENT_QUEUES.iter().map(|name| (*name, false)))
+}

@@ -1,0 +1,450 @@
+//! What the broker sends, held against the model.
+
+use std::collections::BTreeMap;
+
+use crate::message::Published;
+use crate::names::{Name, known};
+use crate::violation::{Violation, violation};
+
+use super::Model;
+use super::channel::{Mode, Reply, Unacked};
+use super::queue::{Flag, Place};
+
+/// A method that the broker sent on a channel, with its content.
+#[derive(Debug)]
+pub(crate) enum Sent<'a> {
+    /// An answer without anything to compare.
+    Ok(&'static str),
+    DeclareOk {
+        count: u32,
+    },
+    DeleteOk {
+        count: u32,
+    },
+    PurgeOk {
+        count: u32,
+    },
+    /// With the consumer tag.
+    ConsumeOk(&'a [u8]),
+    CancelOk(&'a [u8]),
+    /// The server has cancelled a consumer.
+    Cancelled(&'a [u8]),
+    Deliver {
+        tag: u64,
+        consumer: &'a [u8],
+        redelivered: bool,
+        content: Content<'a>,
+    },
+    GetOk {
+        tag: u64,
+        redelivered: bool,
+        left: u32,
+        content: Content<'a>,
+    },
+    GetEmpty,
+    Return {
+        code: u16,
+        content: Content<'a>,
+    },
+    Confirm {
+        tag: u64,
+        multiple: bool,
+    },
+    Refused {
+        tag: u64,
+    },
+    Error {
+        code: u16,
+        text: String,
+    },
+}
+
+/// A message as it came.
+#[derive(Debug)]
+pub(crate) struct Content<'a> {
+    pub(crate) exchange: &'a [u8],
+    pub(crate) key: &'a [u8],
+    pub(crate) properties: &'a [u8],
+    pub(crate) body: &'a [u8],
+}
+
+/// What one step of the broker has delivered, before it is known to be all.
+#[derive(Debug, Default)]
+pub(crate) struct Round {
+    exact: bool,
+    /// By queue: the last position delivered.
+    reached: BTreeMap<Name, u64>,
+}
+
+impl Model {
+    /// A step of the broker is over; what it sent comes next.
+    pub(crate) fn begin_round(&self) -> Round {
+        Round { exact: self.certain(), reached: BTreeMap::new() }
+    }
+
+    /// Everything that the step has sent was observed: nothing may have been passed over.
+    pub(crate) fn end_round(&mut self, round: Round) -> Result<(), Violation> {
+        if !round.exact {
+            return Ok(());
+        }
+        for (name, position) in round.reached {
+            let Some(queue) = self.queues.get_mut(name) else { continue };
+            if let Some(instance) = queue.overtaken(position) {
+                let what =
+                    format!("queue {name}: {instance:?} was passed over by position {position}");
+                return violation("order, and nothing lost", what);
+            }
+            queue.doubts_resolved_before(position);
+        }
+        Ok(())
+    }
+
+    /// Whether the reply that is due on this channel was an error, or its close is due.
+    pub(crate) fn is_closing(&self, client: usize) -> bool {
+        self.connections.get(&client).is_none_or(|connection| connection.closing)
+    }
+
+    /// Holds a method against what could have been sent.
+    pub(crate) fn observe(
+        &mut self,
+        client: usize,
+        number: u16,
+        sent: Sent<'_>,
+        round: &mut Round,
+    ) -> Result<(), Violation> {
+        if self.is_closing(client) {
+            return Ok(());
+        }
+        let Some(channel) = self.channel(client, number) else {
+            return violation("protocol", format!("client {client}: {sent:?} on closed channel {number}"));
+        };
+        let failed = channel.failed;
+        match sent {
+            // Sent before the error was found, held back by the disk.
+            Sent::Deliver { .. }
+            | Sent::Confirm { .. }
+            | Sent::Return { .. }
+            | Sent::Cancelled(_)
+            | Sent::Refused { .. }
+                if failed =>
+            {
+                Ok(())
+            }
+            Sent::Deliver { tag, consumer, redelivered, content } => {
+                let consumer = known(consumer);
+                self.delivered(client, number, consumer, tag, redelivered, &content, round)
+            }
+            Sent::Confirm { tag, multiple } => self.confirm(client, number, tag, multiple),
+            Sent::Refused { tag } => {
+                violation("every publish settles", format!("client {client}: publish {tag} nacked"))
+            }
+            Sent::Return { code, content } => self.returned(client, number, code, &content),
+            Sent::Cancelled(tag) => match known(tag) {
+                Some(tag) if channel.cancels_due.remove(tag) => {
+                    channel.consumers.remove(tag);
+                    Ok(())
+                }
+                tag => violation("protocol", format!("client {client}: cancel of {tag:?}")),
+            },
+            sent => self.replied(client, number, sent, round),
+        }
+    }
+
+    fn replied(
+        &mut self,
+        client: usize,
+        number: u16,
+        sent: Sent<'_>,
+        round: &mut Round,
+    ) -> Result<(), Violation> {
+        let Some(channel) = self.channel(client, number) else { return Ok(()) };
+        let failed = channel.failed;
+        let mut due = channel.replies.pop_front();
+        // A get that waited for the disk is not answered on a channel that closes.
+        while failed && matches!(due, Some(Reply::Get { .. })) && !matches!(sent, Sent::GetOk { .. } | Sent::GetEmpty) {
+            due = channel.replies.pop_front();
+        }
+        let Some(due) = due else {
+            return violation("protocol", format!("client {client}: {sent:?} without a request"));
+        };
+        if due.may_wait()
+            && let Some(connection) = self.connections.get_mut(&client)
+        {
+            connection.barriers -= 1;
+        }
+        let wrong = |due: &Reply, sent: &Sent<'_>| {
+            violation("protocol", format!("client {client}: {sent:?} where {due:?} was due"))
+        };
+        let within = |range: Option<(usize, usize)>, count: u32| {
+            range.is_none_or(|(least, most)| (least..=most).contains(&(count as usize)))
+        };
+        match (&due, sent) {
+            (Reply::DeclareOk { ready, .. }, Sent::DeclareOk { count })
+            | (Reply::DeleteOk(ready), Sent::DeleteOk { count })
+            | (Reply::PurgeOk(ready), Sent::PurgeOk { count }) => {
+                if within(*ready, count) {
+                    return Ok(());
+                }
+                violation("counts are right", format!("client {client}: {count}, not {due:?}"))
+            }
+            (Reply::ConsumeOk(tag), Sent::ConsumeOk(sent)) if tag.as_bytes() == sent => Ok(()),
+            (Reply::CancelOk(tag), Sent::CancelOk(sent)) if tag.as_bytes() == sent => {
+                if let Some(channel) = self.channel(client, number) {
+                    channel.consumers.remove(tag);
+                }
+                Ok(())
+            }
+            (Reply::CommitOk(op), Sent::Ok("tx.commit-ok")) => {
+                if let Some(op) = *op {
+                    self.durable(op);
+                }
+                Ok(())
+            }
+            (Reply::Get { queue, no_ack }, Sent::GetOk { tag, redelivered, left, content }) => {
+                let (queue, no_ack) = (*queue, *no_ack);
+                self.got(client, number, queue, no_ack, tag, redelivered, &content, round)?;
+                let (least, most) = self.ready_range(queue);
+                if round.exact && !(least..=most).contains(&(left as usize)) {
+                    let what = format!("get-ok of {queue} says {left} left, not {least} to {most}");
+                    return violation("counts are right", what);
+                }
+                Ok(())
+            }
+            (Reply::Get { queue, .. }, Sent::GetEmpty) => {
+                let (queue, exact) = (*queue, round.exact);
+                let Some(queue) = self.queues.get_mut(queue).filter(|_| exact) else {
+                    return Ok(());
+                };
+                if let Some(instance) = queue.first_certain() {
+                    let what = format!("get-empty of {} that has {instance:?}", queue.name);
+                    return violation("order, and nothing lost", what);
+                }
+                queue.doubts_resolved();
+                Ok(())
+            }
+            (Reply::Error(code), Sent::Error { code: sent, .. }) if *code == sent => Ok(()),
+            (due, Sent::Ok(name)) if due.name() == Some(name) => Ok(()),
+            (due, sent) => wrong(due, &sent),
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a method's fields, one by one")]
+    fn delivered(
+        &mut self,
+        client: usize,
+        number: u16,
+        tag_name: Option<Name>,
+        tag: u64,
+        redelivered: bool,
+        content: &Content<'_>,
+        round: &mut Round,
+    ) -> Result<(), Violation> {
+        let exact = self.connections.get(&client).is_some_and(|c| c.barriers == 0) && round.exact;
+        let Some(channel) = self.channel(client, number) else { return Ok(()) };
+        let Some((name, consumer)) =
+            tag_name.and_then(|name| Some((name, channel.consumers.get(name)?.clone())))
+        else {
+            let what = format!("client {client}: delivery to {tag_name:?}, which does not consume");
+            return violation("protocol", what);
+        };
+        if consumer.cancelled && exact {
+            let what = format!("client {client}: delivery to {name} after its end");
+            return violation("protocol", what);
+        }
+        self.take(client, number, Some(name), consumer.queue, consumer.no_ack, tag, redelivered, content, round)?;
+        let Some(channel) = self.channel(client, number) else { return Ok(()) };
+        if consumer.no_ack || !exact {
+            return Ok(());
+        }
+        let held = channel.held_by(Some(name));
+        if consumer.prefetch != 0 && held > usize::from(consumer.prefetch) {
+            let what = format!("client {client}: {name} holds {held} of {}", consumer.prefetch);
+            return violation("prefetch", what);
+        }
+        let held = channel.held_by(None);
+        let limit = usize::from(channel.prefetch_global);
+        if limit != 0 && held > limit {
+            let what = format!("client {client}: channel {number} holds {held} of {limit}");
+            return violation("prefetch", what);
+        }
+        Ok(())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a method's fields, one by one")]
+    fn got(
+        &mut self,
+        client: usize,
+        number: u16,
+        queue: Name,
+        no_ack: bool,
+        tag: u64,
+        redelivered: bool,
+        content: &Content<'_>,
+        round: &mut Round,
+    ) -> Result<(), Violation> {
+        self.take(client, number, None, queue, no_ack, tag, redelivered, content, round)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a method's fields, one by one")]
+    fn take(
+        &mut self,
+        client: usize,
+        number: u16,
+        consumer: Option<Name>,
+        queue: Name,
+        no_ack: bool,
+        tag: u64,
+        redelivered: bool,
+        content: &Content<'_>,
+        round: &mut Round,
+    ) -> Result<(), Violation> {
+        self.delivered += 1;
+        let message = self.genuine(content)?;
+        let op = self.op;
+        let certain = round.exact;
+        let who = format!("client {client}, channel {number}, queue {queue}, message {}", message.id);
+        let Some(found) = self.queues.get_mut(queue) else { return Ok(()) };
+        let Some(position) = found.ready_with_id(message.id) else {
+            let place = found.instances.values().find(|instance| instance.id == message.id);
+            // It left unseen before the queue was purged or deleted.
+            if !certain && place.is_none_or(|place| matches!(place.place, Place::Settled { .. })) {
+                return self.took(client, number, tag, None);
+            }
+            return violation("delivered once", format!("{who}: delivered, and it is {place:?}"));
+        };
+        let flag = found.instances[&position].flag;
+        match flag {
+            Flag::Set if !redelivered => {
+                return violation("redelivered is told", format!("{who}: not marked as redelivered"));
+            }
+            Flag::Unset if redelivered && certain => {
+                return violation("redelivered is told", format!("{who}: wrongly marked as redelivered"));
+            }
+            _ => {}
+        }
+        let reached = round.reached.entry(queue).or_insert(0);
+        *reached = (*reached).max(position);
+        found.deliver(position, client, number);
+        if no_ack {
+            found.settle(position, op);
+            return self.took(client, number, tag, None);
+        }
+        self.took(client, number, tag, Some(Unacked { queue, position, consumer }))
+    }
+
+    /// Delivery tags count from 1 without a gap (RabbitMQ; clients rely on it for `multiple`).
+    fn took(
+        &mut self,
+        client: usize,
+        number: u16,
+        tag: u64,
+        unacked: Option<Unacked>,
+    ) -> Result<(), Violation> {
+        let Some(channel) = self.channel(client, number) else { return Ok(()) };
+        if tag != channel.last_tag + 1 {
+            let what = format!("client {client}: tag {tag} after {}", channel.last_tag);
+            return violation("delivery tags count", what);
+        }
+        channel.last_tag = tag;
+        if let Some(unacked) = unacked {
+            channel.unacked.insert(tag, unacked);
+        }
+        Ok(())
+    }
+
+    /// The message that this content is, to the byte.
+    fn genuine(&self, content: &Content<'_>) -> Result<Published, Violation> {
+        let id = Published::id_in(content.body);
+        let Some(message) = id.and_then(|id| self.messages.get(id as usize)) else {
+            let what = format!("a body that nobody published, of {} bytes", content.body.len());
+            return violation("delivered is published", what);
+        };
+        let mut properties = Vec::new();
+        message.properties().encode(&mut properties);
+        let same = content.body == message.body()
+            && content.properties == properties
+            && content.exchange == message.exchange.as_bytes()
+            && content.key == message.key.as_bytes();
+        if !same {
+            let what = format!("message {} came back changed", message.id);
+            return violation("delivered is published", what);
+        }
+        Ok(*message)
+    }
+
+    fn confirm(
+        &mut self,
+        client: usize,
+        number: u16,
+        tag: u64,
+        multiple: bool,
+    ) -> Result<(), Violation> {
+        let Some(channel) = self.channel(client, number) else { return Ok(()) };
+        let who = format!("client {client}, channel {number}: confirm {tag}");
+        let Mode::Confirm { next, outstanding } = &mut channel.mode else {
+            return violation("every publish settles", format!("{who} outside confirm mode"));
+        };
+        if tag == 0 || tag >= *next || (!multiple && !outstanding.contains_key(&tag)) {
+            return violation("every publish settles", format!("{who} is not outstanding"));
+        }
+        let rest = outstanding.split_off(&(tag + 1));
+        let mut settled = std::mem::replace(outstanding, rest);
+        if !multiple {
+            let mut others = settled.clone();
+            settled = others.split_off(&tag);
+            outstanding.append(&mut others);
+        }
+        if settled.is_empty() {
+            return violation("every publish settles", format!("{who} settles nothing"));
+        }
+        let unreturned = settled.values().any(|pending| pending.return_due);
+        if unreturned && channel.returns_due.len() > outstanding.values().filter(|p| p.return_due).count()
+        {
+            let what = format!("{who} came before the return: {:?}", channel.returns_due);
+            return violation("a return comes first", what);
+        }
+        let durable = settled.values().filter(|pending| pending.stored).map(|p| p.op).max();
+        self.confirmed += settled.len() as u64;
+        if let Some(op) = durable {
+            self.durable(op);
+        }
+        Ok(())
+    }
+
+    fn returned(
+        &mut self,
+        client: usize,
+        number: u16,
+        code: u16,
+        content: &Content<'_>,
+    ) -> Result<(), Violation> {
+        let message = self.genuine(content)?;
+        let Some(channel) = self.channel(client, number) else { return Ok(()) };
+        if code != 312 || !channel.returns_due.remove(&message.id) {
+            let what = format!("client {client}: message {} returned with {code}", message.id);
+            return violation("a return comes first", what);
+        }
+        Ok(())
+    }
+}
+
+impl Reply {
+    /// The method's name, where its arguments say nothing.
+    fn name(&self) -> Option<&'static str> {
+        Some(match self {
+            Reply::OpenOk => "channel.open-ok",
+            Reply::CloseOk => "channel.close-ok",
+            Reply::SelectOk => "confirm.select-ok",
+            Reply::TxSelectOk => "tx.select-ok",
+            Reply::RollbackOk => "tx.rollback-ok",
+            Reply::QosOk => "basic.qos-ok",
+            Reply::RecoverOk => "basic.recover-ok",
+            Reply::BindOk => "queue.bind-ok",
+            Reply::UnbindOk => "queue.unbind-ok",
+            Reply::ExchangeBindOk => "exchange.bind-ok",
+            Reply::ExchangeDeclareOk => "exchange.declare-ok",
+            Reply::ExchangeDeleteOk => "exchange.delete-ok",
+            _ => return None,
+        })
+    }
+}

@@ -1,0 +1,432 @@
+//! Commands, carried out on the model when the broker has all of their bytes.
+
+use crate::command::{ChannelCommand, Command};
+use crate::message::Published;
+use crate::names::{DEFAULT, Name};
+
+use super::Model;
+use super::channel::{Channel, Consumer, Held, Mode, Pending, Reply, Unacked};
+use super::topology::Target;
+
+const NOT_FOUND: u16 = 404;
+const ACCESS_REFUSED: u16 = 403;
+const RESOURCE_LOCKED: u16 = 405;
+const PRECONDITION_FAILED: u16 = 406;
+
+/// What a channel gets for a command: an answer, silence, or an error.
+type Outcome = Result<Option<Reply>, u16>;
+
+impl Model {
+    /// The broker has the last byte of this command.
+    pub(crate) fn process(&mut self, client: usize, command: &Command) {
+        self.op += 1;
+        match command {
+            Command::Handshake { .. } | Command::Heartbeat | Command::CloseConnectionOk => {}
+            Command::CloseConnection => {
+                self.disconnected(client);
+                self.connected(client);
+                if let Some(connection) = self.connections.get_mut(&client) {
+                    connection.closing = true;
+                }
+            }
+            Command::Channel(number, command) => self.process_channel(client, *number, command),
+        }
+    }
+
+    fn process_channel(&mut self, client: usize, number: u16, command: &ChannelCommand) {
+        let Some(connection) = self.connections.get_mut(&client) else { return };
+        if connection.closing {
+            return;
+        }
+        if matches!(command, ChannelCommand::Open) {
+            let mut channel = Channel::new();
+            channel.replies.push_back(Reply::OpenOk);
+            connection.channels.insert(number, channel);
+            return;
+        }
+        let unseen = connection.barriers > 0;
+        let Some(channel) = connection.channels.get_mut(&number) else { return };
+        match command {
+            ChannelCommand::CloseOk if channel.failed => {
+                connection.channels.remove(&number);
+                return;
+            }
+            _ if channel.failed => return,
+            ChannelCommand::Close => {
+                let mut closed = Channel::new();
+                closed.failed = true;
+                std::mem::swap(channel, &mut closed);
+                let mut due = std::mem::take(&mut closed.replies);
+                due.push_back(Reply::CloseOk);
+                channel.replies = due;
+                self.close_channel(client, number, closed, unseen);
+                return;
+            }
+            _ => {}
+        }
+        let reply = match self.carry_out(client, number, command) {
+            Ok(None) => return,
+            Ok(Some(reply)) => reply,
+            Err(code) => {
+                self.fail_channel(client, number, code, unseen);
+                return;
+            }
+        };
+        if let Some(connection) = self.connections.get_mut(&client)
+            && let Some(channel) = connection.channels.get_mut(&number)
+        {
+            connection.barriers += usize::from(reply.may_wait());
+            channel.replies.push_back(reply);
+        }
+    }
+
+    fn fail_channel(&mut self, client: usize, number: u16, code: u16, unseen: bool) {
+        let Some(channel) = self.channel(client, number) else { return };
+        let mut failed = Channel::new();
+        failed.failed = true;
+        std::mem::swap(channel, &mut failed);
+        channel.replies = std::mem::take(&mut failed.replies);
+        channel.replies.push_back(Reply::Error(code));
+        self.close_channel(client, number, failed, unseen);
+    }
+
+    /// Everything a channel held goes back. `unseen`: it may have held more than was observed.
+    pub(super) fn close_channel(
+        &mut self,
+        client: usize,
+        number: u16,
+        channel: Channel,
+        unseen: bool,
+    ) {
+        for (tag, consumer) in &channel.consumers {
+            if unseen && let Some(queue) = self.queues.get_mut(consumer.queue) {
+                queue.touched();
+            }
+            if !consumer.cancelled {
+                self.consumer_left(client, number, tag, consumer);
+            }
+        }
+        if let Mode::Tx { held, .. } = &channel.mode {
+            for held in held {
+                self.requeue(held.unacked);
+            }
+        }
+        for unacked in channel.unacked.into_values() {
+            self.requeue(unacked);
+        }
+        if unseen {
+            for queue in self.queues.values_mut() {
+                queue.touched();
+            }
+        }
+    }
+
+    fn requeue(&mut self, unacked: Unacked) {
+        if let Some(queue) = self.queues.get_mut(unacked.queue) {
+            queue.requeue(unacked.position);
+        }
+    }
+
+    fn consumer_left(&mut self, client: usize, number: u16, tag: Name, consumer: &Consumer) {
+        let Some(queue) = self.queues.get_mut(consumer.queue) else { return };
+        if !queue.consumers.remove(&(client, number, tag)) {
+            return;
+        }
+        if consumer.exclusive {
+            queue.exclusive_consumer = false;
+        }
+        if queue.auto_delete && queue.consumers.is_empty() {
+            self.delete_queue(consumer.queue);
+        }
+    }
+
+    /// A queue goes, with its bindings; its consumers are to learn of it.
+    pub(super) fn delete_queue(&mut self, name: Name) {
+        let op = self.op;
+        self.topology.delete_queue(name);
+        let Some(queue) = self.queues.get_mut(name) else { return };
+        let consumers = std::mem::take(&mut queue.consumers);
+        queue.delete(op);
+        for (client, number, tag) in consumers {
+            if let Some(channel) = self.channel(client, number)
+                && let Some(consumer) = channel.consumers.get_mut(tag)
+            {
+                consumer.cancelled = true;
+                channel.cancels_due.insert(tag);
+            }
+        }
+    }
+
+    pub(super) fn channel(&mut self, client: usize, number: u16) -> Option<&mut Channel> {
+        self.connections.get_mut(&client)?.channels.get_mut(&number)
+    }
+
+    fn carry_out(&mut self, client: usize, number: u16, command: &ChannelCommand) -> Outcome {
+        let certain = self.certain();
+        let op = self.op;
+        match *command {
+            ChannelCommand::Open | ChannelCommand::Close | ChannelCommand::CloseOk => Ok(None),
+            ChannelCommand::ConfirmSelect => {
+                if let Some(channel) = self.channel(client, number)
+                    && matches!(channel.mode, Mode::Plain)
+                {
+                    channel.mode = Mode::Confirm { next: 1, outstanding: Default::default() };
+                }
+                Ok(Some(Reply::SelectOk))
+            }
+            ChannelCommand::TxSelect => {
+                if let Some(channel) = self.channel(client, number)
+                    && matches!(channel.mode, Mode::Plain)
+                {
+                    channel.mode = Mode::Tx { publishes: Vec::new(), held: Vec::new() };
+                }
+                Ok(Some(Reply::TxSelectOk))
+            }
+            ChannelCommand::Commit => Ok(Some(self.commit(client, number))),
+            ChannelCommand::Rollback => {
+                if let Some(channel) = self.channel(client, number)
+                    && let Mode::Tx { publishes, held } = &mut channel.mode
+                {
+                    publishes.clear();
+                    for held in held.drain(..) {
+                        channel.unacked.insert(held.tag, held.unacked);
+                    }
+                }
+                Ok(Some(Reply::RollbackOk))
+            }
+            ChannelCommand::Publish(message) => self.publish(client, number, message),
+            ChannelCommand::Qos { count, global } => {
+                if let Some(channel) = self.channel(client, number) {
+                    if global {
+                        channel.prefetch_global = count;
+                    } else {
+                        channel.prefetch = count;
+                    }
+                }
+                Ok(Some(Reply::QosOk))
+            }
+            ChannelCommand::Consume { queue, tag, no_ack, exclusive } => {
+                self.usable(client, queue)?;
+                let found = self.queues.get_mut(queue).ok_or(NOT_FOUND)?;
+                if found.exclusive_consumer || (exclusive && !found.consumers.is_empty()) {
+                    return Err(ACCESS_REFUSED);
+                }
+                found.consumers.insert((client, number, tag));
+                found.exclusive_consumer = exclusive;
+                if let Some(channel) = self.channel(client, number) {
+                    let prefetch = channel.prefetch;
+                    let consumer =
+                        Consumer { queue, no_ack, exclusive, prefetch, cancelled: false };
+                    channel.consumers.insert(tag, consumer);
+                }
+                Ok(Some(Reply::ConsumeOk(tag)))
+            }
+            ChannelCommand::Cancel(tag) => {
+                let consumer = self.channel(client, number).and_then(|channel| {
+                    let consumer = channel.consumers.get_mut(tag)?;
+                    let before = consumer.clone();
+                    consumer.cancelled = true;
+                    Some(before)
+                });
+                if let Some(consumer) = consumer.filter(|consumer| !consumer.cancelled) {
+                    self.consumer_left(client, number, tag, &consumer);
+                }
+                Ok(Some(Reply::CancelOk(tag)))
+            }
+            ChannelCommand::Get { queue, no_ack } => {
+                self.usable(client, queue)?;
+                Ok(Some(Reply::Get { queue, no_ack }))
+            }
+            ChannelCommand::Ack { tag, multiple } => self.settle(client, number, tag, multiple, false),
+            ChannelCommand::Nack { tag, multiple, requeue } => {
+                self.settle(client, number, tag, multiple, requeue)
+            }
+            ChannelCommand::Recover => {
+                let unacked = match self.channel(client, number) {
+                    Some(channel) => std::mem::take(&mut channel.unacked),
+                    None => return Ok(None),
+                };
+                for unacked in unacked.into_values() {
+                    self.requeue(unacked);
+                }
+                if !certain {
+                    self.queues.values_mut().for_each(super::Queue::touched);
+                }
+                Ok(Some(Reply::RecoverOk))
+            }
+            ChannelCommand::DeclareQueue { queue, durable, exclusive, auto_delete, passive } => {
+                let found = self.queues.get_mut(queue).ok_or(NOT_FOUND)?;
+                if found.exists {
+                    if found.exclusive.is_some_and(|owner| owner != client) {
+                        return Err(RESOURCE_LOCKED);
+                    }
+                    if !passive && (found.durable, found.auto_delete) != (durable, auto_delete) {
+                        return Err(PRECONDITION_FAILED);
+                    }
+                } else if passive {
+                    return Err(NOT_FOUND);
+                } else {
+                    found.exists = true;
+                    found.durable = durable;
+                    found.auto_delete = auto_delete;
+                    found.exclusive = exclusive.then_some(client);
+                }
+                let ready = certain.then(|| found.ready_range());
+                Ok(Some(Reply::DeclareOk { queue, ready }))
+            }
+            ChannelCommand::DeleteQueue(queue) => {
+                if !self.queues.get(queue).is_some_and(|queue| queue.exists) {
+                    return Ok(Some(Reply::DeleteOk(Some((0, 0)))));
+                }
+                self.usable(client, queue)?;
+                let ready = certain.then(|| self.ready_range(queue));
+                self.delete_queue(queue);
+                Ok(Some(Reply::DeleteOk(ready)))
+            }
+            ChannelCommand::Purge(queue) => {
+                self.usable(client, queue)?;
+                let ready = certain.then(|| self.ready_range(queue));
+                if let Some(queue) = self.queues.get_mut(queue) {
+                    queue.purge(op, certain);
+                }
+                Ok(Some(Reply::PurgeOk(ready)))
+            }
+            ChannelCommand::Bind { queue, exchange, key } => {
+                self.usable(client, queue)?;
+                self.exchange(exchange)?;
+                self.topology.bind(exchange, key, Target::Queue(queue));
+                Ok(Some(Reply::BindOk))
+            }
+            ChannelCommand::Unbind { queue, exchange, key } => {
+                self.topology.unbind(exchange, key, Target::Queue(queue));
+                Ok(Some(Reply::UnbindOk))
+            }
+            ChannelCommand::BindExchange { destination, source, key } => {
+                self.exchange(destination)?;
+                self.exchange(source)?;
+                self.topology.bind(source, key, Target::Exchange(destination));
+                Ok(Some(Reply::ExchangeBindOk))
+            }
+            ChannelCommand::DeclareExchange { exchange, kind, alternate } => {
+                self.topology.declare_exchange(exchange, kind, alternate);
+                Ok(Some(Reply::ExchangeDeclareOk))
+            }
+            ChannelCommand::DeleteExchange(exchange) => {
+                self.topology.delete_exchange(exchange);
+                Ok(Some(Reply::ExchangeDeleteOk))
+            }
+        }
+    }
+
+    fn exchange(&self, name: Name) -> Result<(), u16> {
+        if self.topology.has_exchange(name) && name != DEFAULT { Ok(()) } else { Err(NOT_FOUND) }
+    }
+
+    fn usable(&self, client: usize, queue: Name) -> Result<(), u16> {
+        match self.queues.get(queue) {
+            Some(found) if found.exists => match found.exclusive {
+                Some(owner) if owner != client => Err(RESOURCE_LOCKED),
+                _ => Ok(()),
+            },
+            _ => Err(NOT_FOUND),
+        }
+    }
+
+    fn publish(&mut self, client: usize, number: u16, message: Published) -> Outcome {
+        if !self.topology.has_exchange(message.exchange) {
+            return Err(NOT_FOUND);
+        }
+        if let Some(Channel { mode: Mode::Tx { publishes, .. }, .. }) = self.channel(client, number) {
+            publishes.push(message);
+            return Ok(None);
+        }
+        let (stored, returned) = self.enqueue(message);
+        let op = self.op;
+        if let Some(channel) = self.channel(client, number) {
+            if returned {
+                channel.returns_due.insert(message.id);
+            }
+            if let Mode::Confirm { next, outstanding } = &mut channel.mode {
+                outstanding.insert(*next, Pending { op, stored, return_due: returned });
+                *next += 1;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Routes a message; tells whether it is in the log, and whether it comes back.
+    fn enqueue(&mut self, message: Published) -> (bool, bool) {
+        let op = self.op;
+        let queues = &self.queues;
+        let exists = |name: Name| queues.get(name).is_some_and(|queue| queue.exists);
+        let routes = self.topology.route(message.exchange, message.key, exists);
+        let mut stored = false;
+        for name in &routes {
+            if let Some(queue) = self.queues.get_mut(name) {
+                queue.publish(message.id, message.persistent, op);
+                stored |= message.persistent && queue.durable;
+            }
+        }
+        (stored, message.mandatory && routes.is_empty())
+    }
+
+    fn commit(&mut self, client: usize, number: u16) -> Reply {
+        let Some(Channel { mode: Mode::Tx { publishes, held }, .. }) = self.channel(client, number)
+        else {
+            return Reply::CommitOk(None);
+        };
+        let (publishes, held) = (std::mem::take(publishes), std::mem::take(held));
+        let mut any_stored = false;
+        for message in publishes {
+            let (stored, returned) = self.enqueue(message);
+            any_stored |= stored;
+            if returned && let Some(channel) = self.channel(client, number) {
+                channel.returns_due.insert(message.id);
+            }
+        }
+        let op = self.op;
+        for held in held {
+            if held.requeue {
+                self.requeue(held.unacked);
+            } else if let Some(queue) = self.queues.get_mut(held.unacked.queue) {
+                queue.settle(held.unacked.position, op);
+            }
+        }
+        Reply::CommitOk(any_stored.then_some(op))
+    }
+
+    fn settle(
+        &mut self,
+        client: usize,
+        number: u16,
+        tag: u64,
+        multiple: bool,
+        requeue: bool,
+    ) -> Outcome {
+        let Some(channel) = self.channel(client, number) else { return Ok(None) };
+        if !channel.unacked.contains_key(&tag) {
+            return Err(PRECONDITION_FAILED);
+        }
+        let tags: Vec<u64> = match multiple {
+            true => channel.unacked.range(..=tag).map(|(tag, _)| *tag).collect(),
+            false => vec![tag],
+        };
+        let settled: Vec<(u64, Unacked)> =
+            tags.into_iter().filter_map(|tag| Some((tag, channel.unacked.remove(&tag)?))).collect();
+        if let Mode::Tx { held, .. } = &mut channel.mode {
+            held.extend(
+                settled.into_iter().map(|(tag, unacked)| Held { tag, unacked, requeue }),
+            );
+            return Ok(None);
+        }
+        let op = self.op;
+        for (_, unacked) in settled {
+            if requeue {
+                self.requeue(unacked);
+            } else if let Some(queue) = self.queues.get_mut(unacked.queue) {
+                queue.settle(unacked.position, op);
+            }
+        }
+        Ok(None)
+    }
+}

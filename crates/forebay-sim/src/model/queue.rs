@@ -1,0 +1,262 @@
+//! A queue of the model: every message that may still be there, in order, and how sure that is.
+//!
+//! ```text
+//!               delivered                 acked, purged, deleted
+//!   Ready ────────────────────► Out ──────────────────────────────► Settled(op) ──► forgotten, once
+//!     ▲  ◄── requeued, lost ─────┘                                      │           `op` is durable
+//!     └──────────── crash before the settlement was durable ────────────┘ (then `may`)
+//! ```
+//!
+//! `may` marks what a crash left in doubt: a publish, a settlement or a purge that was processed and not
+//! yet known to be durable. Such a message may be there; the first later one delivered in its stead
+//! shows that it is not.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::names::Name;
+
+/// Where a message of a queue is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Ready,
+    /// With the client of this index, on this channel, under this tag.
+    Out {
+        client: usize,
+        channel: u16,
+    },
+    /// Gone since this operation.
+    Settled {
+        op: u64,
+    },
+}
+
+/// What the `redelivered` flag of the next delivery has to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flag {
+    /// Never delivered.
+    Unset,
+    /// Delivered before.
+    Set,
+    /// It may have been on its way.
+    Either,
+}
+
+/// A message in a queue.
+#[derive(Clone, Debug)]
+pub(crate) struct Instance {
+    pub(crate) id: u32,
+    pub(crate) published_op: u64,
+    /// In the log: a persistent message in a durable queue.
+    pub(crate) stored: bool,
+    pub(crate) place: Place,
+    pub(crate) may: bool,
+    pub(crate) flag: Flag,
+}
+
+/// A queue, with everything that may still be in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Queue {
+    pub(crate) name: Name,
+    pub(crate) durable: bool,
+    pub(crate) auto_delete: bool,
+    /// The client that owns it.
+    pub(crate) exclusive: Option<usize>,
+    /// False: it was deleted, and what was in it may come back with a crash.
+    pub(crate) exists: bool,
+    pub(crate) instances: BTreeMap<u64, Instance>,
+    ready: BTreeSet<u64>,
+    settled: VecDeque<(u64, u64)>,
+    next_position: u64,
+    /// Consumers that the broker knows: (client, channel, tag).
+    pub(crate) consumers: BTreeSet<(usize, u16, Name)>,
+    pub(crate) exclusive_consumer: bool,
+}
+
+impl Queue {
+    pub(crate) fn new(name: Name) -> Queue {
+        Queue {
+            name,
+            durable: false,
+            auto_delete: false,
+            exclusive: None,
+            exists: false,
+            instances: BTreeMap::new(),
+            ready: BTreeSet::new(),
+            settled: VecDeque::new(),
+            next_position: 0,
+            consumers: BTreeSet::new(),
+            exclusive_consumer: false,
+        }
+    }
+
+    pub(crate) fn publish(&mut self, id: u32, persistent: bool, op: u64) {
+        let position = self.next_position;
+        self.next_position += 1;
+        let instance = Instance {
+            id,
+            published_op: op,
+            stored: persistent && self.durable,
+            place: Place::Ready,
+            may: false,
+            flag: Flag::Unset,
+        };
+        self.instances.insert(position, instance);
+        self.ready.insert(position);
+    }
+
+    /// The ready message that this delivery must be, if there is one: its position, and the positions of
+    /// certain messages before it, which it has overtaken.
+    pub(crate) fn ready_with_id(&self, id: u32) -> Option<u64> {
+        // Mostly the first; the id is in a queue once.
+        self.ready.iter().copied().find(|position| self.instances[position].id == id)
+    }
+
+    /// The first message before `position` that is certainly ready.
+    pub(crate) fn overtaken(&self, position: u64) -> Option<&Instance> {
+        self.ready
+            .range(..position)
+            .map(|position| &self.instances[position])
+            .find(|instance| !instance.may)
+    }
+
+    /// Doubtful messages before `position` are not there: a later one came first.
+    pub(crate) fn doubts_resolved_before(&mut self, position: u64) {
+        let absent: Vec<u64> = self.ready.range(..position).copied().collect();
+        for position in absent {
+            if self.instances[&position].may {
+                self.ready.remove(&position);
+                self.instances.remove(&position);
+            }
+        }
+    }
+
+    /// There is no ready message: the doubtful ones are not there.
+    pub(crate) fn doubts_resolved(&mut self) {
+        self.doubts_resolved_before(u64::MAX);
+    }
+
+    /// The first message that is certainly ready.
+    pub(crate) fn first_certain(&self) -> Option<&Instance> {
+        self.overtaken(u64::MAX)
+    }
+
+    /// (certainly, possibly) ready messages.
+    pub(crate) fn ready_range(&self) -> (usize, usize) {
+        let doubtful = self.ready.iter().filter(|p| self.instances[p].may).count();
+        (self.ready.len() - doubtful, self.ready.len())
+    }
+
+    /// Whether there may be something to deliver.
+    pub(crate) fn ready_count(&self) -> usize {
+        self.ready.len()
+    }
+
+    pub(crate) fn deliver(&mut self, position: u64, client: usize, channel: u16) {
+        self.ready.remove(&position);
+        if let Some(instance) = self.instances.get_mut(&position) {
+            instance.place = Place::Out { client, channel };
+            instance.may = false;
+            instance.flag = Flag::Set;
+        }
+    }
+
+    /// A delivery comes back to its place.
+    pub(crate) fn requeue(&mut self, position: u64) {
+        if let Some(instance) = self.instances.get_mut(&position)
+            && matches!(instance.place, Place::Out { .. })
+        {
+            instance.place = Place::Ready;
+            self.ready.insert(position);
+        }
+    }
+
+    /// A message is done with, as of operation `op`.
+    pub(crate) fn settle(&mut self, position: u64, op: u64) {
+        let Some(instance) = self.instances.get_mut(&position) else { return };
+        if matches!(instance.place, Place::Settled { .. }) {
+            return;
+        }
+        self.ready.remove(&position);
+        if instance.stored {
+            instance.place = Place::Settled { op };
+            self.settled.push_back((op, position));
+        } else {
+            self.instances.remove(&position);
+        }
+    }
+
+    /// Drops what is ready. With `certain` false some of it may have left unseen and come back.
+    pub(crate) fn purge(&mut self, op: u64, certain: bool) {
+        for position in self.ready.clone() {
+            if certain {
+                self.settle(position, op);
+            } else if let Some(instance) = self.instances.get_mut(&position) {
+                instance.may = true;
+                instance.flag = Flag::Either;
+            }
+        }
+    }
+
+    /// Ready messages may have been delivered unseen and come back.
+    pub(crate) fn touched(&mut self) {
+        for position in &self.ready {
+            if let Some(instance) = self.instances.get_mut(position)
+                && instance.flag == Flag::Unset
+            {
+                instance.flag = Flag::Either;
+            }
+        }
+    }
+
+    pub(crate) fn delete(&mut self, op: u64) {
+        self.exists = false;
+        self.exclusive = None;
+        self.consumers.clear();
+        self.exclusive_consumer = false;
+        let positions: Vec<u64> = self.instances.keys().copied().collect();
+        for position in positions {
+            self.settle(position, op);
+        }
+    }
+
+    /// All operations up to `op` are durable.
+    pub(crate) fn durable(&mut self, op: u64) {
+        while self.settled.front().is_some_and(|(settled, _)| *settled <= op) {
+            let Some((_, position)) = self.settled.pop_front() else { break };
+            if let Some(instance) = self.instances.get(&position)
+                && matches!(instance.place, Place::Settled { .. })
+            {
+                self.instances.remove(&position);
+            }
+        }
+    }
+
+    /// The broker died, or stopped cleanly, with all operations up to `durable_op` on disk.
+    pub(crate) fn restart(&mut self, durable_op: u64, clean: bool) {
+        self.durable(durable_op);
+        self.consumers.clear();
+        self.exclusive_consumer = false;
+        self.ready.clear();
+        self.settled.clear();
+        self.instances.retain(|_, instance| instance.stored);
+        for (position, instance) in &mut self.instances {
+            match instance.place {
+                // Not durable, or it would be forgotten: whether it is gone is in doubt.
+                Place::Settled { .. } => instance.may = true,
+                Place::Ready | Place::Out { .. } => {}
+            }
+            instance.may |= instance.published_op > durable_op;
+            instance.place = Place::Ready;
+            instance.flag = match instance.flag {
+                _ if !clean => Flag::Set,
+                Flag::Set => Flag::Set,
+                Flag::Unset | Flag::Either => Flag::Either,
+            };
+            self.ready.insert(*position);
+        }
+        if !self.durable {
+            self.instances.clear();
+            self.ready.clear();
+        }
+    }
+}

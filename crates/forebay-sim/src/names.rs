@@ -1,0 +1,54 @@
+//! The names that a simulated world knows. Few, so that clients meet.
+
+/// A queue, exchange, key or consumer tag.
+pub(crate) type Name = &'static str;
+
+/// The default exchange.
+pub(crate) const DEFAULT: Name = "";
+/// Durable exchanges of every world; `DIRECT` has `ALTERNATE` as its alternate exchange, and `FANOUT` is
+/// bound to `TOPIC`.
+pub(crate) const DIRECT: Name = "e.direct";
+/// See [`DIRECT`].
+pub(crate) const TOPIC: Name = "e.topic";
+/// See [`DIRECT`].
+pub(crate) const FANOUT: Name = "e.fanout";
+/// See [`DIRECT`].
+pub(crate) const ALTERNATE: Name = "e.alternate";
+/// Exchanges that come and go.
+pub(crate) const PASSING_EXCHANGES: [Name; 2] = ["p.fanout", "p.topic"];
+/// An exchange that is never there.
+pub(crate) const MISSING: Name = "missing";
+
+/// Durable queues of every world.
+pub(crate) const DURABLE_QUEUES: [Name; 4] = ["d0", "d1", "d2", "d3"];
+/// Transient queues of every world.
+pub(crate) const TRANSIENT_QUEUES: [Name; 2] = ["t0", "t1"];
+/// Durable queues that come and go.
+pub(crate) const PASSING_QUEUES: [Name; 3] = ["p0", "p1", "p2"];
+/// Exclusive queues, by client.
+pub(crate) const EXCLUSIVE_QUEUES: [Name; 8] = ["x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7"];
+
+/// Routing keys; the names of queues are keys as well.
+pub(crate) const KEYS: [Name; 6] = ["a.b", "a.c", "x.b", "a", "zz", ""];
+/// Binding keys of topic exchanges.
+pub(crate) const PATTERNS: [Name; 6] = ["a.*", "#.b", "a.b", "#", "*.*", "a.#"];
+
+/// Consumer tags.
+pub(crate) const TAGS: [Name; 5] = ["c0", "c1", "c2", "c3", "c4"];
+/// The tag of consumers that cannot be.
+pub(crate) const WRONG_TAG: Name = "wrong";
+
+/// The known name with these bytes.
+pub(crate) fn known(bytes: &[u8]) -> Option<Name> {
+    let tables: [&[Name]; 8] = [
+        &[DEFAULT, DIRECT, TOPIC, FANOUT, ALTERNATE, MISSING],
+        &PASSING_EXCHANGES,
+        &DURABLE_QUEUES,
+        &TRANSIENT_QUEUES,
+        &PASSING_QUEUES,
+        &EXCLUSIVE_QUEUES,
+        &KEYS,
+        &TAGS,
+    ];
+    tables.into_iter().flatten().copied().find(|name| name.as_bytes() == bytes)
+}

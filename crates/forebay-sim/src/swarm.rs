@@ -1,0 +1,203 @@
+//! What one seed switches on. Runs that do everything at once find less than runs that each do some of
+//! it (Groce et al., "Swarm Testing", 2012): a feature that is off lets another one reach further.
+
+use forebay_broker::ShardConfig;
+use forebay_store::{Durability, Options};
+
+use crate::model::BaseBinding;
+use crate::names::{ALTERNATE, DIRECT, DURABLE_QUEUES, FANOUT, PATTERNS, TOPIC, TRANSIENT_QUEUES};
+use crate::random::Random;
+
+/// What a channel of a client is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Job {
+    /// Publishes and does not ask what became of it.
+    Publish,
+    /// Publishes with confirms.
+    Confirm,
+    /// Publishes, gets and settles in transactions.
+    Transact,
+    /// Consumes, settles in all ways, leaves and comes back.
+    Consume,
+    /// Gets messages one by one.
+    Get,
+    /// Declares, deletes, binds, purges.
+    Churn,
+}
+
+/// The choices of a run.
+#[derive(Clone, Debug)]
+pub struct Swarm {
+    /// Clients, each with the jobs of its channels.
+    pub clients: Vec<Vec<Job>>,
+    /// Bindings of the base topology: source, key, queue.
+    pub bindings: Vec<BaseBinding>,
+    /// Events before the faults stop.
+    pub events: u32,
+    /// The sixteenths of publishes that are persistent.
+    pub persistent_sixteenths: u64,
+    /// The sixteenths that are mandatory.
+    pub mandatory_sixteenths: u64,
+    /// Bodies of some KiB now and then.
+    pub large_bodies: bool,
+    /// Unconfirmed messages a publisher may have.
+    pub window_messages: usize,
+    /// Largest prefetch asked for; 0: also none.
+    pub prefetch_max: u16,
+    /// One delivery in so many goes back; 0: none.
+    pub requeue_one_in: u64,
+    /// Acknowledgements with `multiple`.
+    pub multiple: bool,
+    /// Now and then a request that must be refused.
+    pub mistakes: bool,
+    /// `frame-max` that clients ask for, in bytes.
+    pub frame_max: u32,
+    /// Heartbeat interval, in seconds.
+    pub heartbeat_s: u16,
+    /// Weights of faults; 0: never.
+    pub reset: u32,
+    /// A client falls silent for good, without a word to the network.
+    pub vanish: u32,
+    /// A client stops reading for a while.
+    pub stall: u32,
+    /// The process is killed.
+    pub kill: u32,
+    /// The power goes.
+    pub power_loss: u32,
+    /// Recovery is cut short as well, one time in so many; 0: never.
+    pub recovery_crash_one_in: u64,
+    /// A disk call fails.
+    pub disk_error: u32,
+    /// The disk is full for a while.
+    pub disk_full: u32,
+    /// A bit of a run file or of an old segment changes.
+    pub bit_flip: u32,
+    /// The broker is stopped and started.
+    pub restart: u32,
+    /// Disk requests take long.
+    pub slow_disk: bool,
+    /// How the store is opened.
+    pub options: Options,
+    /// Memory budget of the broker, in bytes.
+    pub memory_budget_bytes: u64,
+}
+
+impl Swarm {
+    /// The choices of a seed.
+    pub fn new(seed: u64) -> Swarm {
+        let mut random = Random::new(seed ^ 0x5157_4D00);
+        let random = &mut random;
+        let segment_bytes = random.pick(&[16 << 10, 64 << 10, 256 << 10]);
+        let durability = match random.below(8) {
+            0 => Durability::Os,
+            1 => Durability::Interval { ms: random.pick(&[1, 20]) },
+            _ => Durability::Always,
+        };
+        let options = Options {
+            segment_bytes,
+            log_cap_bytes: segment_bytes * random.pick(&[2, 3, 8]),
+            batch_max_bytes: random.pick(&[4 << 10, 16 << 10, 64 << 10]),
+            durability,
+            spare_segments_max: random.pick(&[0, 1, 4]),
+            salvage: false,
+        };
+        let faults = random.below(8) > 0;
+        let weight = |random: &mut Random, most: u64| match faults && random.one_in(2) {
+            true => 1 + random.below(most) as u32,
+            false => 0,
+        };
+        Swarm {
+            clients: (0..1 + random.below(5)).map(|_| jobs(random)).collect(),
+            bindings: bindings(random),
+            events: random.pick(&[300, 1000, 3000]),
+            persistent_sixteenths: random.pick(&[16, 12, 8, 0]),
+            mandatory_sixteenths: random.pick(&[0, 0, 4]),
+            large_bodies: random.one_in(3),
+            window_messages: random.pick(&[1, 8, 100]),
+            prefetch_max: random.pick(&[0, 1, 3, 50]),
+            requeue_one_in: random.pick(&[0, 2, 5, 20]),
+            multiple: random.one_in(2),
+            mistakes: random.one_in(4),
+            frame_max: random.pick(&[8192, 131_072]),
+            heartbeat_s: random.pick(&[0, 0, 1]),
+            reset: weight(random, 12),
+            vanish: weight(random, 4),
+            stall: weight(random, 8),
+            kill: weight(random, 6),
+            // What the policy does not promise to survive is not asked of it.
+            power_loss: match durability {
+                Durability::Always => weight(random, 6),
+                _ => 0,
+            },
+            recovery_crash_one_in: random.pick(&[0, 2, 4]),
+            disk_error: weight(random, 3),
+            disk_full: weight(random, 2),
+            bit_flip: match random.one_in(16) {
+                true => weight(random, 3),
+                false => 0,
+            },
+            restart: weight(random, 2),
+            slow_disk: random.one_in(3),
+            options,
+            memory_budget_bytes: random.pick(&[48 << 10, 256 << 10, 16 << 20]),
+        }
+    }
+
+    /// The same world without faults, so that a checker's own eyes can be tested.
+    pub fn calm(mut self) -> Swarm {
+        self.reset = 0;
+        self.vanish = 0;
+        self.stall = 0;
+        self.kill = 0;
+        self.power_loss = 0;
+        self.disk_error = 0;
+        self.disk_full = 0;
+        self.bit_flip = 0;
+        self.restart = 0;
+        self
+    }
+
+    /// The broker's settings.
+    pub(crate) fn config(&self, seed: u64) -> ShardConfig {
+        ShardConfig {
+            memory_budget_bytes: self.memory_budget_bytes,
+            connections_max: 16,
+            seed,
+            ..ShardConfig::default()
+        }
+    }
+}
+
+fn jobs(random: &mut Random) -> Vec<Job> {
+    const JOBS: [Job; 9] = [
+        Job::Publish,
+        Job::Confirm,
+        Job::Confirm,
+        Job::Confirm,
+        Job::Transact,
+        Job::Consume,
+        Job::Consume,
+        Job::Get,
+        Job::Churn,
+    ];
+    (0..1 + random.below(3)).map(|_| random.pick(&JOBS)).collect()
+}
+
+fn bindings(random: &mut Random) -> Vec<BaseBinding> {
+    let mut bindings = Vec::new();
+    for queue in DURABLE_QUEUES.into_iter().chain(TRANSIENT_QUEUES) {
+        if random.one_in(2) {
+            bindings.push((DIRECT, queue, queue));
+        }
+        if random.one_in(2) {
+            bindings.push((TOPIC, random.pick(&PATTERNS), queue));
+        }
+        if random.one_in(4) {
+            bindings.push((FANOUT, "", queue));
+        }
+        if random.one_in(6) {
+            bindings.push((ALTERNATE, "", queue));
+        }
+    }
+    bindings
+}

@@ -1,0 +1,334 @@
+//! One broker, its clients, the network between them and the disk below: all of it in one thread.
+
+use std::sync::Arc;
+
+use forebay_broker::{Admission, CloseHow, ConnectionId, Input, Peer};
+use forebay_store::fault_disk::Call;
+use forebay_store::{Lane, MemDisk, StoreFailed};
+
+use crate::broker::Broker;
+use crate::client::Client;
+use crate::command::{ChannelCommand, Command};
+use crate::event::{DiskError, Event};
+use crate::link::{Link, UPSTREAM_MAX_BYTES};
+use crate::model::Model;
+use crate::random::Random;
+use crate::swarm::Swarm;
+use crate::trace::Trace;
+use crate::violation::{Violation, violation};
+
+/// What a paused connection that holds deliveries may say at a time, in bytes (the shell's figure).
+const TRICKLE_BYTES: usize = 4 * 1024;
+
+/// What has happened in a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Events applied.
+    pub events: u64,
+    /// Deaths, recoveries cut short included.
+    pub crashes: u64,
+    /// Clean stops and starts.
+    pub restarts: u64,
+    /// Disk faults that were injected and met.
+    pub disk_failures: u64,
+    /// Runs that ended because damage was found, as it has to be.
+    pub detected: u64,
+    /// Messages published.
+    pub published: u64,
+    /// Deliveries seen.
+    pub delivered: u64,
+    /// Confirms seen.
+    pub confirmed: u64,
+    /// Run files written.
+    pub runs_written: u64,
+}
+
+/// Why a run goes no further.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// A promise was broken.
+    Violated(Violation),
+    /// Bytes were changed behind the broker's back, and it said so.
+    Detected(String),
+}
+
+impl From<Violation> for Stop {
+    fn from(violation: Violation) -> Stop {
+        Stop::Violated(violation)
+    }
+}
+
+/// What a step comes to.
+pub(crate) type Step<T = ()> = Result<T, Stop>;
+
+/// The simulated world.
+pub struct World {
+    pub(crate) seed: u64,
+    pub(crate) swarm: Swarm,
+    pub(crate) now_us: u64,
+    pub(crate) disk: Arc<MemDisk>,
+    pub(crate) broker: Broker,
+    pub(crate) model: Model,
+    pub(crate) clients: Vec<Client>,
+    /// By client; one more than clients, for whoever drains at the end.
+    pub(crate) links: Vec<Option<Link>>,
+    /// Starts of the broker so far.
+    pub(crate) starts: u64,
+    /// A disk fault was injected since the last start, so the store may fail.
+    pub(crate) fault_pending: bool,
+    /// Bytes were changed behind the broker's back.
+    pub(crate) flipped: bool,
+    /// Bytes that paused connections were let say since the memory was last within its budget.
+    pub(crate) trickled_bytes: u64,
+    pub(crate) statistics: Statistics,
+    pub(crate) trace: Trace,
+}
+
+impl World {
+    /// Does what an event says; an event that cannot happen now does nothing.
+    pub(crate) fn apply(&mut self, event: Event) -> Step {
+        self.statistics.events += 1;
+        self.trace.event(self.statistics.events, self.now_us, &event);
+        // Time goes on a little with everything that happens.
+        self.now_us += 1 + self.trace.hash() % 64;
+        match event {
+            Event::Act { client, roll } => self.act(client, roll),
+            Event::Feed { client, bytes } => self.feed(client, bytes),
+            Event::Carry { client, bytes } => self.carry(client, bytes),
+            Event::Turn => self.turn(),
+            Event::Tick => {
+                match self.broker.shard.next_deadline_us() {
+                    Some(at) if at <= self.now_us => self.step(Input::Tick),
+                    _ => Ok(()),
+                }
+            }
+            Event::Wait { us } => {
+                let until = self.broker.shard.next_deadline_us().unwrap_or(u64::MAX);
+                self.now_us = until.clamp(self.now_us, self.now_us + us);
+                self.step(Input::Tick)
+            }
+            Event::Complete(lane) => self.complete(lane),
+            Event::Reset { client } => self.disconnect(client),
+            Event::Vanish { client } => {
+                if let Some(link) = &mut self.links[client] {
+                    link.vanished = true;
+                }
+                Ok(())
+            }
+            Event::Stall { client } => {
+                if let Some(link) = &mut self.links[client] {
+                    link.stalled = !link.stalled;
+                }
+                Ok(())
+            }
+            Event::Die { death, seed } => self.die(death, &mut Random::new(seed)),
+            Event::Fail(error) => {
+                let (call, kind) = match error {
+                    DiskError::Write => (Call::Write, std::io::ErrorKind::Other),
+                    DiskError::Sync => (Call::Sync, std::io::ErrorKind::Other),
+                    DiskError::Read => (Call::Read, std::io::ErrorKind::Other),
+                    DiskError::Name => (Call::Rename, std::io::ErrorKind::Other),
+                };
+                self.disk.fail(call, 0, kind);
+                self.fault_pending = true;
+                Ok(())
+            }
+            Event::Room { bytes } => {
+                self.disk.set_capacity(bytes.map(|bytes| self.disk.used_bytes() + bytes));
+                self.fault_pending |= bytes.is_some();
+                Ok(())
+            }
+            Event::Flip { seed } => self.flip(&mut Random::new(seed)),
+            Event::Restart => self.restart(),
+        }
+    }
+
+    pub(crate) fn act(&mut self, client: usize, roll: u64) -> Step {
+        if self.links[client].is_none() {
+            return self.connect(client);
+        }
+        let (swarm, next_id, now_us) = (&self.swarm, self.model.next_id(), self.now_us);
+        let Some(link) = &mut self.links[client] else { return Ok(()) };
+        if link.vanished || link.closing || link.upstream_bytes() > UPSTREAM_MAX_BYTES {
+            return Ok(());
+        }
+        for command in self.clients[client].act(swarm, roll, now_us, next_id) {
+            self.trace.says(client, &command);
+            if let Command::Channel(_, ChannelCommand::Publish(message)) = command {
+                self.model.made(message);
+                self.statistics.published += 1;
+            }
+            link.say(command);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn connect(&mut self, client: usize) -> Step {
+        let mut link = Link::new(self.swarm.frame_max, self.now_us);
+        let heartbeat_s = self.swarm.heartbeat_s;
+        link.say(Command::Handshake { frame_max: link.frame_max, heartbeat_s });
+        self.links[client] = Some(link);
+        self.model.connected(client);
+        if let Some(client) = self.clients.get_mut(client) {
+            client.reset();
+        }
+        let peer = Peer { address: "sim".to_owned(), loopback: true, listener: "sim".to_owned() };
+        self.step(Input::Connected { connection: ConnectionId(client as u32), peer })
+    }
+
+    /// The connection is gone, on both sides.
+    pub(crate) fn disconnect(&mut self, client: usize) -> Step {
+        if self.links[client].take().is_none() {
+            return Ok(());
+        }
+        if let Some(client) = self.clients.get_mut(client) {
+            client.reset();
+        }
+        self.model.disconnected(client);
+        self.step(Input::Disconnected { connection: ConnectionId(client as u32) })
+    }
+
+    /// Bytes reach the broker, as many as it admits.
+    pub(crate) fn feed(&mut self, client: usize, mut bytes: usize) -> Step {
+        let id = ConnectionId(client as u32);
+        let Some(link) = &self.links[client] else { return Ok(()) };
+        if link.closing || link.vanished || link.upstream_bytes() == 0 {
+            return Ok(());
+        }
+        match self.broker.shard.admission(id) {
+            Admission::Open => {}
+            Admission::Trickle => {
+                bytes = bytes.min(TRICKLE_BYTES);
+                self.trickled_bytes += bytes as u64;
+            }
+            Admission::Closed => return Ok(()),
+        }
+        while bytes > 0
+            && let Some(link) = &mut self.links[client]
+            && link.upstream_bytes() > 0
+        {
+            let (piece, commands) = link.take(bytes);
+            link.heard_us = self.now_us;
+            bytes -= piece.len();
+            let result =
+                self.broker.shard.step(self.now_us, Input::Received { connection: id, bytes: &piece });
+            for command in &commands {
+                self.trace.processed(client, command);
+                self.model.process(client, command);
+            }
+            self.after(result)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes reach a client; a connection that is to be closed closes after the last.
+    pub(crate) fn carry(&mut self, client: usize, bytes: usize) -> Step {
+        let id = ConnectionId(client as u32);
+        let Some(link) = &mut self.links[client] else { return Ok(()) };
+        if link.vanished {
+            return Ok(());
+        }
+        let outgoing = self.broker.shard.outgoing(id);
+        let count = bytes.min(outgoing.len());
+        if count > 0 {
+            if let Some(client) = self.clients.get_mut(client) {
+                client.receive(&outgoing[..count]);
+            }
+            link.observed = link.observed.saturating_sub(count);
+            let result =
+                self.broker.shard.step(self.now_us, Input::Sent { connection: id, bytes: count });
+            self.after(result)?;
+        }
+        match self.clients.get(client) {
+            Some(over) if over.over => self.disconnect(client),
+            _ => self.close_if_written(client),
+        }
+    }
+
+    pub(crate) fn close_if_written(&mut self, client: usize) -> Step {
+        let id = ConnectionId(client as u32);
+        match &self.links[client] {
+            Some(link) if link.closing && self.broker.shard.outgoing(id).is_empty() => {
+                self.disconnect(client)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The end of a turn, as the shell ends it.
+    pub(crate) fn turn(&mut self) -> Step {
+        self.step(Input::Turn)?;
+        while let Some((id, how)) = self.broker.shard.next_closed() {
+            let client = id.0 as usize;
+            let Some(link) = &mut self.links[client] else { continue };
+            match how {
+                CloseHow::Flushed => link.closing = true,
+                CloseHow::Now => {
+                    let silent_us = self.now_us - link.heard_us;
+                    let heartbeat_us = u64::from(self.swarm.heartbeat_s) * 1_000_000;
+                    if heartbeat_us == 0 || silent_us < 2 * heartbeat_us {
+                        let what = format!("client {client} after {silent_us} us of silence");
+                        violation("nobody is cut off without a reason", what)?;
+                    }
+                    self.disconnect(client)?;
+                }
+            }
+        }
+        self.broker.take_requests(self.now_us);
+        if self.statistics.events % 8 == 0 {
+            self.check_bounds()?;
+        }
+        Ok(())
+    }
+
+    /// A lane is done with its request.
+    pub(crate) fn complete(&mut self, lane: Lane) -> Step {
+        let result = self.broker.complete(lane, &self.disk, self.now_us);
+        self.after(result)
+    }
+
+    pub(crate) fn step(&mut self, input: Input<'_>) -> Step {
+        let result = self.broker.shard.step(self.now_us, input);
+        self.after(result)
+    }
+
+    /// After a step of the broker: what it sent is checked, or it has died of its disk.
+    pub(crate) fn after(&mut self, result: Result<(), StoreFailed>) -> Step {
+        match result {
+            Ok(()) => self.observe_all(),
+            Err(failed) if self.flipped => Err(Stop::Detected(failed.to_string())),
+            Err(failed) if self.fault_pending => {
+                self.trace.note(&format!("the store failed: {failed}"));
+                self.statistics.disk_failures += 1;
+                self.exit()
+            }
+            Err(failed) => {
+                Ok(violation("the store works while the disk does", failed.to_string())?)
+            }
+        }
+    }
+
+    /// Every buffer within its bound.
+    fn check_bounds(&mut self) -> Step {
+        let status = self.broker.shard.status();
+        if status.memory_bytes <= status.memory_budget_bytes {
+            self.trickled_bytes = 0;
+        }
+        // A connection is read before memory is looked at, and a message may be in the making.
+        let slack = (UPSTREAM_MAX_BYTES as u64 + 32_000) * (self.clients.len() as u64 + 1)
+            + 8 * self.trickled_bytes;
+        let most = status.memory_budget_bytes + slack + 2 * self.swarm.memory_budget_bytes;
+        if status.memory_bytes > most {
+            let what = format!("memory of messages: {} of {most} bytes", status.memory_bytes);
+            violation("every buffer is within its bound", what)?;
+        }
+        for client in 0..self.links.len() {
+            let bytes = self.broker.shard.outgoing(ConnectionId(client as u32)).len();
+            if bytes > 2 << 20 {
+                let what = format!("client {client} has {bytes} bytes outgoing");
+                violation("every buffer is within its bound", what)?;
+            }
+        }
+        Ok(())
+    }
+}
