@@ -1,6 +1,7 @@
 //! What a shard is told once, when it is made.
 
 use crate::access::User;
+use crate::topology::Policy;
 
 /// Settings of a shard. Units are in the names; defaults are RabbitMQ's where clients see them.
 #[derive(Clone, Debug)]
@@ -9,6 +10,8 @@ pub struct ShardConfig {
     pub users: Vec<User>,
     /// Virtual hosts that exist.
     pub vhosts: Vec<String>,
+    /// What exchanges have that were declared without it.
+    pub policies: Vec<Policy>,
     /// Channels a connection may have; offered in `connection.tune`. 1 to 65535.
     pub channel_max: u16,
     /// Largest frame, in bytes with its 8 bytes of head and end; offered in `connection.tune`.
@@ -40,6 +43,7 @@ impl Default for ShardConfig {
         ShardConfig {
             users: vec![User::guest()],
             vhosts: vec!["/".to_owned()],
+            policies: Vec::new(),
             channel_max: 2047,
             frame_max_bytes: 131_072,
             heartbeat_s: 60,

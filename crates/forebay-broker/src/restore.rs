@@ -11,7 +11,7 @@ use crate::ack_timeout::timeout_argument;
 use crate::message::Message;
 use crate::queue::{ColdRun, Entry, Queue};
 use crate::shard::{Shard, Vhost};
-use crate::topology::{QueueKey, Record, RecordError, Resource, VhostTopology};
+use crate::topology::{QueueKey, Record, RecordError, Resource};
 
 /// Why a recovered store cannot be served.
 #[derive(Debug)]
@@ -140,7 +140,7 @@ impl Shard {
             return index as u32;
         }
         // A virtual host that the configuration no longer names keeps its contents.
-        self.vhosts.push(Vhost { name: name.to_owned(), topology: VhostTopology::new(name) });
+        self.vhosts.push(Vhost::new(name, &self.config));
         self.vhosts.len() as u32 - 1
     }
 

@@ -27,6 +27,15 @@ pub(crate) struct Vhost {
     pub(crate) topology: VhostTopology,
 }
 
+impl Vhost {
+    /// An empty one, with what the configuration says of it.
+    pub(crate) fn new(name: &str, config: &ShardConfig) -> Vhost {
+        let policies = config.policies.iter().filter(|policy| policy.vhost == name).cloned();
+        let topology = VhostTopology::new(name).with_policies(policies.collect());
+        Vhost { name: name.to_owned(), topology }
+    }
+}
+
 /// A channel that waits for a batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConfirmWaiter {
@@ -116,11 +125,7 @@ impl Shard {
         store: Store,
         recovered: Option<Recovered>,
     ) -> Result<Shard, RestoreError> {
-        let vhosts = config
-            .vhosts
-            .iter()
-            .map(|name| Vhost { name: name.clone(), topology: VhostTopology::new(name.as_str()) })
-            .collect();
+        let vhosts = config.vhosts.iter().map(|name| Vhost::new(name, &config)).collect();
         let mut shard = Shard {
             random: config.seed,
             config,

@@ -12,11 +12,13 @@
 mod error;
 mod keys;
 mod layer;
+mod policies;
 mod users;
 
 pub use error::ConfigError;
 pub use keys::{KEYS, Key, reference_page};
 pub use layer::Layer;
+pub use policies::PolicySetting;
 pub use users::{PasswordSetting, PermissionSetting, TopicPermissionSetting, UserSetting};
 
 use crate::size::Size;
@@ -103,6 +105,8 @@ pub struct Config {
     pub users: Vec<UserSetting>,
     /// Virtual hosts that exist.
     pub vhosts: Vec<String>,
+    /// What exchanges have that were declared without it.
+    pub policies: Vec<PolicySetting>,
     /// Users that may log in from this machine only.
     pub loopback_users: Vec<String>,
     /// Channels a connection may have, 1 to 65535.
@@ -146,6 +150,7 @@ impl Default for Config {
             salvage: false,
             users: vec![UserSetting::guest()],
             vhosts: vec!["/".to_owned()],
+            policies: Vec::new(),
             loopback_users: vec!["guest".to_owned()],
             channel_max: 2047,
             frame_max_bytes: 131_072,
@@ -223,6 +228,7 @@ impl Config {
             salvage: first!(salvage).unwrap_or(default.salvage),
             users: first!(users).unwrap_or(default.users),
             vhosts: first!(vhosts).unwrap_or(default.vhosts),
+            policies: first!(policies).unwrap_or(default.policies),
             loopback_users: first!(loopback_users).unwrap_or(default.loopback_users),
             channel_max: first!(channel_max).unwrap_or(default.channel_max),
             frame_max_bytes: match first!(frame_max) {
@@ -284,6 +290,7 @@ impl Config {
         if self.vhosts.is_empty() {
             return Err(ConfigError::value("vhosts", "there must be at least one"));
         }
+        policies::check(&self.policies, &self.vhosts)?;
         users::check(&self.users, &self.vhosts, &self.loopback_users)
     }
 }

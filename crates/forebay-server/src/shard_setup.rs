@@ -1,8 +1,11 @@
 //! From a configuration to a state machine with its store recovered.
 
-use crate::config::{Config, ConfigError, Data, DurabilitySetting, PasswordSetting, UserSetting};
+use crate::config::{
+    Config, ConfigError, Data, DurabilitySetting, PasswordSetting, PolicySetting, UserSetting,
+};
 use crate::start_error::StartError;
 use forebay_broker::access::{Password, PatternError, Permissions, User};
+use forebay_broker::topology::Policy;
 use forebay_broker::{Shard, ShardConfig};
 use forebay_store::{Disk, Durability, FileDisk, OpenError, Options, Recovered, Store};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -62,10 +65,12 @@ fn open_store(
 fn shard_config(config: &Config) -> Result<ShardConfig, StartError> {
     let users: Result<Vec<User>, StartError> =
         config.users.iter().map(|setting| user(setting, &config.loopback_users)).collect();
+    let policies: Result<Vec<Policy>, StartError> = config.policies.iter().map(policy).collect();
     let host = rustix::system::uname();
     Ok(ShardConfig {
         users: users?,
         vhosts: config.vhosts.clone(),
+        policies: policies?,
         channel_max: config.channel_max,
         frame_max_bytes: config.frame_max_bytes,
         heartbeat_s: config.heartbeat_s,
@@ -79,6 +84,18 @@ fn shard_config(config: &Config) -> Result<ShardConfig, StartError> {
         seed: RandomState::new().build_hasher().finish(),
         node_name: format!("forebay@{}", host.nodename().to_string_lossy()),
     })
+}
+
+fn policy(setting: &PolicySetting) -> Result<Policy, StartError> {
+    let error = |what: String| {
+        let text = format!("`{}` in `{}`: {what}", setting.name, setting.vhost);
+        StartError::Config(ConfigError::value("policies", text))
+    };
+    let Some(alternate) = setting.alternate_exchange() else {
+        return Err(error("no alternate-exchange in its definition".to_owned()));
+    };
+    Policy::new(&setting.vhost, &setting.pattern, setting.priority, alternate)
+        .map_err(|e| error(e.to_string()))
 }
 
 fn user(setting: &UserSetting, loopback_users: &[String]) -> Result<User, StartError> {

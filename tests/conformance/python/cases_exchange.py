@@ -348,6 +348,40 @@ def headers(t):
     t.see("no longer bound", "all-ab" in reached(ch, queues.values()), want=False)
 
 
+@case("exchange.policy")
+def policy(t):
+    """Both brokers have the policies `unrouted` and `urgent` for exchanges whose names contain `.policy.`."""
+    ch = t.channel()
+    queues = {}
+    for name in ("policed.unrouted", "policed.urgent", t.name("own").replace(".policy.", ".")):
+        ch.exchange_declare(name, "fanout")
+        t.cleanup.append(lambda ch, name=name: ch.exchange_delete(name))
+        queues[name] = t.queue(ch, name)
+        ch.queue_bind(queues[name], name)
+    own = name
+
+    def where(exchange):
+        ch.confirm_delivery()
+        try:
+            ch.basic_publish(exchange, "k", "m", mandatory=True)
+        except pika.exceptions.UnroutableError:
+            return "returned"
+        return [place.split(".")[-1] for place, queue in queues.items() if drain(ch, queue)]
+
+    plain = t.exchange(ch, "x", "direct")
+    t.see("by policy", where(plain), want=["unrouted"])
+    t.see("by the policy of higher priority", where(t.exchange(ch, "x.urgent", "direct")), want=["urgent"])
+    argued = t.exchange(ch, "y.urgent", "direct", arguments={"alternate-exchange": own})
+    t.see("the argument goes before it", where(argued), want=["own"])
+    nowhere = t.exchange(ch, "z", "direct", arguments={"alternate-exchange": "nowhere"})
+    t.see("also when it leads nowhere", where(nowhere), want="returned")
+    other = t.name("free").replace(".policy.", ".")
+    ch.exchange_declare(other, "direct")
+    t.cleanup.append(lambda ch: ch.exchange_delete(other))
+    t.see("no policy", where(other), want="returned")
+    t.refused("a policy is no argument", lambda ch: ch.exchange_declare(plain, "direct"), want="ok")
+
+
 @case("exchange.alternate")
 def alternate(t):
     ch = t.channel()

@@ -70,7 +70,10 @@ pub struct Exchange {
     pub(crate) auto_delete: bool,
     pub(crate) internal: bool,
     pub(crate) arguments: TableBuf,
+    /// By its argument.
     pub(crate) alternate: Option<Box<[u8]>>,
+    /// By a policy; the argument goes before it.
+    pub(crate) policy_alternate: Option<Box<[u8]>>,
     pub(crate) routing: Routing,
     /// Bindings from here.
     pub(crate) outgoing: BTreeSet<BindingKey>,
@@ -157,7 +160,7 @@ impl Exchange {
 
     /// Name of the exchange that takes what this one cannot route; it need not exist.
     pub fn alternate(&self) -> Option<&[u8]> {
-        self.alternate.as_deref()
+        self.alternate.as_deref().or(self.policy_alternate.as_deref())
     }
 
     /// How many bindings lead from here.

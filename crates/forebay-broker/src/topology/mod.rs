@@ -20,6 +20,7 @@ mod direct;
 mod exchange;
 mod fanout;
 mod headers;
+mod policy;
 mod queue_arguments;
 mod record;
 mod resource;
@@ -35,6 +36,7 @@ pub use arguments::{
 pub use change::{Change, MetaWrite};
 pub use destination::{Destination, ExchangeKey, QueueKey};
 pub use exchange::{Exchange, ExchangeKind};
+pub use policy::{Policy, PolicyError};
 pub use queue_arguments::{QueueDeclaration, check_queue_arguments, check_queue_equivalent};
 pub use record::{BindingRecord, ExchangeRecord, QueueRecord, RECORD_VERSION, Record, RecordError};
 pub use resource::{Lossy, RESERVED_PREFIX, Resource, ResourceKind, is_reserved, stripped};

@@ -14,6 +14,7 @@ use super::change::Change;
 use super::destination::{Destination, ExchangeKey, QueueKey};
 use super::exchange::{Exchange, ExchangeKind, Routing};
 use super::headers;
+use super::policy::{Policies, Policy};
 use super::record::{BindingRecord, ExchangeRecord};
 use super::resource::{Resource, ResourceKind, is_reserved, stripped};
 use crate::error::AmqpError;
@@ -81,6 +82,7 @@ pub struct VhostTopology {
     queue_names: Map<Box<[u8]>, QueueKey>,
     queues: Map<QueueKey, BoundQueue>,
     bindings: Bindings,
+    policies: Policies,
     version: u64,
 }
 
@@ -103,6 +105,7 @@ impl VhostTopology {
             queue_names: Map::default(),
             queues: Map::default(),
             bindings: Bindings::default(),
+            policies: Policies::default(),
             version: 1,
         };
         for (name, kind, internal) in PREDECLARED {
@@ -115,12 +118,25 @@ impl VhostTopology {
                 internal,
                 arguments: TableBuf::new(),
                 alternate: None,
+                policy_alternate: None,
                 routing,
                 outgoing: BTreeSet::new(),
                 incoming: BTreeSet::new(),
             });
         }
         topology
+    }
+
+    /// The same with policies, from now on.
+    #[must_use]
+    pub fn with_policies(mut self, policies: Vec<Policy>) -> Self {
+        self.policies = Policies::new(policies);
+        for exchange in self.exchanges.iter_mut().flatten() {
+            exchange.policy_alternate =
+                self.policies.alternate_exchange(&exchange.name).map(Box::from);
+        }
+        self.version += 1;
+        self
     }
 
     /// Name of the virtual host.
@@ -203,6 +219,7 @@ impl VhostTopology {
             internal: declaration.internal,
             arguments: TableBuf::from(declaration.arguments),
             alternate: alternate.map(Box::from),
+            policy_alternate: self.policies.alternate_exchange(&name).map(Box::from),
             routing: Routing::new(kind),
             outgoing: BTreeSet::new(),
             incoming: BTreeSet::new(),
@@ -543,6 +560,7 @@ impl VhostTopology {
             internal: record.internal,
             arguments: record.arguments.clone(),
             alternate,
+            policy_alternate: self.policies.alternate_exchange(&record.name).map(Box::from),
             routing: Routing::new(record.kind),
             outgoing: BTreeSet::new(),
             incoming: BTreeSet::new(),

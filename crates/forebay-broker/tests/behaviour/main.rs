@@ -6,6 +6,7 @@ mod connections;
 mod consuming;
 mod durability;
 mod permissions;
+mod policies;
 mod publishing;
 mod queues;
 mod rig;

@@ -15,8 +15,8 @@ pub enum Kind {
     Number,
     /// A number of bytes, or a string such as `"256MB"`.
     Size,
-    /// A list of tables, see [`UserSetting`](super::UserSetting).
-    Users,
+    /// A list of tables, such as [`UserSetting`](super::UserSetting)s.
+    Tables,
 }
 
 impl Kind {
@@ -27,7 +27,7 @@ impl Kind {
             Kind::Bool => "boolean",
             Kind::Number => "number",
             Kind::Size => "size",
-            Kind::Users => "list of tables",
+            Kind::Tables => "list of tables",
         }
     }
 }
@@ -132,7 +132,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "users",
-        kind: Kind::Users,
+        kind: Kind::Tables,
         default: "guest with password guest and all permissions in `/`",
         unit: "",
         flag: "",
@@ -145,6 +145,14 @@ pub const KEYS: &[Key] = &[
         unit: "",
         flag: "",
         text: "Virtual hosts that exist.",
+    },
+    Key {
+        name: "policies",
+        kind: Kind::Tables,
+        default: "[]",
+        unit: "",
+        flag: "",
+        text: "What exchanges have that were declared without it: `vhost`, `name`, `pattern`, `apply-to`, `priority`, `definition` with `alternate-exchange`. In a file only.",
     },
     Key {
         name: "loopback_users",

@@ -2,6 +2,7 @@
 
 use super::error::ConfigError;
 use super::keys::{KEYS, Kind};
+use super::policies::PolicySetting;
 use super::users::UserSetting;
 use crate::size::Size;
 use serde::Deserialize;
@@ -23,6 +24,7 @@ pub struct Layer {
     pub salvage: Option<bool>,
     pub users: Option<Vec<UserSetting>>,
     pub vhosts: Option<Vec<String>>,
+    pub policies: Option<Vec<PolicySetting>>,
     pub loopback_users: Option<Vec<String>>,
     pub channel_max: Option<u16>,
     pub frame_max: Option<Size>,
@@ -67,7 +69,7 @@ impl Layer {
 
     /// Reads the variables `FOREBAY_<KEY>`; `variable` looks one up (`std::env::var` in a program).
     ///
-    /// Lists are separated by commas. Users and permissions can be set in a file only.
+    /// Lists are separated by commas. Lists of tables can be set in a file only.
     ///
     /// # Errors
     /// A value of the wrong type; the message names the variable.
@@ -83,7 +85,7 @@ impl Layer {
                 what,
             };
             let value = match key.kind {
-                Kind::Users => continue,
+                Kind::Tables => continue,
                 Kind::Text | Kind::Size => toml::Value::String(text),
                 Kind::List => toml::Value::Array(
                     text.split(',')
