@@ -73,7 +73,6 @@ LENGTH_EXCEPTIONS = {
     "crates/forebay-bench/src/generator.rs": 600,  # one loop, in the order of its drawing
     "crates/forebay-broker/tests/behaviour/durability.rs": 700,  # one broker on a disk that breaks, and what it promises
     "crates/forebay-store/tests/faults.rs": 760,  # one disk that breaks, and what is done to it
-    "crates/forebay-store/tests/model.rs": 640,  # one model and what is done to it
 }
 
 

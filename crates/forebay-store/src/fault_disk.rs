@@ -18,6 +18,9 @@
 //! - **Lying syncs** ([`MemDisk::set_lying`]): syncs report success and make nothing durable. No software
 //!   survives this together with a power loss; it shows that a checker of durability can see.
 //!
+//! [`RecordingDisk`] gives a [`MemDisk`] for every moment of what was done to any other disk, and
+//! [`MemDisk::torn`] what a power loss can leave of it.
+//!
 //! Not here: latency and a disk that hangs, which are matters of whoever owns the time and calls
 //! [`perform`](crate::perform). Everything follows from the calls and their seeds.
 
@@ -25,6 +28,8 @@ mod directory;
 mod faults;
 mod file;
 mod random;
+mod recording;
+mod torn;
 
 use std::io;
 use std::sync::Mutex;
@@ -35,6 +40,8 @@ pub use directory::{Fate, Unsynced};
 pub use faults::{Call, Stray};
 use faults::{Faults, Passage, stopped};
 use random::Random;
+pub use recording::{Recorded, RecordingDisk};
+pub use torn::Torn;
 
 /// A directory in memory. Cheap enough to make one per test case.
 #[derive(Debug, Default)]

@@ -9,4 +9,5 @@ mod permissions;
 mod policies;
 mod publishing;
 mod queues;
+mod recorded;
 mod rig;
