@@ -1,6 +1,6 @@
 //! Reads what the broker sends, as it is made, and holds it against the model.
 
-use forebay_broker::ConnectionId;
+use forebay_broker::{CloseHow, ConnectionId};
 use forebay_wire::{ContentHeader, Frame, FrameKind, Method, read_frame};
 
 use crate::link::Assembling;
@@ -12,12 +12,35 @@ impl World {
     /// Checks everything that the last step of the broker has made ready to send.
     pub(crate) fn observe_all(&mut self) -> Step {
         let mut round = self.model.begin_round();
+        while let Some((id, how)) = self.broker.shard.next_closed() {
+            let client = id.0 as usize;
+            self.close(client, how)?;
+            self.model.told_to_close(client, &mut round);
+        }
         while let Some(ConnectionId(client)) = self.broker.shard.next_dirty() {
             self.observe(client as usize, &mut round)?;
         }
         self.model.end_round(round)?;
         self.statistics.delivered = self.model.delivered;
         self.statistics.confirmed = self.model.confirmed;
+        Ok(())
+    }
+
+    /// The broker wants a connection closed: it goes with the end of the turn.
+    fn close(&mut self, client: usize, how: CloseHow) -> Result<(), Violation> {
+        let Some(link) = &mut self.links[client] else { return Ok(()) };
+        link.closing = true;
+        if how == CloseHow::Flushed {
+            return Ok(());
+        }
+        link.cut = true;
+        let silent_us = self.now_us - link.heard_us;
+        let heartbeat_us = u64::from(self.swarm.heartbeat_s) * 1_000_000;
+        let late = link.handshake_until_us.is_some_and(|until| until <= self.now_us);
+        if !late && (heartbeat_us == 0 || silent_us < 2 * heartbeat_us) {
+            let what = format!("client {client} after {silent_us} us of silence");
+            return violation("nobody is cut off without a reason", what);
+        }
         Ok(())
     }
 
@@ -156,12 +179,18 @@ impl World {
     ) -> Result<(), Violation> {
         let sent = match method {
             Method::ConnectionClose(close) if close.reply_code == 320 => {
-                self.model.told_to_close(client);
+                self.model.told_to_close(client, round);
                 return Ok(());
             }
             Method::ConnectionClose(close) => {
                 let what = format!("client {client}: {} {}", close.reply_code, close.reply_text);
                 return violation("nobody is cut off without a reason", what);
+            }
+            Method::ConnectionOpenOk(_) => {
+                if let Some(link) = &mut self.links[client] {
+                    link.handshake_until_us = None;
+                }
+                return Ok(());
             }
             _ if channel == 0 => return Ok(()),
             Method::BasicAck(m) => Sent::Confirm { tag: m.delivery_tag, multiple: m.multiple },

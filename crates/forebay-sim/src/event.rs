@@ -12,6 +12,17 @@ pub enum Death {
     PowerLoss,
 }
 
+/// How a broker ended before it is started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It died at work.
+    Died,
+    /// It died while it was stopping; its last checkpoint may be there.
+    DiedStopping,
+    /// It was stopped.
+    Stopped,
+}
+
 /// A disk call that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskError {

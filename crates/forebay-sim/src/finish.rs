@@ -59,8 +59,7 @@ impl World {
                 return Ok(());
             }
         }
-        self.model.check_settled()?;
-        let what = format!("clients: {:?}", self.clients);
+        let what = format!("{:?}\nclients: {:?}", self.broker.shard.status(), self.clients);
         Ok(violation("without faults everything comes to rest", what)?)
     }
 

@@ -6,7 +6,7 @@ use forebay_wire::{Method, read_frame};
 
 use crate::broker::Broker;
 use crate::command::{ChannelCommand, Command};
-use crate::event::Death;
+use crate::event::{Death, End};
 use crate::model::base_queues;
 use crate::names::{
     ALTERNATE, DIRECT, FANOUT, Name, PASSING_EXCHANGES, PASSING_QUEUES, PATTERNS, TOPIC,
@@ -30,16 +30,17 @@ impl World {
         self.statistics.crashes += 1;
         self.leave(random);
         self.lose(death, random);
-        self.start(death, random, false)
+        self.start(death, random, End::Died)
     }
 
     /// The store has failed and the process ends, as it must.
     pub(crate) fn exit(&mut self) -> Step {
         self.statistics.crashes += 1;
+        let end = if self.stopping { End::DiedStopping } else { End::Died };
         let mut random = Random::new(self.trace.hash());
         self.leave(&mut random);
         self.lose(Death::Kill, &mut random);
-        self.start(Death::Kill, &mut random, false)
+        self.start(Death::Kill, &mut random, end)
     }
 
     /// A bit of a run file, or of a segment before the newest two, changes while the broker is down.
@@ -64,7 +65,7 @@ impl World {
                 self.flipped = true;
             }
         }
-        self.start(Death::Kill, random, false)
+        self.start(Death::Kill, random, End::Died)
     }
 
     /// The broker is asked to stop, everybody is told, and it is started again.
@@ -75,7 +76,7 @@ impl World {
             let mut random = Random::new(self.trace.hash());
             self.leave(&mut random);
             self.disk.kill();
-            self.start(Death::Kill, &mut random, true)?;
+            self.start(Death::Kill, &mut random, End::Stopped)?;
         }
         Ok(())
     }
@@ -84,6 +85,7 @@ impl World {
     pub(crate) fn stop(&mut self) -> Step<bool> {
         let starts = self.starts;
         self.disk.set_capacity(None);
+        self.stopping = true;
         self.step(Input::Shutdown)?;
         for round in 0..ROUNDS_MAX {
             if self.starts != starts {
@@ -130,10 +132,10 @@ impl World {
     }
 
     /// Starts on what is there, as often as it takes.
-    pub(crate) fn start(&mut self, death: Death, random: &mut Random, clean: bool) -> Step {
+    pub(crate) fn start(&mut self, death: Death, random: &mut Random, end: End) -> Step {
         self.starts += 1;
         self.fault_pending = false;
-        let crashes = match (clean, self.swarm.recovery_crash_one_in) {
+        let crashes = match (end == End::Stopped, self.swarm.recovery_crash_one_in) {
             (false, one_in) if one_in > 0 && random.one_in(one_in) => RECOVERY_CRASHES_MAX,
             _ => 0,
         };
@@ -165,7 +167,8 @@ impl World {
             Err(error) if self.flipped => return Err(Stop::Detected(error.to_string())),
             Err(error) => violation("it starts on what it wrote", error.to_string())?,
         };
-        self.model.restarted(clean);
+        self.stopping = false;
+        self.model.restarted(end);
         self.trace.note("started");
         self.declare_base()
     }

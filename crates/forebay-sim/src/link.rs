@@ -8,6 +8,9 @@ use crate::command::Command;
 /// Bytes that a client may have on the way; it waits with more.
 pub(crate) const UPSTREAM_MAX_BYTES: usize = 64 * 1024;
 
+/// How long a handshake may take (the broker's default).
+const HANDSHAKE_US: u64 = 10_000_000;
+
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -27,8 +30,12 @@ pub(crate) struct Link {
     pub(crate) vanished: bool,
     /// The broker wants it closed, once everything is written.
     pub(crate) closing: bool,
+    /// The broker wants it closed at once.
+    pub(crate) cut: bool,
     pub(crate) frame_max: u32,
     pub(crate) heard_us: u64,
+    /// When the broker must be done with the handshake; `None`: it is.
+    pub(crate) handshake_until_us: Option<u64>,
 }
 
 /// A message that is not complete.
@@ -54,8 +61,10 @@ impl Link {
             stalled: false,
             vanished: false,
             closing: false,
+            cut: false,
             frame_max,
             heard_us: now_us,
+            handshake_until_us: Some(now_us + HANDSHAKE_US),
         }
     }
 

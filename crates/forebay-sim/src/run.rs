@@ -6,7 +6,7 @@ use forebay_store::MemDisk;
 
 use crate::broker::Broker;
 use crate::client::Client;
-use crate::event::{Death, Event};
+use crate::event::{Death, End, Event};
 use crate::model::Model;
 use crate::random::Random;
 use crate::swarm::Swarm;
@@ -81,6 +81,7 @@ impl World {
             model: Model::new(),
             clients,
             starts: 0,
+            stopping: false,
             fault_pending: false,
             flipped: false,
             trickled_bytes: 0,
@@ -88,7 +89,7 @@ impl World {
             trace: Trace::new(verbose),
         };
         world.trace.note(&format!("{swarm:?}"));
-        world.start(Death::Kill, &mut Random::new(seed), false)?;
+        world.start(Death::Kill, &mut Random::new(seed), End::Stopped)?;
         Ok(world)
     }
 

@@ -101,6 +101,7 @@ impl Swarm {
             spare_segments_max: random.pick(&[0, 1, 4]),
             salvage: false,
         };
+        let large_bodies = random.one_in(3);
         let faults = random.below(8) > 0;
         let weight = |random: &mut Random, most: u64| match faults && random.one_in(2) {
             true => 1 + random.below(most) as u32,
@@ -112,7 +113,7 @@ impl Swarm {
             events: random.pick(&[300, 1000, 3000]),
             persistent_sixteenths: random.pick(&[16, 12, 8, 0]),
             mandatory_sixteenths: random.pick(&[0, 0, 4]),
-            large_bodies: random.one_in(3),
+            large_bodies,
             window_messages: random.pick(&[1, 8, 100]),
             prefetch_max: random.pick(&[0, 1, 3, 50]),
             requeue_one_in: random.pick(&[0, 2, 5, 20]),
@@ -139,7 +140,11 @@ impl Swarm {
             restart: weight(random, 2),
             slow_disk: random.one_in(3),
             options,
-            memory_budget_bytes: random.pick(&[48 << 10, 256 << 10, 16 << 20]),
+            // The first message of each queue stays in memory, however large.
+            memory_budget_bytes: match large_bodies {
+                true => random.pick(&[512 << 10, 16 << 20]),
+                false => random.pick(&[48 << 10, 256 << 10, 16 << 20]),
+            },
         }
     }
 

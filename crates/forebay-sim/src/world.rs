@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_broker::{Admission, CloseHow, ConnectionId, Input, Peer};
+use forebay_broker::{Admission, ConnectionId, Input, Peer};
 use forebay_store::fault_disk::Call;
 use forebay_store::{Lane, MemDisk, StoreFailed};
 
@@ -74,6 +74,8 @@ pub struct World {
     pub(crate) links: Vec<Option<Link>>,
     /// Starts of the broker so far.
     pub(crate) starts: u64,
+    /// The broker was asked to stop.
+    pub(crate) stopping: bool,
     /// A disk fault was injected since the last start, so the store may fail.
     pub(crate) fault_pending: bool,
     /// Bytes were changed behind the broker's back.
@@ -258,20 +260,9 @@ impl World {
     /// The end of a turn, as the shell ends it.
     pub(crate) fn turn(&mut self) -> Step {
         self.step(Input::Turn)?;
-        while let Some((id, how)) = self.broker.shard.next_closed() {
-            let client = id.0 as usize;
-            let Some(link) = &mut self.links[client] else { continue };
-            match how {
-                CloseHow::Flushed => link.closing = true,
-                CloseHow::Now => {
-                    let silent_us = self.now_us - link.heard_us;
-                    let heartbeat_us = u64::from(self.swarm.heartbeat_s) * 1_000_000;
-                    if heartbeat_us == 0 || silent_us < 2 * heartbeat_us {
-                        let what = format!("client {client} after {silent_us} us of silence");
-                        violation("nobody is cut off without a reason", what)?;
-                    }
-                    self.disconnect(client)?;
-                }
+        for client in 0..self.links.len() {
+            if self.links[client].as_ref().is_some_and(|link| link.cut) {
+                self.disconnect(client)?;
             }
         }
         self.broker.take_requests(self.now_us);

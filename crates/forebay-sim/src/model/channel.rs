@@ -9,6 +9,8 @@ use crate::names::Name;
 #[derive(Clone, Debug)]
 pub(crate) struct Consumer {
     pub(crate) queue: Name,
+    /// The operation that began it: a tag may be used again while deliveries of its first life are open.
+    pub(crate) serial: u64,
     pub(crate) no_ack: bool,
     pub(crate) exclusive: bool,
     pub(crate) prefetch: u16,
@@ -21,7 +23,7 @@ pub(crate) struct Consumer {
 pub(crate) struct Unacked {
     pub(crate) queue: Name,
     pub(crate) position: u64,
-    pub(crate) consumer: Option<Name>,
+    pub(crate) consumer: Option<(Name, u64)>,
 }
 
 /// A publish that waits for its confirm.
@@ -134,9 +136,9 @@ impl Channel {
     }
 
     /// Deliveries that count against a consumer's prefetch; `None`: against the channel's.
-    pub(crate) fn held_by(&self, tag: Option<Name>) -> usize {
-        let counts = |unacked: &Unacked| match tag {
-            Some(tag) => unacked.consumer == Some(tag),
+    pub(crate) fn held_by(&self, consumer: Option<(Name, u64)>) -> usize {
+        let counts = |unacked: &Unacked| match consumer {
+            Some(consumer) => unacked.consumer == Some(consumer),
             None => unacked.consumer.is_some(),
         };
         let in_transaction = match &self.mode {

@@ -14,6 +14,7 @@ mod topology;
 
 use std::collections::BTreeMap;
 
+use crate::event::End;
 use crate::message::Published;
 use crate::names::{DURABLE_QUEUES, Name, PASSING_QUEUES, TRANSIENT_QUEUES};
 use crate::violation::{Violation, violation};
@@ -102,18 +103,18 @@ impl Model {
         }
     }
 
-    /// The broker is up again. `clean`: it was stopped, and everything is on disk.
+    /// The broker is up again.
     ///
     /// What it recovered is durable from now on: nothing recovered may be lost later.
-    pub(crate) fn restarted(&mut self, clean: bool) {
+    pub(crate) fn restarted(&mut self, end: End) {
         self.op += 1;
-        if clean {
+        if end == End::Stopped {
             self.durable_op = self.op;
         }
         self.connections.clear();
         self.topology = Topology::default();
         for queue in self.queues.values_mut() {
-            queue.restart(self.durable_op, clean);
+            queue.restart(self.durable_op, end);
             queue.exists = false;
         }
         self.durable_op = self.op;
@@ -167,8 +168,13 @@ impl Model {
             .all(|connection| connection.channels.values().all(|channel| channel.replies.is_empty()))
     }
 
-    /// The broker has told a connection that it ends: it listens to nothing more.
-    pub(crate) fn told_to_close(&mut self, client: usize) {
+    /// The broker is done with a connection and listens to nothing more.
+    pub(crate) fn told_to_close(&mut self, client: usize, round: &mut observe::Round) {
+        // What went back may have been delivered in this very step.
+        round.exact = false;
+        if self.is_closing(client) {
+            return;
+        }
         self.disconnected(client);
         self.connected(client);
         if let Some(connection) = self.connections.get_mut(&client) {

@@ -71,7 +71,7 @@ pub(crate) struct Content<'a> {
 /// What one step of the broker has delivered, before it is known to be all.
 #[derive(Debug, Default)]
 pub(crate) struct Round {
-    exact: bool,
+    pub(super) exact: bool,
     /// By queue: the last position delivered.
     reached: BTreeMap<Name, u64>,
 }
@@ -222,6 +222,14 @@ impl Model {
                 queue.doubts_resolved();
                 Ok(())
             }
+            (Reply::RecoverOk, Sent::Ok("basic.recover-ok")) => {
+                // Deliveries that the disk held back until now were recovered with the others.
+                let hidden = self.channel(client, number).map(|c| std::mem::take(&mut c.unacked));
+                for unacked in hidden.unwrap_or_default().into_values() {
+                    self.requeue(unacked);
+                }
+                Ok(())
+            }
             (Reply::Error(code), Sent::Error { code: sent, .. }) if *code == sent => Ok(()),
             (due, Sent::Ok(name)) if due.name() == Some(name) => Ok(()),
             (due, sent) => wrong(due, &sent),
@@ -251,12 +259,12 @@ impl Model {
             let what = format!("client {client}: delivery to {name} after its end");
             return violation("protocol", what);
         }
-        self.take(client, number, Some(name), consumer.queue, consumer.no_ack, tag, redelivered, content, round)?;
+        self.take(client, number, Some((name, consumer.serial)), consumer.queue, consumer.no_ack, tag, redelivered, content, round)?;
         let Some(channel) = self.channel(client, number) else { return Ok(()) };
         if consumer.no_ack || !exact {
             return Ok(());
         }
-        let held = channel.held_by(Some(name));
+        let held = channel.held_by(Some((name, consumer.serial)));
         if consumer.prefetch != 0 && held > usize::from(consumer.prefetch) {
             let what = format!("client {client}: {name} holds {held} of {}", consumer.prefetch);
             return violation("prefetch", what);
@@ -290,7 +298,7 @@ impl Model {
         &mut self,
         client: usize,
         number: u16,
-        consumer: Option<Name>,
+        consumer: Option<(Name, u64)>,
         queue: Name,
         no_ack: bool,
         tag: u64,
@@ -308,7 +316,9 @@ impl Model {
             let place = found.instances.values().find(|instance| instance.id == message.id);
             // It left unseen before the queue was purged or deleted.
             if !certain && place.is_none_or(|place| matches!(place.place, Place::Settled { .. })) {
-                return self.took(client, number, tag, None);
+                // Its ack is taken all the same, and means nothing.
+                let gone = Unacked { queue, position: u64::MAX, consumer };
+                return self.took(client, number, tag, (!no_ack).then_some(gone));
             }
             return violation("delivered once", format!("{who}: delivered, and it is {place:?}"));
         };

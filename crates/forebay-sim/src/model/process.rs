@@ -56,9 +56,8 @@ impl Model {
                 let mut closed = Channel::new();
                 closed.failed = true;
                 std::mem::swap(channel, &mut closed);
-                let mut due = std::mem::take(&mut closed.replies);
-                due.push_back(Reply::CloseOk);
-                channel.replies = due;
+                channel.replies = closed.replies.clone();
+                channel.replies.push_back(Reply::CloseOk);
                 self.close_channel(client, number, closed, unseen);
                 return;
             }
@@ -85,7 +84,7 @@ impl Model {
         let mut failed = Channel::new();
         failed.failed = true;
         std::mem::swap(channel, &mut failed);
-        channel.replies = std::mem::take(&mut failed.replies);
+        channel.replies = failed.replies.clone();
         channel.replies.push_back(Reply::Error(code));
         self.close_channel(client, number, failed, unseen);
     }
@@ -98,10 +97,21 @@ impl Model {
         channel: Channel,
         unseen: bool,
     ) {
-        for (tag, consumer) in &channel.consumers {
-            if unseen && let Some(queue) = self.queues.get_mut(consumer.queue) {
-                queue.touched();
+        if unseen {
+            let op = self.op;
+            let consumed = channel.consumers.values().filter(|c| c.no_ack).map(|c| c.queue);
+            let got = channel.replies.iter().filter_map(|reply| match reply {
+                Reply::Get { queue, no_ack: true } => Some(*queue),
+                _ => None,
+            });
+            // What left unseen and needed no ack is gone.
+            for name in consumed.chain(got) {
+                if let Some(queue) = self.queues.get_mut(name) {
+                    queue.purge(op, false);
+                }
             }
+        }
+        for (tag, consumer) in &channel.consumers {
             if !consumer.cancelled {
                 self.consumer_left(client, number, tag, consumer);
             }
@@ -121,7 +131,7 @@ impl Model {
         }
     }
 
-    fn requeue(&mut self, unacked: Unacked) {
+    pub(super) fn requeue(&mut self, unacked: Unacked) {
         if let Some(queue) = self.queues.get_mut(unacked.queue) {
             queue.requeue(unacked.position);
         }
@@ -216,7 +226,7 @@ impl Model {
                 if let Some(channel) = self.channel(client, number) {
                     let prefetch = channel.prefetch;
                     let consumer =
-                        Consumer { queue, no_ack, exclusive, prefetch, cancelled: false };
+                        Consumer { queue, serial: op, no_ack, exclusive, prefetch, cancelled: false };
                     channel.consumers.insert(tag, consumer);
                 }
                 Ok(Some(Reply::ConsumeOk(tag)))

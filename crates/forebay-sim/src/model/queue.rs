@@ -13,6 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use crate::event::End;
 use crate::names::Name;
 
 /// Where a message of a queue is.
@@ -231,8 +232,8 @@ impl Queue {
         }
     }
 
-    /// The broker died, or stopped cleanly, with all operations up to `durable_op` on disk.
-    pub(crate) fn restart(&mut self, durable_op: u64, clean: bool) {
+    /// The broker has ended with all operations up to `durable_op` on disk.
+    pub(crate) fn restart(&mut self, durable_op: u64, end: End) {
         self.durable(durable_op);
         self.consumers.clear();
         self.exclusive_consumer = false;
@@ -248,7 +249,7 @@ impl Queue {
             instance.may |= instance.published_op > durable_op;
             instance.place = Place::Ready;
             instance.flag = match instance.flag {
-                _ if !clean => Flag::Set,
+                _ if end == End::Died => Flag::Set,
                 Flag::Set => Flag::Set,
                 Flag::Unset | Flag::Either => Flag::Either,
             };
