@@ -8,7 +8,7 @@
 #   scripts/rabbitmq.sh pid DIR            process id of the Erlang VM
 #
 # DIR holds everything: ports, cookie, data, log. Extra lines for rabbitmq.conf come from the file named by RABBITMQ_EXTRA_CONF,
-# definitions (users, vhosts) from the file named by RABBITMQ_DEFINITIONS. Delete DIR after `stop` to forget it.
+# definitions (users, vhosts) from the file named by RABBITMQ_DEFINITIONS, arguments of the Erlang VM from RABBITMQ_EXTRA_ERL_ARGS. Delete DIR after `stop` to forget it.
 set -euo pipefail
 
 die() { echo "rabbitmq.sh: $*" >&2; exit 1; }
@@ -36,7 +36,7 @@ export HOME=$dir ERL_EPMD_PORT=$epmd_port ERL_EPMD_ADDRESS=127.0.0.1
 export RABBITMQ_NODENAME="conformance$amqp_port@localhost" RABBITMQ_NODE_PORT=$amqp_port RABBITMQ_NODE_IP_ADDRESS=127.0.0.1
 export RABBITMQ_DIST_PORT=$dist_port RABBITMQ_MNESIA_BASE=$dir/data RABBITMQ_LOG_BASE=$dir/log RABBITMQ_PID_FILE=$dir/pid
 export RABBITMQ_CONFIG_FILE=$dir/rabbitmq RABBITMQ_ENABLED_PLUGINS_FILE=$dir/enabled_plugins RABBITMQ_CONF_ENV_FILE=$dir/no-env
-export RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="-kernel inet_dist_use_interface {127,0,0,1}"
+export RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="-kernel inet_dist_use_interface {127,0,0,1} ${RABBITMQ_EXTRA_ERL_ARGS:-}"
 # Otherwise schedulers spin on the cores that the clients need.
 export RABBITMQ_SCHEDULER_BIND_TYPE=u
 

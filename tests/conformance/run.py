@@ -36,6 +36,8 @@ class RabbitMq:
             os.environ,
             RABBITMQ_DEFINITIONS=str(HERE / "rabbitmq-definitions.json"),
             RABBITMQ_EXTRA_CONF=str(extra),
+            # No key of rabbitmq.conf switches the firehose on.
+            RABBITMQ_EXTRA_ERL_ARGS='-rabbit trace_vhosts [<<"traced">>]',
         )
 
     def _script(self, command):

@@ -10,6 +10,8 @@ pub struct ShardConfig {
     pub users: Vec<User>,
     /// Virtual hosts that exist.
     pub vhosts: Vec<String>,
+    /// Those of them whose publishes and deliveries are told to `amq.rabbitmq.trace`.
+    pub trace_vhosts: Vec<String>,
     /// What exchanges have that were declared without it.
     pub policies: Vec<Policy>,
     /// Channels a connection may have; offered in `connection.tune`. 1 to 65535.
@@ -43,6 +45,7 @@ impl Default for ShardConfig {
         ShardConfig {
             users: vec![User::guest()],
             vhosts: vec!["/".to_owned()],
+            trace_vhosts: Vec::new(),
             policies: Vec::new(),
             channel_max: 2047,
             frame_max_bytes: 131_072,

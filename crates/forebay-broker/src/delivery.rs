@@ -129,6 +129,8 @@ impl Shard {
             );
             write_content(out, consumer.channel, frame_max_bytes, &entry.message);
             let size = out.len() - before;
+            let number = consumer.channel;
+            let traced = self.tracing.then(|| (entry.message.clone(), entry.redelivered));
             self.counters.delivered += 1;
             if consumer.no_ack {
                 self.store.settle(queue.id, entry.seq, entry.home);
@@ -145,6 +147,10 @@ impl Shard {
             }
             let id = self.consumers[consumer_key.0 as usize].connection;
             self.mark_connection(id);
+            if let Some((message, redelivered)) = traced {
+                self.trace_delivery(id, number, key, &message, redelivered);
+                self.release(message);
+            }
             return Some(size);
         }
         None

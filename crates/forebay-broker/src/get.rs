@@ -84,6 +84,7 @@ impl Shard {
         );
         write_content(out, number, frame_max_bytes, &entry.message);
         self.counters.delivered += 1;
+        let traced = self.tracing.then(|| (entry.message.clone(), entry.redelivered));
         let queue_id = queue.id;
         if no_ack {
             self.discard(queue_id, entry);
@@ -96,6 +97,10 @@ impl Shard {
             self.mix_ack_limits(id, number, ack_timeout_ms);
         }
         self.mark_connection(id);
+        if let Some((message, redelivered)) = traced {
+            self.trace_delivery(id, number, key, &message, redelivered);
+            self.release(message);
+        }
         self.load_cold(key);
     }
 }

@@ -31,6 +31,7 @@ mod consumer;
 mod delivery;
 pub mod error;
 mod exchange_methods;
+mod firehose;
 mod flow;
 mod frames;
 mod get;

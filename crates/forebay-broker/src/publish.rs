@@ -218,9 +218,13 @@ impl Shard {
             if !delivered && mandatory {
                 self.return_message(id, number, &message);
             }
+            if self.tracing {
+                self.trace_publish(id, number, &message, &message, &[]);
+            }
             self.release(message);
             return Ok(None);
         }
+        let as_published = self.tracing.then(|| message.clone());
         let mut queues = std::mem::take(&mut self.scratch_queues);
         queues.clear();
         let routed = if remembered {
@@ -239,6 +243,9 @@ impl Shard {
             Err(error) => {
                 self.scratch_queues = queues;
                 self.release(message);
+                if let Some(as_published) = as_published {
+                    self.release(as_published);
+                }
                 return Err(error);
             }
         };
@@ -251,13 +258,17 @@ impl Shard {
         } else {
             self.enqueue(&message, persistent, &queues)
         };
+        if let Some(as_published) = as_published {
+            self.trace_publish(id, number, &as_published, &message, &queues);
+            self.release(as_published);
+        }
         self.scratch_queues = queues;
         self.release(message);
         Ok(batch)
     }
 
     /// Appends to the log and to each queue.
-    fn enqueue(
+    pub(crate) fn enqueue(
         &mut self,
         message: &std::sync::Arc<Message>,
         persistent: bool,

@@ -25,6 +25,8 @@ use crate::topology::{QueueKey, RouteSet, VhostTopology};
 pub(crate) struct Vhost {
     pub(crate) name: String,
     pub(crate) topology: VhostTopology,
+    /// Publishes and deliveries are told to its trace exchange.
+    pub(crate) traced: bool,
 }
 
 impl Vhost {
@@ -32,7 +34,8 @@ impl Vhost {
     pub(crate) fn new(name: &str, config: &ShardConfig) -> Vhost {
         let policies = config.policies.iter().filter(|policy| policy.vhost == name).cloned();
         let topology = VhostTopology::new(name).with_policies(policies.collect());
-        Vhost { name: name.to_owned(), topology }
+        let traced = config.trace_vhosts.iter().any(|each| each == name);
+        Vhost { name: name.to_owned(), topology, traced }
     }
 }
 
@@ -74,6 +77,8 @@ pub struct Shard {
     pub(crate) consuming_connections: usize,
     pub(crate) serial: u64,
     pub(crate) vhosts: Vec<Vhost>,
+    /// Whether any of them is traced.
+    pub(crate) tracing: bool,
     /// Boxed, because a slab grows by doubling: 10 000 queues need not have the room of 16 384.
     pub(crate) queues: Slab<Box<Queue>>,
     pub(crate) consumers: Slab<Consumer>,
@@ -128,6 +133,7 @@ impl Shard {
         let vhosts = config.vhosts.iter().map(|name| Vhost::new(name, &config)).collect();
         let mut shard = Shard {
             random: config.seed,
+            tracing: !config.trace_vhosts.is_empty(),
             config,
             store,
             now_us: 0,

@@ -33,6 +33,8 @@ pub struct Counters {
     pub acknowledged: u64,
     /// Direct replies dropped because their requester did not read.
     pub replies_dropped: u64,
+    /// Traces of the firehose dropped because memory was short.
+    pub traces_dropped: u64,
     /// Run files written.
     pub runs_written: u64,
     /// Stored messages that could not be understood.

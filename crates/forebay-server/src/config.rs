@@ -105,6 +105,8 @@ pub struct Config {
     pub users: Vec<UserSetting>,
     /// Virtual hosts that exist.
     pub vhosts: Vec<String>,
+    /// Those of them with the firehose on.
+    pub trace_vhosts: Vec<String>,
     /// What exchanges have that were declared without it.
     pub policies: Vec<PolicySetting>,
     /// Users that may log in from this machine only.
@@ -150,6 +152,7 @@ impl Default for Config {
             salvage: false,
             users: vec![UserSetting::guest()],
             vhosts: vec!["/".to_owned()],
+            trace_vhosts: Vec::new(),
             policies: Vec::new(),
             loopback_users: vec!["guest".to_owned()],
             channel_max: 2047,
@@ -228,6 +231,7 @@ impl Config {
             salvage: first!(salvage).unwrap_or(default.salvage),
             users: first!(users).unwrap_or(default.users),
             vhosts: first!(vhosts).unwrap_or(default.vhosts),
+            trace_vhosts: first!(trace_vhosts).unwrap_or(default.trace_vhosts),
             policies: first!(policies).unwrap_or(default.policies),
             loopback_users: first!(loopback_users).unwrap_or(default.loopback_users),
             channel_max: first!(channel_max).unwrap_or(default.channel_max),
@@ -289,6 +293,10 @@ impl Config {
         }
         if self.vhosts.is_empty() {
             return Err(ConfigError::value("vhosts", "there must be at least one"));
+        }
+        if let Some(vhost) = self.trace_vhosts.iter().find(|name| !self.vhosts.contains(name)) {
+            let text = format!("`{vhost}` is not one of vhosts");
+            return Err(ConfigError::value("trace_vhosts", text));
         }
         policies::check(&self.policies, &self.vhosts)?;
         users::check(&self.users, &self.vhosts, &self.loopback_users)
@@ -409,6 +417,7 @@ mod tests {
         check("amqp = [\"5672\"]", "amqp");
         check("http = \"localhost\"", "http");
         check("vhosts = []", "vhosts");
+        check("trace_vhosts = [\"v\"]", "trace_vhosts: `v` is not one of vhosts");
         check("log_format = \"xml\"", "log_format");
         check("amqps = [\"127.0.0.1:5671\"]", "amqps");
     }

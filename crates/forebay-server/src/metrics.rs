@@ -117,6 +117,11 @@ pub fn text(snapshot: &Snapshot) -> String {
         count.replies_dropped,
     );
     page.counter(
+        "forebay_traces_dropped_total",
+        "Traces of the firehose dropped because memory was short.",
+        count.traces_dropped,
+    );
+    page.counter(
         "forebay_undecodable_messages_total",
         "Stored messages that could not be understood.",
         count.undecodable,

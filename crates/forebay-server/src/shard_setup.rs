@@ -70,6 +70,7 @@ fn shard_config(config: &Config) -> Result<ShardConfig, StartError> {
     Ok(ShardConfig {
         users: users?,
         vhosts: config.vhosts.clone(),
+        trace_vhosts: config.trace_vhosts.clone(),
         policies: policies?,
         channel_max: config.channel_max,
         frame_max_bytes: config.frame_max_bytes,

@@ -42,7 +42,7 @@ pub use record::{BindingRecord, ExchangeRecord, QueueRecord, RECORD_VERSION, Rec
 pub use resource::{Lossy, RESERVED_PREFIX, Resource, ResourceKind, is_reserved, stripped};
 pub use route_set::RouteSet;
 pub use routing_keys::{extra_routing_keys, without_bcc};
-pub use vhost::{Bind, BindTo, ExchangeDeclaration, VhostTopology};
+pub use vhost::{Bind, BindTo, ExchangeDeclaration, TRACE_EXCHANGE, VhostTopology};
 
 /// Keyed by what clients choose, so hashed with a random seed; never iterated where order shows.
 pub(crate) type Map<K, V> = hashbrown::HashMap<K, V, foldhash::fast::RandomState>;

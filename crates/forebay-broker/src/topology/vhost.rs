@@ -19,6 +19,10 @@ use super::record::{BindingRecord, ExchangeRecord};
 use super::resource::{Resource, ResourceKind, is_reserved, stripped};
 use crate::error::AmqpError;
 
+/// The exchange of the firehose.
+pub const TRACE_EXCHANGE: &[u8] = TRACE_EXCHANGE_NAME.as_bytes();
+const TRACE_EXCHANGE_NAME: &str = "amq.rabbitmq.trace";
+
 /// Exchanges that are always there: name, type, internal.
 const PREDECLARED: [(&str, ExchangeKind, bool); 7] = [
     ("", ExchangeKind::Direct, false),
@@ -26,7 +30,7 @@ const PREDECLARED: [(&str, ExchangeKind, bool); 7] = [
     ("amq.fanout", ExchangeKind::Fanout, false),
     ("amq.headers", ExchangeKind::Headers, false),
     ("amq.match", ExchangeKind::Headers, false),
-    ("amq.rabbitmq.trace", ExchangeKind::Topic, true),
+    (TRACE_EXCHANGE_NAME, ExchangeKind::Topic, true),
     ("amq.topic", ExchangeKind::Topic, false),
 ];
 

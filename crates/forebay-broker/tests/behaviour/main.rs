@@ -5,6 +5,7 @@ mod ack_timeout;
 mod connections;
 mod consuming;
 mod durability;
+mod firehose;
 mod permissions;
 mod policies;
 mod publishing;

@@ -147,6 +147,14 @@ pub const KEYS: &[Key] = &[
         text: "Virtual hosts that exist.",
     },
     Key {
+        name: "trace_vhosts",
+        kind: Kind::List,
+        default: "[]",
+        unit: "",
+        flag: "",
+        text: "Virtual hosts with the firehose on: every publish and delivery is told to their exchange `amq.rabbitmq.trace`.",
+    },
+    Key {
         name: "policies",
         kind: Kind::Tables,
         default: "[]",

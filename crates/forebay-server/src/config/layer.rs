@@ -24,6 +24,7 @@ pub struct Layer {
     pub salvage: Option<bool>,
     pub users: Option<Vec<UserSetting>>,
     pub vhosts: Option<Vec<String>>,
+    pub trace_vhosts: Option<Vec<String>>,
     pub policies: Option<Vec<PolicySetting>>,
     pub loopback_users: Option<Vec<String>>,
     pub channel_max: Option<u16>,
