@@ -24,6 +24,11 @@ impl Ewma {
         });
     }
 
+    /// Replaces the average.
+    pub fn set(&mut self, average: f64) {
+        self.average = Some(average);
+    }
+
     /// The average; `None` before the first sample.
     #[must_use]
     pub fn get(&self) -> Option<f64> {

@@ -4,25 +4,47 @@
 //! |---|---|
 //! | [`Window`] | how many messages and bytes may be published and not yet confirmed; [`Pfw`] tunes itself |
 //! | [`Gate`] | who gets a permit, first come, first served, with deadlines and cancellation |
+//! | [`Fixed`], [`HalfDrain`] | the same, set by hand |
+//! | [`Aimd`], [`Vegas`], [`Gradient2`] | the same, as others tune it: baselines to measure against |
 //! | [`AckCoalescer`] | which acknowledgements leave, and when |
+//! | [`Demand`] | how many messages a consumer holds, and when it gives some back |
+//! | [`TokenBucket`], [`max_min`] | who may have how much of a rate, of a capacity |
 //!
 //! Deliberately absent: AMQP, sockets, clocks, threads, unseeded random numbers. Time is an argument, `now_us`:
 //! microseconds of one monotonic clock. The same events at the same times give the same answers.
 
 mod ack_coalescer;
+mod aimd;
 mod amount;
+pub mod demand;
 mod ewma;
+mod fair_share;
+mod fixed;
 mod gate;
+mod gradient2;
+mod half_drain;
 mod network_rtt;
 pub mod pfw;
-mod pfw_round;
+mod recent_median;
+mod round;
+mod token_bucket;
+mod vegas;
 pub mod window;
 mod windowed_min;
 
 pub use ack_coalescer::{AckCoalescer, BATCH_MAX, DELAY_MAX_US, Settlement, UnknownTag};
+pub use aimd::Aimd;
 pub use amount::Amount;
+pub use demand::{Demand, may_hand_back};
 pub use ewma::Ewma;
+pub use fair_share::max_min;
+pub use fixed::Fixed;
 pub use gate::{Admission, Gate, WAITERS_MAX, WaiterId};
+pub use gradient2::Gradient2;
+pub use half_drain::HalfDrain;
 pub use pfw::{Pfw, PfwOptions};
+pub use recent_median::RecentMedian;
+pub use token_bucket::{NotYet, TokenBucket};
+pub use vegas::Vegas;
 pub use window::{Load, Phase, Sample, Window, WindowState};
 pub use windowed_min::WindowedMin;

@@ -34,7 +34,7 @@
 use crate::amount::Amount;
 use crate::ewma::Ewma;
 use crate::network_rtt::NetworkRtt;
-use crate::pfw_round::Round;
+use crate::round::Round;
 use crate::window::{Load, Phase, Sample, Window, WindowState};
 use crate::windowed_min::WindowedMin;
 
@@ -329,7 +329,7 @@ impl Window for Pfw {
         }) {
             self.round.set_limited();
         }
-        if sent_us >= self.round.started_us() {
+        if self.round.ends_with(sent_us) {
             self.steer(now_us);
         }
     }

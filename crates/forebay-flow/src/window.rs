@@ -64,6 +64,20 @@ pub struct WindowState {
     pub measured_us: u64,
 }
 
+impl WindowState {
+    /// Of a window that measures nothing.
+    pub(crate) fn untimed(window_messages: f64, phase: Phase) -> WindowState {
+        WindowState {
+            window_messages,
+            phase,
+            network_us: 0,
+            base_us: 0,
+            target_us: 0,
+            measured_us: 0,
+        }
+    }
+}
+
 /// An algorithm that says how much may be in flight on one confirm channel.
 ///
 /// After a reconnect make a new one: what the old one knew was about another path.

@@ -1,5 +1,5 @@
-//! One round of the self-tuned window: from the end of the one before until a message that was sent since
-//! then is confirmed. All that a round needs is sums, so its memory is constant.
+//! One round of a window: from the end of the one before until a message that was sent since then is
+//! confirmed. All that a round needs is sums, so its memory is constant.
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Round {
@@ -7,6 +7,7 @@ pub(crate) struct Round {
     sum_us: u64,
     least_us: u64,
     samples: u32,
+    peak_messages: u32,
     limited: bool,
     stalled: bool,
 }
@@ -18,6 +19,7 @@ impl Round {
             sum_us: 0,
             least_us: u64::MAX,
             samples: 0,
+            peak_messages: 0,
             limited: false,
             stalled: false,
         }
@@ -28,6 +30,21 @@ impl Round {
         self.least_us = self.least_us.min(rtt_us);
         self.samples += 1;
         self.stalled |= stalled;
+    }
+
+    /// So much was in flight.
+    pub(crate) fn set_in_flight(&mut self, messages: u32) {
+        self.peak_messages = self.peak_messages.max(messages);
+    }
+
+    /// The most that was in flight.
+    pub(crate) fn peak_messages(&self) -> f64 {
+        f64::from(self.peak_messages)
+    }
+
+    /// Whether a message sent at `sent_us`, confirmed now, ends the round.
+    pub(crate) fn ends_with(&self, sent_us: u64) -> bool {
+        sent_us >= self.started_us
     }
 
     /// The window, not the program, held messages back.
@@ -42,10 +59,6 @@ impl Round {
     /// Some of its messages waited for a broker that stood still.
     pub(crate) fn stalled(&self) -> bool {
         self.stalled
-    }
-
-    pub(crate) fn started_us(&self) -> u64 {
-        self.started_us
     }
 
     pub(crate) fn least_us(&self) -> u64 {
