@@ -4,13 +4,15 @@
 //! round   from one message sent to its confirm; once per round:
 //!   r       mean confirm latency of the round            sig = least of the last 3 means
 //!   net     the kernel's round trip, at most r; 0 where there is none
-//!   s       least (latency - net) of the last 5 to 10 s, not above 4 * least ever + 5 ms
+//!   s       least (latency - net) of the last 5 to 10 s, not above 4 * least ever + 2 ms
 //!   base    net + s
-//!   target  base + clamp(2 s, 5 ms, 100 ms) + min(net / 10, 20 ms)
+//!   target  base + clamp(1.5 s, 5 ms, 100 ms) + min(net / 10, 20 ms)
 //!
-//!   startup   r > target: W *= max(1/2, target / r), startup ends      else if limited: W *= 2
-//!   after it  sig <= target and limited: W += velocity (1, doubling from the 4th step on, up to W/8)
-//!             sig > target: W *= max(0.7, target / sig), then one round without a change
+//!   startup   r <= target and limited: W *= 2
+//!             r > target in a second round: W *= max(1/2, target / r), velocity = W/16, startup ends
+//!   after it  sig <= target and limited: W += velocity (1, doubling from the 4th step on, up to W/8;
+//!             up to W/32 where r is in the last quarter below the target)
+//!             sig > target: W *= max(0.7, target / sig), velocity = 1, then one round without a change
 //!   always    8 <= W <= 20 000 messages, and max(64 KiB, 2 W * mean size) bytes
 //! ```
 //!
@@ -18,13 +20,16 @@
 //! (Kumar et al., SIGCOMM 2020), the 5 ms of standing delay CoDel's (RFC 8289), velocity and standing delay
 //! Copa's (Arun and Balakrishnan, NSDI 2018). The rest is ours; what each part is for:
 //!
-//! - **net from the kernel.** One latency cannot tell a longer route from a longer queue.
-//! - **2 s.** A confirm waits for the commit that is running and then for its own: twice the idle latency is
-//!   health under group commit, and one more is for variance.
+//! - **net from the kernel.** One latency cannot tell a longer route from a longer queue. Where it doubles,
+//!   the window starts over from where it is, and while it rises nothing is cut.
+//! - **1.5 s.** A confirm waits for the commit that is running and then for its own: twice the idle latency
+//!   is health under group commit, and the half is for variance.
 //! - **The cap on s.** With a thousand flows in overload nobody ever sees an empty queue; without the cap
-//!   each takes the others' queue for the base, and all grow. It needs `net`: without it, a longer route
-//!   would be taken for overload for ever, so there the cap is off.
-//! - **Mean, then least of three.** Rejects one slow commit, and still answers within three round trips.
+//!   each takes the others' queue for the base, and all grow. Without `net` a longer route would be taken
+//!   for overload, so there the cap is 100 ms above the least, and a window that was 10 s at its floor
+//!   takes what it measures for the base.
+//! - **Mean, then least of three.** Rejects one slow commit, and still answers within three round trips. A
+//!   second round decides about the end of startup for the same reason.
 //! - **The floor.** What a visit to a connection costs is shared by the messages it brings.
 //! - **limited.** A program that sends little learns nothing about a larger window.
 //! - **The drain probe.** Only when no round came near the base for about 10 s: half the window for a
@@ -55,6 +60,15 @@ const ALLOWANCE_MAX_US: u64 = 100_000;
 const NETWORK_ALLOWANCE_MAX_US: f64 = 20_000.0;
 const SERVICE_MIN_US: u64 = 10;
 const SERVICE_BUCKET_US: u64 = 5_000_000;
+/// Queueing that health allows, in units of `s`.
+const ALLOWANCE_SERVICES: f64 = 1.5;
+/// The cap on `s`, from the least ever seen.
+const DRIFT_FACTOR: f64 = 4.0;
+const DRIFT_SLACK_US: f64 = 2_000.0;
+/// The cap's slack where the network is not known: as much as a route may lengthen unseen.
+const DRIFT_UNKNOWN_US: f64 = 100_000.0;
+/// From here on to the target growth is slow: share of the allowance.
+const BRAKE: f64 = 0.75;
 const CUT_MIN: f64 = 0.7;
 const STARTUP_CUT_MIN: f64 = 0.5;
 const SILENCE_MIN_US: u64 = 1_000_000;
@@ -69,6 +83,8 @@ pub struct PfwOptions {
     pub ceiling_messages: u32,
     /// Largest window in bytes.
     pub ceiling_bytes: u64,
+    /// There is no network between, as in one process: its round trip is known to be 0.
+    pub local: bool,
     /// Largest delay above the base that the target allows ("max added delay"), in microseconds.
     pub added_delay_max_us: u64,
     /// Spreads the probes of many windows; any number that differs between them.
@@ -81,7 +97,8 @@ impl Default for PfwOptions {
             floor_messages: FLOOR_MESSAGES,
             ceiling_messages: CEILING_MESSAGES,
             ceiling_bytes: CEILING_BYTES,
-            added_delay_max_us: ALLOWANCE_MAX_US,
+            local: false,
+            added_delay_max_us: ALLOWANCE_MAX_US + NETWORK_ALLOWANCE_MAX_US as u64,
             seed: 0,
         }
     }
@@ -99,6 +116,7 @@ pub struct Pfw {
     options: PfwOptions,
     window: f64,
     startup: bool,
+    suspect: bool, // in startup: the last round was above the target
     velocity: f64,
     steps_up: u32,
     held: bool,
@@ -118,6 +136,8 @@ pub struct Pfw {
     probe: Option<Probe>,
     probe_wait_us: u64,
     random: u64,
+    confirmed_since_reading: bool,
+    floor_since_us: Option<u64>,
     blocked: bool,
 }
 
@@ -136,6 +156,7 @@ impl Pfw {
             options,
             window: f64::from(options.floor_messages),
             startup: true,
+            suspect: false,
             velocity: 1.0,
             steps_up: 0,
             held: false,
@@ -155,6 +176,8 @@ impl Pfw {
             probe: None,
             probe_wait_us: STALE_US,
             random: options.seed,
+            confirmed_since_reading: true, // the first reading is the handshake's
+            floor_since_us: None,
             blocked: false,
         };
         pfw.probe_wait_us = pfw.jittered(STALE_US);
@@ -172,7 +195,7 @@ impl Pfw {
         if self.probe.is_some() {
             return self.end_probe(now_us, &round);
         }
-        if std::mem::take(&mut self.held) {
+        if std::mem::take(&mut self.held) || (mean_us > self.target_us && self.network.rises()) {
             return;
         }
         if self.history.len() == 3 {
@@ -181,10 +204,12 @@ impl Pfw {
         self.history.push(mean_us);
         let standing_us = self.history.iter().copied().fold(f64::INFINITY, f64::min);
         if self.startup {
-            if mean_us > self.target_us {
+            let suspected = std::mem::replace(&mut self.suspect, mean_us > self.target_us);
+            if self.suspect && suspected {
                 self.startup = false;
                 self.cut((self.target_us / mean_us).max(STARTUP_CUT_MIN));
-            } else if round.limited() && !stalled {
+                self.velocity = (self.window / 16.0).max(1.0);
+            } else if !self.suspect && round.limited() && !stalled {
                 self.window *= 2.0;
             }
         } else if standing_us > self.target_us {
@@ -194,6 +219,7 @@ impl Pfw {
         }
         self.start_probe_if_stale(now_us, mean_us, &round);
         self.clamp();
+        self.rebase_at_floor(now_us);
     }
 
     fn set_target(&mut self, mean_us: f64) {
@@ -201,15 +227,36 @@ impl Pfw {
         let service_us = self.service.get().map_or(mean_us - network_us, |us| us as f64);
         let mut service_us = service_us.max(SERVICE_MIN_US as f64);
         self.service_least = self.service_least.min(service_us);
-        if self.network.get().is_some() {
-            service_us = service_us.min(4.0 * self.service_least + 5_000.0);
-        }
-        let allowance_us = (2.0 * service_us).max(ALLOWANCE_MIN_US)
+        service_us = service_us.min(match self.knows_network() {
+            true => DRIFT_FACTOR * self.service_least + DRIFT_SLACK_US,
+            false => self.service_least + DRIFT_UNKNOWN_US,
+        });
+        let allowance_us = (ALLOWANCE_SERVICES * service_us)
+            .clamp(ALLOWANCE_MIN_US, ALLOWANCE_MAX_US as f64)
             + (0.1 * network_us).min(NETWORK_ALLOWANCE_MAX_US);
         self.base_us = network_us + service_us;
-        let allowance_max_us = ALLOWANCE_MAX_US as f64 + NETWORK_ALLOWANCE_MAX_US;
-        let allowed_us = allowance_us.min(allowance_max_us);
-        self.target_us = self.base_us + allowed_us.min(self.options.added_delay_max_us as f64);
+        self.target_us = self.base_us + allowance_us.min(self.options.added_delay_max_us as f64);
+    }
+
+    fn knows_network(&self) -> bool {
+        self.options.local || self.network.get().is_some()
+    }
+
+    /// Without the kernel nobody can see that a route became longer than the cap on `s` allows. Then the
+    /// window sits at its floor, with nothing of its own in the queue, and what it measures is the base.
+    fn rebase_at_floor(&mut self, now_us: u64) {
+        let pinned = !self.knows_network()
+            && self.window <= f64::from(self.options.floor_messages)
+            && self.measured_us > self.target_us;
+        if !pinned {
+            self.floor_since_us = None;
+            return;
+        }
+        let since_us = *self.floor_since_us.get_or_insert(now_us);
+        if now_us.saturating_sub(since_us) >= STALE_US {
+            self.floor_since_us = None;
+            self.service_least = self.service.get().map_or(self.service_least, |us| us as f64);
+        }
     }
 
     fn network_us(&self, latency_us: f64) -> f64 {
@@ -222,7 +269,7 @@ impl Pfw {
         if self.steps_up > 3 {
             self.velocity = (2.0 * self.velocity).min((self.window / 8.0).max(1.0));
         }
-        if mean_us > (self.base_us + self.target_us) / 2.0 {
+        if mean_us > self.base_us + BRAKE * (self.target_us - self.base_us) {
             self.velocity = self.velocity.min((self.window / 32.0).max(1.0));
         }
         self.window += self.velocity;
@@ -321,6 +368,7 @@ impl Window for Pfw {
             let network_us = self.network_us(rtt_us as f64) as u64;
             self.service.add(now_us, (rtt_us - network_us.min(rtt_us)).max(SERVICE_MIN_US));
         }
+        self.confirmed_since_reading = true;
         self.size.add(sample.bytes as f64);
         self.round.add(rtt_us, stalled);
         if self.at_limit(Load {
@@ -342,12 +390,28 @@ impl Window for Pfw {
     }
 
     fn network(&mut self, _now_us: u64, rtt_us: Option<u64>) {
-        let known = self.network.get().is_some();
-        self.network.set(rtt_us);
-        if known != self.network.get().is_some() {
-            // Until now `s` was measured without the network's part, or with it.
-            self.service = WindowedMin::new(SERVICE_BUCKET_US);
+        // A connection that rests shows the same reading again and again, which says nothing about it.
+        if rtt_us.is_some() && !std::mem::take(&mut self.confirmed_since_reading) {
+            return;
         }
+        let before_us = self.network.get();
+        if self.network.set(rtt_us) {
+            // What the window learned was about another route. While the reading lagged it was even cut.
+            self.startup = true;
+            self.suspect = false;
+            self.held = false;
+            self.history.clear();
+        }
+        // From here on `s` has the network's part in it, or no longer.
+        match (before_us, self.network.get()) {
+            (Some(part_us), None) => self.service_least += part_us as f64,
+            (None, Some(part_us)) => {
+                let least_us = self.service_least - part_us as f64;
+                self.service_least = least_us.max(SERVICE_MIN_US as f64);
+            }
+            _ => return,
+        }
+        self.service = WindowedMin::new(SERVICE_BUCKET_US);
     }
 
     fn blocked(&mut self, _now_us: u64) {

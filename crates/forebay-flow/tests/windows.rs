@@ -1,0 +1,270 @@
+//! What holds of every window, whatever happens to it: any order of events on the real gate.
+
+use std::collections::VecDeque;
+
+use forebay_flow::{
+    Admission, Aimd, Amount, Fixed, Gate, Gradient2, HalfDrain, Pfw, PfwOptions, Phase, Sample,
+    Vegas, Window,
+};
+use proptest::prelude::*;
+
+const CEILING: Amount = Amount::new(500, 1 << 20);
+
+fn windows() -> Vec<(&'static str, Box<dyn Window>)> {
+    let options = PfwOptions {
+        ceiling_messages: CEILING.messages,
+        ceiling_bytes: CEILING.bytes,
+        ..PfwOptions::default()
+    };
+    vec![
+        ("pfw", Box::new(Pfw::new(options))),
+        ("fixed", Box::new(Fixed::new(Amount::new(20, 10_000)))),
+        ("half drain", Box::new(HalfDrain::new(Amount::new(20, 10_000)))),
+        ("aimd", Box::new(Aimd::new(5_000, CEILING))),
+        ("vegas", Box::new(Vegas::new(CEILING))),
+        ("gradient2", Box::new(Gradient2::new(CEILING))),
+    ]
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    Publish {
+        bytes: u64,
+    },
+    /// Up to so many, oldest first, as one `multiple`.
+    Confirm {
+        messages: usize,
+    },
+    Reject {
+        place: usize,
+    },
+    Pause {
+        us: u64,
+    },
+    Network {
+        us: Option<u64>,
+    },
+    Block,
+    Unblock,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        8 => (1..5_000u64).prop_map(|bytes| Event::Publish { bytes }),
+        1 => Just(Event::Publish { bytes: 10 << 20 }),
+        4 => (1..60usize).prop_map(|messages| Event::Confirm { messages }),
+        1 => any::<prop::sample::Index>().prop_map(|i| Event::Reject { place: i.index(1_000) }),
+        4 => (0..200_000u64).prop_map(|us| Event::Pause { us }),
+        1 => (0..10_000_000u64).prop_map(|us| Event::Pause { us }),
+        1 => prop::option::of(0..1_000_000u64).prop_map(|us| Event::Network { us }),
+        1 => Just(Event::Block),
+        1 => Just(Event::Unblock),
+    ]
+}
+
+/// Publishes, admits and settles as a client does.
+struct Client {
+    gate: Gate,
+    window: Box<dyn Window>,
+    in_flight: VecDeque<(u64, u64)>, // sent, bytes
+    now_us: u64,
+}
+
+impl Client {
+    fn new(window: Box<dyn Window>) -> Client {
+        let gate = Gate::new(window.window(), 100);
+        Client { gate, window, in_flight: VecDeque::new(), now_us: 0 }
+    }
+
+    fn sent(&mut self, amount: Amount) {
+        self.in_flight.push_back((self.now_us, amount.bytes));
+        self.window.sent(self.now_us, self.gate.load());
+    }
+
+    fn admit(&mut self) {
+        self.gate.set_window(self.window.window());
+        while let Some((_, amount)) = self.gate.next_admitted() {
+            self.sent(amount);
+            self.gate.set_window(self.window.window());
+        }
+    }
+
+    fn settle(&mut self, place: usize, confirmed: bool) {
+        let Some((sent_us, bytes)) = self.in_flight.remove(place) else { return };
+        self.gate.settle(Amount::message(bytes));
+        let sample = Sample { rtt_us: self.now_us - sent_us, bytes };
+        if confirmed {
+            self.window.confirmed(self.now_us, sample, self.gate.load());
+        } else {
+            self.window.rejected(self.now_us, self.gate.load());
+        }
+    }
+
+    fn step(&mut self, event: &Event) {
+        match *event {
+            Event::Publish { bytes } => {
+                if self.gate.ask(Amount::message(bytes), None) == Admission::Admitted {
+                    self.sent(Amount::message(bytes));
+                }
+            }
+            Event::Confirm { messages } => {
+                for _ in 0..messages.min(self.in_flight.len()) {
+                    self.settle(0, true);
+                }
+            }
+            Event::Reject { place } => self.settle(place % self.in_flight.len().max(1), false),
+            Event::Pause { us } => self.now_us += us,
+            Event::Network { us } => self.window.network(self.now_us, us),
+            Event::Block => {
+                self.gate.close();
+                self.window.blocked(self.now_us);
+            }
+            Event::Unblock => {
+                self.gate.open();
+                self.window.unblocked(self.now_us);
+            }
+        }
+        self.admit();
+    }
+
+    /// Publishes as much as may be, confirms all of it `rtt_us` later; so often.
+    fn rounds(&mut self, rounds: usize, rtt_us: u64) {
+        for _ in 0..rounds {
+            while self.window.may_send(self.gate.in_flight(), Amount::message(200)) {
+                self.step(&Event::Publish { bytes: 200 });
+            }
+            self.step(&Event::Pause { us: rtt_us });
+            self.step(&Event::Confirm { messages: usize::MAX });
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_window_stays_finite_and_between_its_bounds(events in prop::collection::vec(event(), 1..300)) {
+        for (name, window) in windows() {
+            let mut client = Client::new(window);
+            for event in &events {
+                client.step(event);
+                let (window, state) = (client.window.window(), client.window.state());
+                prop_assert!((1..=CEILING.messages).contains(&window.messages), "{}: {:?}", name, state);
+                prop_assert!((1..=CEILING.bytes).contains(&window.bytes), "{}: {:?}", name, state);
+                prop_assert!(state.window_messages.is_finite(), "{}: {:?}", name, state);
+                prop_assert_eq!(client.gate.in_flight().messages as usize, client.in_flight.len());
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_waits_is_admitted_once_all_is_confirmed(events in prop::collection::vec(event(), 1..200)) {
+        for (name, window) in windows() {
+            let mut client = Client::new(window);
+            for event in &events {
+                client.step(event);
+            }
+            client.step(&Event::Unblock);
+            for _ in 0..50 {
+                client.step(&Event::Pause { us: 1_000 });
+                client.step(&Event::Confirm { messages: usize::MAX });
+            }
+            prop_assert_eq!(client.gate.waiting(), 0, "{}", name);
+            prop_assert_eq!(client.gate.in_flight(), Amount::ZERO, "{}", name);
+        }
+    }
+
+    #[test]
+    fn nothing_grows_unless_the_window_limits(rtts in prop::collection::vec(1..100_000u64, 1..200)) {
+        // Half drain opens again when it has drained, which is no growth.
+        for (name, window) in windows().into_iter().filter(|(name, _)| *name != "half drain") {
+            let mut client = Client::new(window);
+            let before = client.window.window_messages();
+            for rtt_us in &rtts {
+                client.step(&Event::Publish { bytes: 100 });
+                client.step(&Event::Pause { us: *rtt_us });
+                client.step(&Event::Confirm { messages: 1 });
+            }
+            prop_assert!(client.window.window_messages() <= before, "{}", name);
+        }
+    }
+}
+
+fn pfw() -> Client {
+    Client::new(Box::new(Pfw::new(PfwOptions::default())))
+}
+
+#[test]
+fn startup_doubles_until_rounds_stay_above_the_target() {
+    let mut client = pfw();
+    client.rounds(3, 1_000);
+    let doubled = client.window.window_messages();
+    assert!(doubled >= 32, "{doubled}");
+    client.rounds(20, 50_000);
+    assert_eq!(client.window.state().phase, Phase::Steady);
+    assert!(client.window.window_messages() < doubled);
+}
+
+#[test]
+fn one_slow_round_does_not_end_startup() {
+    let mut client = pfw();
+    client.rounds(3, 1_000);
+    client.rounds(1, 50_000);
+    client.rounds(3, 1_000);
+    assert_eq!(client.window.state().phase, Phase::Startup);
+}
+
+#[test]
+fn one_message_passes_however_large() {
+    let client = pfw();
+    let large = Amount::message(1 << 40);
+    assert!(client.window.may_send(Amount::ZERO, large));
+    assert!(!client.window.may_send(Amount::message(1), large));
+}
+
+#[test]
+fn the_window_of_bytes_follows_the_size_of_messages() {
+    let mut client = pfw();
+    assert_eq!(client.window.window_bytes(), 64 * 1024);
+    for _ in 0..500 {
+        client.step(&Event::Publish { bytes: 1 << 20 });
+        client.step(&Event::Pause { us: 1_000 });
+        client.step(&Event::Confirm { messages: 1 });
+    }
+    let (bytes, messages) = (client.window.window_bytes(), client.window.window_messages());
+    assert!(bytes >= u64::from(messages) << 20, "{bytes} bytes for {messages} messages");
+}
+
+#[test]
+fn refusals_of_one_round_halve_the_window_once() {
+    let mut client = pfw();
+    client.rounds(5, 1_000);
+    let before = client.window.window_messages();
+    for _ in 0..20 {
+        client.step(&Event::Publish { bytes: 200 });
+    }
+    for _ in 0..20 {
+        client.step(&Event::Reject { place: 0 });
+    }
+    assert_eq!(client.window.window_messages(), before / 2);
+}
+
+#[test]
+fn after_blocking_it_continues_with_half() {
+    let mut client = pfw();
+    client.rounds(5, 1_000);
+    let before = client.window.window_messages();
+    client.step(&Event::Block);
+    assert!(!client.window.may_send(Amount::ZERO, Amount::message(1)));
+    assert_eq!(client.window.state().phase, Phase::Blocked);
+    client.step(&Event::Unblock);
+    assert_eq!(client.window.window_messages(), before / 2);
+}
+
+#[test]
+fn a_silence_neither_grows_the_window_nor_becomes_the_base() {
+    let mut client = pfw();
+    client.rounds(200, 1_000);
+    let before = (client.window.window_messages(), client.window.state().base_us);
+    client.rounds(1, 20_000_000);
+    let after = (client.window.window_messages(), client.window.state().base_us);
+    assert!(after.0 <= before.0 && after.1 <= before.1 + 1, "{before:?}, {after:?}");
+}
