@@ -24,7 +24,7 @@ pub struct ShardConfig {
     pub handshake_timeout_ms: u64,
     /// How long a delivery may stay unacknowledged before its channel is closed; 0 is for ever.
     pub ack_timeout_ms: u32,
-    /// Largest message body, in bytes.
+    /// Largest message body, in bytes; at most 512 MiB.
     pub message_max_bytes: u64,
     /// What messages in RAM may take together, in bytes; beyond half of it, backlogs go to disk; at
     /// all of it, publishers wait.

@@ -15,6 +15,9 @@ use crate::topology::QueueKey;
 /// `delivery-mode` of a persistent message (0-9-1 section 1.8, basic properties).
 const PERSISTENT: u8 = 2;
 
+/// The largest body that may be configured; RabbitMQ's, which words its refusal by it.
+const MESSAGE_CEILING_BYTES: u64 = 512 * 1024 * 1024;
+
 /// A body is given this much room when its header comes; more as its frames arrive, so that headers
 /// alone cannot fill the memory.
 const BODY_ROOM_BYTES: u64 = 128 * 1024;
@@ -70,7 +73,8 @@ impl Shard {
         let message_max_bytes = self.config.message_max_bytes;
         if header.body_size_bytes > message_max_bytes {
             let size_bytes = header.body_size_bytes;
-            return Err(AmqpError::message_too_large(size_bytes, message_max_bytes, true));
+            let configured = message_max_bytes != MESSAGE_CEILING_BYTES;
+            return Err(AmqpError::message_too_large(size_bytes, message_max_bytes, configured));
         }
         self.permit_publish(id, number)?;
         let mut raw = header.properties.raw();

@@ -39,6 +39,14 @@ impl Shard {
         number: u16,
         consume: &basic::Consume<'_>,
     ) -> Result<(), AmqpError> {
+        let consumers = match self.connection(id).and_then(|c| c.channel(number)) {
+            Some(channel) => channel.consumers.clone(),
+            None => return Ok(()),
+        };
+        let tag = consume.consumer_tag.as_bytes();
+        if consumers.iter().any(|key| *self.consumers[key.0 as usize].tag == *tag) {
+            return Err(AmqpError::consumer_tag_reused(String::from_utf8_lossy(tag)));
+        }
         if !consume.no_ack {
             return Err(AmqpError::reply_consumer_cannot_acknowledge());
         }

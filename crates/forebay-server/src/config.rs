@@ -281,6 +281,10 @@ impl Config {
         at_least("message_max", self.message_max_bytes, 1, " bytes")?;
         at_least("connections_max", self.connections_max as u64, 1, "")?;
         at_least("handshake_timeout_ms", self.handshake_timeout_ms, 1, " ms")?;
+        if self.message_max_bytes > MESSAGE_MAX_LARGEST_BYTES {
+            let text = format!("{} is more than 512 MiB", self.message_max_bytes);
+            return Err(ConfigError::value("message_max", text));
+        }
         if self.frame_max_bytes > FRAME_MAX_LARGEST_BYTES {
             let text = format!("{} is more than 16 MiB", self.frame_max_bytes);
             return Err(ConfigError::value("frame_max", text));
@@ -302,6 +306,9 @@ impl Config {
         users::check(&self.users, &self.vhosts, &self.loopback_users)
     }
 }
+
+/// RabbitMQ's ceiling; a message is one allocation, and is whole in memory before it is confirmed.
+const MESSAGE_MAX_LARGEST_BYTES: u64 = 512 << 20;
 
 /// Beyond this one connection's partial frame would weigh too much in the memory budget.
 const FRAME_MAX_LARGEST_BYTES: u32 = 16 << 20;
@@ -410,6 +417,7 @@ mod tests {
         check("log_cap = 1", "log_cap");
         check("frame_max = 100", "frame_max");
         check("frame_max = \"1GiB\"", "frame_max");
+        check("message_max = \"513MiB\"", "message_max");
         check("channel_max = 0", "channel_max");
         check("connections_max = 0", "connections_max");
         check("ack_timeout_ms = -1", "ack_timeout_ms");

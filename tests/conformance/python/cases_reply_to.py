@@ -1,7 +1,9 @@
 """Direct reply-to: amq.rabbitmq.reply-to."""
 
 import pika
+import pika.spec as spec
 from harness import Consumer, case, channel_error, connection_error, quiet
+from raw import opened
 
 PSEUDO = "amq.rabbitmq.reply-to"
 
@@ -67,6 +69,11 @@ def errors(t):
         lambda ch: (consume(ch, auto_ack=True), consume(ch, auto_ack=True)),
         want=channel_error(406, "PRECONDITION_FAILED - reply consumer already set"),
     )
+    with opened(t.uri) as raw:  # pika refuses by itself
+        own = raw.call(1, spec.Queue.Declare(exclusive=True)).queue
+        raw.call(1, spec.Basic.Consume(queue=own, consumer_tag="c"))
+        raw.method(1, spec.Basic.Consume(queue=PSEUDO, consumer_tag="c", no_ack=True))
+        t.see("a tag in use", raw.fate(), want=connection_error(530, "NOT_ALLOWED - attempt to reuse consumer tag 'c'"))
     t.refused(
         "after a cancel",
         lambda ch: (ch.basic_cancel(ch.basic_consume(PSEUDO, lambda *_: None, auto_ack=True)), consume(ch, auto_ack=True)),

@@ -1,7 +1,7 @@
 use forebay_broker::{Admission, ShardConfig};
 use forebay_wire::{ArrayBuf, Properties, TableBuf, Value, basic, confirm, exchange, queue, tx};
 
-use crate::rig::{Rig, consume, declare, short};
+use crate::rig::{Rig, consume, declare, publish_bytes, short};
 
 fn get(queue: &str) -> basic::Get<'_> {
     basic::Get { queue: short(queue), no_ack: true, ..basic::Get::default() }
@@ -63,6 +63,23 @@ fn a_message_over_the_limit_closes_the_channel_and_only_it() {
         rig.trace(id),
         ["1 channel.close 406 PRECONDITION_FAILED - message size 11 is larger than configured \
           max size 10"]
+    );
+}
+
+#[test]
+fn a_limit_at_the_ceiling_is_nobodys_configuration() {
+    let config = ShardConfig { message_max_bytes: 512 << 20, ..ShardConfig::default() };
+    let mut rig = Rig::with(config);
+    let id = rig.client();
+    let mut bytes = publish_bytes("", "q", false, &Properties::default(), b"x");
+    // The header's body size, 8 bytes after class and weight: nobody has to send that much to be told.
+    let at = bytes.windows(4).position(|four| four == [0, 60, 0, 0]).expect("a header frame") + 4;
+    bytes[at..at + 8].copy_from_slice(&((512u64 << 20) + 1).to_be_bytes());
+    rig.bytes(id, &bytes);
+    assert_eq!(
+        rig.trace(id),
+        ["1 channel.close 406 PRECONDITION_FAILED - message size 536870913 is larger than max \
+          size 536870912"]
     );
 }
 

@@ -216,7 +216,7 @@ pub const KEYS: &[Key] = &[
         default: "\"16MiB\"",
         unit: "bytes",
         flag: "",
-        text: "Largest message body.",
+        text: "Largest message body; at most 512 MiB.",
     },
     Key {
         name: "connections_max",
