@@ -14,7 +14,8 @@ use crate::shard::Shard;
 /// How long `connection.close-ok` is waited for.
 const CLOSING_MS: u64 = 5_000;
 
-/// How often a connection without heartbeats is looked at (to give back its idle buffers).
+/// How often a connection is looked at whose heartbeats do not ask for more: to give back its idle
+/// buffers, and for acknowledgements that are due.
 const IDLE_CHECK_MS: u64 = 30_000;
 
 impl Shard {
@@ -272,7 +273,7 @@ impl Shard {
         if let Some(connection) = self.connection(id) {
             let every_ms = match connection.heartbeat_s {
                 0 => IDLE_CHECK_MS,
-                heartbeat_s => u64::from(heartbeat_s) * 500,
+                heartbeat_s => (u64::from(heartbeat_s) * 500).min(IDLE_CHECK_MS),
             };
             self.set_timer(id, now_us + every_ms * 1000);
         }

@@ -98,6 +98,18 @@ fn a_queue_may_have_its_own_timeout_also_for_get() {
 }
 
 #[test]
+fn slow_heartbeats_do_not_put_it_off() {
+    let mut rig = Rig::new();
+    let id = rig.client_with(b"\0guest\0guest", 20_000);
+    rig.method(id, 1, &declare("q", false));
+    rig.method(id, 1, &consume("q", "c", false));
+    rig.publish(id, "q", b"x", false);
+    rig.trace(id);
+    rig.pass(1_800_000 + SLACK_MS);
+    assert!(rig.sent(id)[0].contains(TIMED_OUT));
+}
+
+#[test]
 fn no_timeout_is_zero() {
     let mut rig = Rig::with(ShardConfig { ack_timeout_ms: 0, ..ShardConfig::default() });
     let id = rig.client();

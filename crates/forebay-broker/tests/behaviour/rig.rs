@@ -100,13 +100,18 @@ impl Rig {
 
     /// The same for whom a PLAIN response names.
     pub fn client_as(&mut self, login: &[u8]) -> ConnectionId {
+        self.client_with(login, 0)
+    }
+
+    /// The same with heartbeats.
+    pub fn client_with(&mut self, login: &[u8], heartbeat: u16) -> ConnectionId {
         let id = self.socket(true);
         self.bytes(id, &PROTOCOL_HEADER);
         self.login(id, login);
         self.method(
             id,
             0,
-            &connection::TuneOk { channel_max: 2047, frame_max: 131_072, heartbeat: 0 },
+            &connection::TuneOk { channel_max: 2047, frame_max: 131_072, heartbeat },
         );
         self.method(
             id,
