@@ -143,7 +143,7 @@ impl Swarm {
             // The first message of each queue stays in memory, however large.
             memory_budget_bytes: match large_bodies {
                 true => random.pick(&[512 << 10, 16 << 20]),
-                false => random.pick(&[48 << 10, 256 << 10, 16 << 20]),
+                false => random.pick(&[160 << 10, 512 << 10, 16 << 20]),
             },
         }
     }

@@ -111,7 +111,11 @@ impl Model {
         if end == End::Stopped {
             self.durable_op = self.op;
         }
-        self.connections.clear();
+        for connection in std::mem::take(&mut self.connections).into_values() {
+            if connection.barriers > 0 {
+                connection.channels.values().for_each(|channel| self.doubt_unseen(channel));
+            }
+        }
         self.topology = Topology::default();
         for queue in self.queues.values_mut() {
             queue.restart(self.durable_op, end);

@@ -87,6 +87,7 @@ impl Model {
         if !round.exact {
             return Ok(());
         }
+        let op = self.op;
         for (name, position) in round.reached {
             let Some(queue) = self.queues.get_mut(name) else { continue };
             if let Some(instance) = queue.overtaken(position) {
@@ -94,7 +95,7 @@ impl Model {
                     format!("queue {name}: {instance:?} was passed over by position {position}");
                 return violation("order, and nothing lost", what);
             }
-            queue.doubts_resolved_before(position);
+            queue.doubts_resolved_before(position, op);
         }
         Ok(())
     }
@@ -211,7 +212,7 @@ impl Model {
                 Ok(())
             }
             (Reply::Get { queue, .. }, Sent::GetEmpty) => {
-                let (queue, exact) = (*queue, round.exact);
+                let (queue, exact, op) = (*queue, round.exact, self.op);
                 let Some(queue) = self.queues.get_mut(queue).filter(|_| exact) else {
                     return Ok(());
                 };
@@ -219,7 +220,7 @@ impl Model {
                     let what = format!("get-empty of {} that has {instance:?}", queue.name);
                     return violation("order, and nothing lost", what);
                 }
-                queue.doubts_resolved();
+                queue.doubts_resolved(op);
                 Ok(())
             }
             (Reply::RecoverOk, Sent::Ok("basic.recover-ok")) => {
@@ -311,11 +312,15 @@ impl Model {
         let op = self.op;
         let certain = round.exact;
         let who = format!("client {client}, channel {number}, queue {queue}, message {}", message.id);
+        let recovering = self
+            .channel(client, number)
+            .is_some_and(|c| c.replies.iter().any(|reply| matches!(reply, Reply::RecoverOk)));
         let Some(found) = self.queues.get_mut(queue) else { return Ok(()) };
         let Some(position) = found.ready_with_id(message.id) else {
             let place = found.instances.values().find(|instance| instance.id == message.id);
-            // It left unseen before the queue was purged or deleted.
-            if !certain && place.is_none_or(|place| matches!(place.place, Place::Settled { .. })) {
+            // It left unseen before the queue was purged or deleted, or before it was recovered.
+            let settled = place.is_none_or(|place| matches!(place.place, Place::Settled { .. }));
+            if !certain && (settled || recovering) {
                 // Its ack is taken all the same, and means nothing.
                 let gone = Unacked { queue, position: u64::MAX, consumer };
                 return self.took(client, number, tag, (!no_ack).then_some(gone));

@@ -98,18 +98,7 @@ impl Model {
         unseen: bool,
     ) {
         if unseen {
-            let op = self.op;
-            let consumed = channel.consumers.values().filter(|c| c.no_ack).map(|c| c.queue);
-            let got = channel.replies.iter().filter_map(|reply| match reply {
-                Reply::Get { queue, no_ack: true } => Some(*queue),
-                _ => None,
-            });
-            // What left unseen and needed no ack is gone.
-            for name in consumed.chain(got) {
-                if let Some(queue) = self.queues.get_mut(name) {
-                    queue.purge(op, false);
-                }
-            }
+            self.doubt_unseen(&channel);
         }
         for (tag, consumer) in &channel.consumers {
             if !consumer.cancelled {
@@ -127,6 +116,21 @@ impl Model {
         if unseen {
             for queue in self.queues.values_mut() {
                 queue.touched();
+            }
+        }
+    }
+
+    /// What left unseen and needed no ack is gone.
+    pub(super) fn doubt_unseen(&mut self, channel: &Channel) {
+        let op = self.op;
+        let consumed = channel.consumers.values().filter(|c| c.no_ack).map(|c| c.queue);
+        let got = channel.replies.iter().filter_map(|reply| match reply {
+            Reply::Get { queue, no_ack: true } => Some(*queue),
+            _ => None,
+        });
+        for name in consumed.chain(got) {
+            if let Some(queue) = self.queues.get_mut(name) {
+                queue.purge(op, false);
             }
         }
     }

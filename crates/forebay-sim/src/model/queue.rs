@@ -120,20 +120,20 @@ impl Queue {
             .find(|instance| !instance.may)
     }
 
-    /// Doubtful messages before `position` are not there: a later one came first.
-    pub(crate) fn doubts_resolved_before(&mut self, position: u64) {
+    /// Doubtful messages before `position` are not there, a later one came first: whatever took them
+    /// did so before `op`.
+    pub(crate) fn doubts_resolved_before(&mut self, position: u64, op: u64) {
         let absent: Vec<u64> = self.ready.range(..position).copied().collect();
         for position in absent {
             if self.instances[&position].may {
-                self.ready.remove(&position);
-                self.instances.remove(&position);
+                self.settle(position, op);
             }
         }
     }
 
     /// There is no ready message: the doubtful ones are not there.
-    pub(crate) fn doubts_resolved(&mut self) {
-        self.doubts_resolved_before(u64::MAX);
+    pub(crate) fn doubts_resolved(&mut self, op: u64) {
+        self.doubts_resolved_before(u64::MAX, op);
     }
 
     /// The first message that is certainly ready.
