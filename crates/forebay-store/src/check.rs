@@ -2,7 +2,8 @@
 
 use crate::disk::Disk;
 use crate::error::OpenError;
-use crate::recovery::{Listing, read_log};
+use crate::listing::Listing;
+use crate::recovery::read_log;
 use crate::request::WorkError;
 use crate::run::{self, FIRST_RECORD, run_file};
 

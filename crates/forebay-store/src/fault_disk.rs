@@ -130,6 +130,11 @@ impl MemDisk {
         self.lock_state().faults.stray(skip, stray);
     }
 
+    /// Strays that are still to come.
+    pub fn strays(&self) -> usize {
+        self.lock_state().faults.strays()
+    }
+
     /// From now on syncs report success and do nothing, or are honest again.
     pub fn set_lying(&self, lying: bool) {
         self.lock_state().faults.lying = lying;

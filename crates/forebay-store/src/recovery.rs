@@ -27,50 +27,25 @@ use crate::disk::Disk;
 use crate::error::OpenError;
 use crate::event::Event;
 use crate::home::{BatchNo, Home, QueueId, RunId, Seq};
+use crate::listing::Listing;
 use crate::log::{Log, LogState, Map};
 use crate::options::Options;
 use crate::record::{self, Record};
 use crate::replay::{Place, Replay, ReplayedRun};
 use crate::request::{WorkError, perform};
-use crate::run::{self, FIRST_RECORD, RunDamage, RunState, TrackedRun, parse_run_file, run_file};
+use crate::run::{self, FIRST_RECORD, RunDamage, RunState, TrackedRun, run_file};
 use crate::segment::{
-    BLOCK, HeaderError, Segment, SegmentHeader, VERSION, parse_segment_file, parse_spare_file,
-    segment_file, spare_file,
+    BLOCK, HeaderError, Segment, SegmentHeader, VERSION, segment_file, spare_file,
 };
 use crate::store::{Damage, Recovered, RecoveredQueue, RunInfo};
-
-/// The files of a store, by kind.
-#[derive(Debug, Default)]
-pub(crate) struct Listing {
-    pub(crate) epochs: Vec<u64>,
-    pub(crate) runs: Vec<RunId>,
-    pub(crate) spares: Vec<u32>,
-}
-
-impl Listing {
-    pub(crate) fn read(disk: &dyn Disk) -> Result<Listing, OpenError> {
-        let mut listing = Listing::default();
-        for name in disk.list().map_err(OpenError::io("list the data directory"))? {
-            if let Some(epoch) = parse_segment_file(&name) {
-                listing.epochs.push(epoch);
-            } else if let Some(run) = parse_run_file(&name) {
-                listing.runs.push(run);
-            } else if let Some(spare) = parse_spare_file(&name) {
-                listing.spares.push(spare);
-            }
-        }
-        listing.epochs.sort_unstable();
-        listing.runs.sort_unstable();
-        listing.spares.sort_unstable();
-        Ok(listing)
-    }
-}
 
 /// What walking the log gave.
 #[derive(Debug, Default)]
 pub(crate) struct LogImage {
     pub(crate) replay: Replay,
     pub(crate) segments: Vec<SegmentImage>,
+    /// Segments that nothing was ever durable in: a crash came before their first batch.
+    pub(crate) unbegun: Vec<u64>,
     /// The number the next batch gets; 1 in an empty directory.
     pub(crate) next_batch: BatchNo,
     pub(crate) batches: u64,
@@ -193,19 +168,23 @@ pub(crate) fn read_log(
             (None, _) => {
                 let proven = heads_from(&bytes, epoch, BLOCK).map(|head| head.1.durable_upto).max();
                 let first = heads_from(&bytes, epoch, BLOCK).map(|head| head.1.number).min();
-                let (Some(proven), Some(first)) = (proven, first) else {
-                    image.segments.push(segment);
-                    continue;
-                };
-                durable_upto = durable_upto.max(proven);
-                let needed = expected.unwrap_or(first);
-                if proven >= needed {
+                let needed = expected.or(first);
+                durable_upto = durable_upto.max(proven.unwrap_or(0));
+                if let (Some(proven), Some(needed)) = (proven, needed)
+                    && proven >= needed
+                {
                     let what = "the segment's header does not match its checksum";
                     damaged(&mut image, 0, what.to_owned())?;
                     expected = Some(needed);
-                } else {
-                    image.torn_tail = true;
+                } else if expected.is_none() && !begins_empty(epoch, &headers[index + 1..]) {
+                    let what = "the oldest segment's header does not match its checksum, and what \
+                                was in it is not in a later one";
+                    damaged(&mut image, 0, what.to_owned())?;
                     image.segments.push(segment);
+                    continue;
+                } else {
+                    image.torn_tail |= first.is_some();
+                    image.unbegun.push(epoch);
                     continue;
                 }
             }
@@ -329,6 +308,16 @@ pub(crate) fn read_log(
     Ok(image)
 }
 
+/// Whether a directory whose oldest segment has no header may be one in which nothing was ever durable:
+/// the log's first batch comes later, or nowhere and its first segment is still there. In any other
+/// directory the oldest segment is sound, since recovery removes those that were never begun.
+fn begins_empty(epoch: u64, later: &[Option<SegmentHeader>]) -> bool {
+    match later.iter().flatten().next() {
+        Some(header) => header.first_batch == 1,
+        None => epoch == 1,
+    }
+}
+
 fn read_headers(disk: &dyn Disk, epochs: &[u64]) -> Result<Vec<Option<SegmentHeader>>, OpenError> {
     let mut headers = Vec::with_capacity(epochs.len());
     for &epoch in epochs {
@@ -364,6 +353,10 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
         let state = &mut queue.state;
         state.delivered_upto = state.delivered_upto.min(state.next_seq.saturating_sub(1));
     }
+    for &epoch in &image.unbegun {
+        // Before a new segment begins: one without a header never has a later one behind it.
+        remove(disk, &segment_file(epoch))?;
+    }
     retire_unreferenced(disk, &listing, &mut image)?;
     let rescued = check_runs(disk, &mut image, options.salvage)?;
     let mut queues = recovered_queues(disk, &image)?;
@@ -379,7 +372,10 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
         }
     }
 
-    let next_epoch = listing.epochs.last().map_or(1, |epoch| epoch + 1);
+    let next_epoch = match listing.epochs.last() {
+        Some(newest) if !image.segments.is_empty() => newest + 1,
+        _ => 1,
+    };
     let largest_run = listing.runs.last().map_or(0, |run| run.0).max(image.replay.last_run);
     let state = LogState {
         segments: count_live(&image),

@@ -67,6 +67,10 @@ impl Faults {
         self.strays.push((skip, stray));
     }
 
+    pub(super) fn strays(&self) -> usize {
+        self.strays.len()
+    }
+
     pub(super) fn stop_after(&mut self, calls: u64) {
         self.stop_after = Some(calls);
     }
