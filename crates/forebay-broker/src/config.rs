@@ -12,6 +12,8 @@ pub struct ShardConfig {
     pub vhosts: Vec<String>,
     /// Those of them whose publishes and deliveries are told to `amq.rabbitmq.trace`.
     pub trace_vhosts: Vec<String>,
+    /// Connections that a virtual host may have at one time; one that is not named has no limit.
+    pub vhost_connections_max: Vec<(String, usize)>,
     /// What exchanges have that were declared without it.
     pub policies: Vec<Policy>,
     /// Channels a connection may have; offered in `connection.tune`. 1 to 65535.
@@ -46,6 +48,7 @@ impl Default for ShardConfig {
             users: vec![User::guest()],
             vhosts: vec!["/".to_owned()],
             trace_vhosts: Vec::new(),
+            vhost_connections_max: Vec::new(),
             policies: Vec::new(),
             channel_max: 2047,
             frame_max_bytes: 131_072,

@@ -173,6 +173,8 @@ pub(crate) struct Connection {
     pub(crate) capabilities: Capabilities,
     pub(crate) login: Option<Login>,
     pub(crate) vhost: u32,
+    /// Counted among the connections of `vhost`.
+    pub(crate) in_vhost: bool,
     pub(crate) permissions: Option<Arc<Permissions>>,
     /// The beginning of a frame; at most one frame.
     pub(crate) partial: Vec<u8>,
@@ -222,6 +224,7 @@ impl Connection {
             capabilities: Capabilities::default(),
             login: None,
             vhost: 0,
+            in_vhost: false,
             permissions: None,
             partial: Vec::new(),
             out: Outgoing::default(),

@@ -45,7 +45,11 @@ impl Shard {
             return;
         }
         self.tear_down(id);
-        self.connections[id.0 as usize] = None;
+        if let Some(connection) = self.connections[id.0 as usize].take()
+            && connection.in_vhost
+        {
+            self.vhosts[connection.vhost as usize].connections -= 1;
+        }
         self.connections_open -= 1;
     }
 

@@ -444,10 +444,8 @@ impl AmqpError {
         resource: Resource<'_>,
         user: impl Display,
     ) -> Self {
-        Self::new(
-            ReplyCode::AccessRefused,
-            format!("{access} access to {resource} refused for user '{user}'"),
-        )
+        let text = format!("{access} access to {resource} refused for user '{user}'");
+        Self::new(ReplyCode::AccessRefused, text)
     }
 
     /// 403: a routing key that may not be used at a topic exchange. `access` is `write` or `read`.
@@ -457,13 +455,10 @@ impl AmqpError {
         exchange: Resource<'_>,
         user: impl Display,
     ) -> Self {
-        Self::new(
-            ReplyCode::AccessRefused,
-            format!(
-                "{access} access to topic '{}' in {exchange} refused for user '{user}'",
-                Lossy(routing_key)
-            ),
-        )
+        let key = Lossy(routing_key);
+        let text =
+            format!("{access} access to topic '{key}' in {exchange} refused for user '{user}'");
+        Self::new(ReplyCode::AccessRefused, text)
     }
 
     /// 530: a virtual host that does not exist.
@@ -471,12 +466,17 @@ impl AmqpError {
         Self::new(ReplyCode::NotAllowed, format!("vhost {vhost} not found"))
     }
 
+    /// 530: as many connections as the virtual host may have.
+    pub fn vhost_full(vhost: impl Display, user: impl Display, limit: usize) -> Self {
+        let mut refused = Self::vhost_refused(vhost, user);
+        refused.text += &format!(": connection limit ({limit}) is reached");
+        refused
+    }
+
     /// 530: a virtual host on which the user has no permissions at all.
     pub fn vhost_refused(vhost: impl Display, user: impl Display) -> Self {
-        Self::new(
-            ReplyCode::NotAllowed,
-            format!("access to vhost '{vhost}' refused for user '{user}'"),
-        )
+        let text = format!("access to vhost '{vhost}' refused for user '{user}'");
+        Self::new(ReplyCode::NotAllowed, text)
     }
 
     /// 405: a queue that is exclusive to another connection.

@@ -9,7 +9,7 @@ use crate::connection::{Capabilities, Login, Stage};
 use crate::error::AmqpError;
 use crate::input::{CloseHow, ConnectionId};
 use crate::server_properties::server_properties;
-use crate::shard::Shard;
+use crate::shard::{Shard, Vhost};
 
 /// How long a client that cannot be told of a refused login is kept waiting (RabbitMQ: about 3 s), so
 /// that guessing passwords is slow.
@@ -131,6 +131,10 @@ impl Shard {
         else {
             return Ok(());
         };
+        let Vhost { connections, connections_max, .. } = &self.vhosts[vhost];
+        if let Some(limit) = connections_max.filter(|limit| connections >= limit) {
+            return Err(AmqpError::vhost_full(&name, &login.user, limit));
+        }
         let permissions = self
             .config
             .users
@@ -140,10 +144,12 @@ impl Shard {
             .ok_or_else(|| AmqpError::vhost_refused(&name, &login.user))?;
         if let Some(connection) = self.connection(id) {
             connection.vhost = vhost as u32;
+            connection.in_vhost = true;
             connection.permissions = Some(permissions);
             connection.enter(Stage::Open, now_us);
             connection.partial.shrink_to(0);
         }
+        self.vhosts[vhost].connections += 1;
         self.end_handshake(id);
         self.send(id, 0, &connection::OpenOk::default());
         Ok(())

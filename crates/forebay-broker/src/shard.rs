@@ -27,6 +27,9 @@ pub(crate) struct Vhost {
     pub(crate) topology: VhostTopology,
     /// Publishes and deliveries are told to its trace exchange.
     pub(crate) traced: bool,
+    /// Open in it, until their sockets are gone.
+    pub(crate) connections: usize,
+    pub(crate) connections_max: Option<usize>,
 }
 
 impl Vhost {
@@ -35,7 +38,9 @@ impl Vhost {
         let policies = config.policies.iter().filter(|policy| policy.vhost == name).cloned();
         let topology = VhostTopology::new(name).with_policies(policies.collect());
         let traced = config.trace_vhosts.iter().any(|each| each == name);
-        Vhost { name: name.to_owned(), topology, traced }
+        let limits = &config.vhost_connections_max;
+        let connections_max = limits.iter().find(|(each, _)| each == name).map(|(_, max)| *max);
+        Vhost { name: name.to_owned(), topology, traced, connections: 0, connections_max }
     }
 }
 

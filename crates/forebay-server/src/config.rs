@@ -14,12 +14,14 @@ mod keys;
 mod layer;
 mod policies;
 mod users;
+mod vhost_limits;
 
 pub use error::ConfigError;
 pub use keys::{KEYS, Key, reference_page};
 pub use layer::Layer;
 pub use policies::PolicySetting;
 pub use users::{PasswordSetting, PermissionSetting, TopicPermissionSetting, UserSetting};
+pub use vhost_limits::VhostLimitSetting;
 
 use crate::size::Size;
 use std::path::PathBuf;
@@ -107,6 +109,8 @@ pub struct Config {
     pub vhosts: Vec<String>,
     /// Those of them with the firehose on.
     pub trace_vhosts: Vec<String>,
+    /// Connections that virtual hosts may have.
+    pub vhost_limits: Vec<VhostLimitSetting>,
     /// What exchanges have that were declared without it.
     pub policies: Vec<PolicySetting>,
     /// Users that may log in from this machine only.
@@ -153,6 +157,7 @@ impl Default for Config {
             users: vec![UserSetting::guest()],
             vhosts: vec!["/".to_owned()],
             trace_vhosts: Vec::new(),
+            vhost_limits: Vec::new(),
             policies: Vec::new(),
             loopback_users: vec!["guest".to_owned()],
             channel_max: 2047,
@@ -232,6 +237,7 @@ impl Config {
             users: first!(users).unwrap_or(default.users),
             vhosts: first!(vhosts).unwrap_or(default.vhosts),
             trace_vhosts: first!(trace_vhosts).unwrap_or(default.trace_vhosts),
+            vhost_limits: first!(vhost_limits).unwrap_or(default.vhost_limits),
             policies: first!(policies).unwrap_or(default.policies),
             loopback_users: first!(loopback_users).unwrap_or(default.loopback_users),
             channel_max: first!(channel_max).unwrap_or(default.channel_max),
@@ -302,6 +308,7 @@ impl Config {
             let text = format!("`{vhost}` is not one of vhosts");
             return Err(ConfigError::value("trace_vhosts", text));
         }
+        vhost_limits::check(&self.vhost_limits, &self.vhosts)?;
         policies::check(&self.policies, &self.vhosts)?;
         users::check(&self.users, &self.vhosts, &self.loopback_users)
     }

@@ -71,6 +71,11 @@ fn shard_config(config: &Config) -> Result<ShardConfig, StartError> {
         users: users?,
         vhosts: config.vhosts.clone(),
         trace_vhosts: config.trace_vhosts.clone(),
+        vhost_connections_max: config
+            .vhost_limits
+            .iter()
+            .map(|limit| (limit.vhost.clone(), limit.connections_max))
+            .collect(),
         policies: policies?,
         channel_max: config.channel_max,
         frame_max_bytes: config.frame_max_bytes,

@@ -3,6 +3,7 @@
 import struct
 import time
 
+import pika
 import pika.spec as spec
 from harness import case, connection_error
 from raw import CAPABILITIES, CLOSED, HEARTBEAT, PROTOCOL_HEADER, Raw, opened, own_words
@@ -137,6 +138,29 @@ def vhost(t):
         want={"code": 530, "text": "NOT_ALLOWED - access to vhost 'other' refused for user 'limited'", "method": [10, 40]},
     )
     t.see("empty patterns are permission enough", opening("/", "watcher", "watcher-pass"), want="open")
+
+
+@case("handshake.vhost-limit")
+def vhost_limit(t):
+    """The vhost `full` takes one connection."""
+    first = t.connect(vhost="full")
+    with Raw(t.uri) as raw:
+        raw.start()
+        raw.start_ok()
+        raw.await_tune()
+        raw.tune_ok()
+        raw.open("full")
+        text = "NOT_ALLOWED - access to vhost 'full' refused for user 'guest': connection limit (1) is reached"
+        method = raw.next_method()
+        t.see("one too many", [method.reply_code, method.reply_text], want=[530, text])
+    first.close()
+    for _ in range(50):  # RabbitMQ counts a little later
+        try:
+            t.connect(vhost="full")
+            break
+        except pika.exceptions.AMQPError:
+            time.sleep(0.1)
+    t.see("one is gone, one may come", t.connections[-1].is_open, want=True)
 
 
 def tuned(uri, **tune):

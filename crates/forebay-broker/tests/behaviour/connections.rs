@@ -163,3 +163,32 @@ fn a_stop_tells_everybody_and_ends() {
     rig.settle();
     assert!(rig.shard.stopped());
 }
+
+#[test]
+fn a_virtual_host_has_as_many_connections_as_it_may() {
+    let vhost_connections_max = vec![("/".to_owned(), 1)];
+    let mut rig = Rig::with(ShardConfig { vhost_connections_max, ..ShardConfig::default() });
+    let open = |rig: &mut Rig| {
+        let id = rig.socket(true);
+        rig.bytes(id, &PROTOCOL_HEADER);
+        rig.login(id, b"\0guest\0guest");
+        let tune_ok = connection::TuneOk { channel_max: 10, frame_max: 4096, heartbeat: 0 };
+        rig.method(id, 0, &tune_ok);
+        let open = connection::Open { virtual_host: short("/"), ..connection::Open::default() };
+        rig.method(id, 0, &open);
+        (id, rig.trace(id).pop().expect("an answer"))
+    };
+    let (first, answer) = open(&mut rig);
+    assert_eq!(answer, "0 connection.open-ok");
+    let (second, answer) = open(&mut rig);
+    assert_eq!(
+        answer,
+        "0 connection.close 530 NOT_ALLOWED - access to vhost '/' refused for user 'guest': \
+         connection limit (1) is reached"
+    );
+    // Who was refused was never counted; who is gone is not any more.
+    rig.disconnect(second);
+    assert!(open(&mut rig).1.contains("connection limit (1)"));
+    rig.disconnect(first);
+    assert_eq!(open(&mut rig).1, "0 connection.open-ok");
+}

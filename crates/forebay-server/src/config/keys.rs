@@ -155,6 +155,14 @@ pub const KEYS: &[Key] = &[
         text: "Virtual hosts with the firehose on: every publish and delivery is told to their exchange `amq.rabbitmq.trace`.",
     },
     Key {
+        name: "vhost_limits",
+        kind: Kind::Tables,
+        default: "[]",
+        unit: "connections",
+        flag: "",
+        text: "Connections that a virtual host may have at one time: `vhost`, `max-connections`. One more is refused with 530. In a file only.",
+    },
+    Key {
         name: "policies",
         kind: Kind::Tables,
         default: "[]",

@@ -4,6 +4,7 @@ use super::error::ConfigError;
 use super::keys::{KEYS, Kind};
 use super::policies::PolicySetting;
 use super::users::UserSetting;
+use super::vhost_limits::VhostLimitSetting;
 use crate::size::Size;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -25,6 +26,7 @@ pub struct Layer {
     pub users: Option<Vec<UserSetting>>,
     pub vhosts: Option<Vec<String>>,
     pub trace_vhosts: Option<Vec<String>>,
+    pub vhost_limits: Option<Vec<VhostLimitSetting>>,
     pub policies: Option<Vec<PolicySetting>>,
     pub loopback_users: Option<Vec<String>>,
     pub channel_max: Option<u16>,
