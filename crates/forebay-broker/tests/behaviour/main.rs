@@ -9,6 +9,7 @@ mod firehose;
 mod permissions;
 mod policies;
 mod publishing;
+mod queue_model;
 mod queues;
 mod recorded;
 mod rig;

@@ -1,7 +1,13 @@
 //! A model of the store, and what is done to both.
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
+#[path = "../../../forebay-wire/tests/support/fast_random.rs"]
+pub mod fast_random;
+
 pub mod contents;
+pub mod decode;
+pub mod forgery;
+pub mod fuzz_bodies;
 pub mod op;
 pub mod state;
 pub mod world;

@@ -1,0 +1,274 @@
+//! Any sequence of operations on one queue against the plainest model of it: a list. Checked are order,
+//! bodies, redelivered flags, the places that requeued messages return to, counts, prefetch, and that
+//! nobody waits for a message who could have one.
+
+use std::collections::BTreeMap;
+
+use forebay_broker::ConnectionId;
+use forebay_wire::{basic, queue};
+use proptest::prelude::*;
+
+use crate::rig::{Rig, consume, declare, short};
+
+const TAGS: [&str; 3] = ["a", "b", "c"];
+
+#[derive(Clone, Debug)]
+enum Op {
+    Publish { count: u8 },
+    Get { no_ack: bool },
+    Consume { tag: usize, prefetch: u16, no_ack: bool },
+    Cancel { tag: usize },
+    Ack { pick: u8, multiple: bool },
+    Nack { pick: u8, multiple: bool, requeue: bool },
+    Reject { pick: u8, requeue: bool },
+    Recover,
+    Purge,
+    Reconnect,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let tag = 0..TAGS.len();
+    prop_oneof![
+        6 => (1u8..5).prop_map(|count| Op::Publish { count }),
+        3 => any::<bool>().prop_map(|no_ack| Op::Get { no_ack }),
+        3 => (tag.clone(), 0u16..5, prop::bool::weighted(0.2))
+            .prop_map(|(tag, prefetch, no_ack)| Op::Consume { tag, prefetch, no_ack }),
+        2 => tag.prop_map(|tag| Op::Cancel { tag }),
+        4 => (any::<u8>(), any::<bool>()).prop_map(|(pick, multiple)| Op::Ack { pick, multiple }),
+        4 => (any::<u8>(), any::<bool>(), prop::bool::weighted(0.8))
+            .prop_map(|(pick, multiple, requeue)| Op::Nack { pick, multiple, requeue }),
+        1 => (any::<u8>(), any::<bool>()).prop_map(|(pick, requeue)| Op::Reject { pick, requeue }),
+        1 => Just(Op::Recover),
+        1 => Just(Op::Purge),
+        1 => Just(Op::Reconnect),
+    ]
+}
+
+struct Consumer {
+    prefetch: u16,
+    no_ack: bool,
+    unacked: u16,
+}
+
+struct World {
+    rig: Rig,
+    client: ConnectionId,
+    /// Ready messages by number, which is their order, and whether each was delivered before.
+    ready: BTreeMap<u32, bool>,
+    /// By delivery tag: the message and who has it, if a consumer.
+    unacked: BTreeMap<u64, (u32, Option<usize>)>,
+    consumers: BTreeMap<usize, Consumer>,
+    next_number: u32,
+    next_tag: u64,
+}
+
+impl World {
+    fn new() -> World {
+        let mut rig = Rig::new();
+        let client = rig.client();
+        rig.method(client, 1, &declare("q", false));
+        rig.trace(client);
+        World {
+            rig,
+            client,
+            ready: BTreeMap::new(),
+            unacked: BTreeMap::new(),
+            consumers: BTreeMap::new(),
+            next_number: 1,
+            next_tag: 1,
+        }
+    }
+
+    /// The first ready message leaves the queue as the broker says it did.
+    fn taken(&mut self, line: &str, consumer: Option<usize>, no_ack: bool) {
+        let (head, body) = line.split_once(" [").expect("a body");
+        let (number, redelivered) = self.ready.pop_first().expect("something was ready");
+        assert_eq!(body, format!("{number}]"), "the next message is {number}");
+        assert_eq!(head.contains(" redelivered"), redelivered, "{line}");
+        let words: Vec<_> = head.split(' ').collect();
+        let tag = words[if consumer.is_some() { 3 } else { 2 }];
+        assert_eq!(tag, self.next_tag.to_string(), "{line}");
+        if !no_ack {
+            self.unacked.insert(self.next_tag, (number, consumer));
+        }
+        self.next_tag += 1;
+    }
+
+    /// What the broker did by itself: it must be what the model allows, and all of it.
+    fn settle(&mut self) -> Vec<String> {
+        let mut others = Vec::new();
+        for line in self.rig.trace(self.client) {
+            let Some(rest) = line.strip_prefix("1 basic.deliver ") else {
+                others.push(line);
+                continue;
+            };
+            let tag = TAGS.iter().position(|tag| rest.starts_with(tag)).expect("one of ours");
+            let consumer = self.consumers.get_mut(&tag).expect("it consumes");
+            let no_ack = consumer.no_ack;
+            if !no_ack {
+                consumer.unacked += 1;
+                let within = consumer.prefetch == 0 || consumer.unacked <= consumer.prefetch;
+                assert!(within, "{line}: more than {} unacknowledged", consumer.prefetch);
+            }
+            self.taken(&line, Some(tag), no_ack);
+        }
+        let idle = |consumer: &Consumer| {
+            consumer.no_ack || consumer.prefetch == 0 || consumer.unacked < consumer.prefetch
+        };
+        if self.consumers.values().any(idle) {
+            assert_eq!(self.ready.len(), 0, "somebody could have had it");
+        }
+        others
+    }
+
+    /// What happens to unacknowledged messages: gone, or back in their places.
+    fn settled(&mut self, tags: Vec<u64>, requeue: bool) {
+        for tag in tags {
+            let (number, consumer) = self.unacked.remove(&tag).expect("it was picked");
+            if let Some(consumer) = consumer.and_then(|tag| self.consumers.get_mut(&tag)) {
+                consumer.unacked = consumer.unacked.saturating_sub(1);
+            }
+            if requeue {
+                self.ready.insert(number, true);
+            }
+        }
+    }
+
+    /// A tag that is unacknowledged, and all that are meant with it.
+    fn pick(&self, pick: u8, multiple: bool) -> Option<(u64, Vec<u64>)> {
+        let tags: Vec<u64> = self.unacked.keys().copied().collect();
+        let index = usize::from(pick) % tags.len().max(1);
+        let tag = *tags.get(index)?;
+        Some((tag, if multiple { tags[..=index].to_vec() } else { vec![tag] }))
+    }
+
+    fn step(&mut self, op: &Op) {
+        let client = self.client;
+        match *op {
+            Op::Publish { count } => {
+                for _ in 0..count {
+                    let number = self.next_number;
+                    self.next_number += 1;
+                    self.ready.insert(number, false);
+                    self.rig.publish(client, "q", number.to_string().as_bytes(), false);
+                }
+                assert_eq!(self.settle(), [""; 0]);
+            }
+            Op::Get { no_ack } => {
+                let before = self.ready.len();
+                let get = basic::Get { queue: short("q"), no_ack, ..basic::Get::default() };
+                self.rig.method(client, 1, &get);
+                let answers = self.settle();
+                assert_eq!(answers.len(), 1, "{answers:?}");
+                if before == 0 {
+                    assert_eq!(answers, ["1 basic.get-empty"]);
+                } else {
+                    assert!(answers[0].contains(&format!("left={}", before - 1)), "{answers:?}");
+                    self.taken(&answers[0], None, no_ack);
+                }
+            }
+            Op::Consume { tag, prefetch, no_ack } => {
+                if self.consumers.contains_key(&tag) || self.holds(tag) {
+                    return;
+                }
+                let qos = basic::Qos { prefetch_count: prefetch, ..basic::Qos::default() };
+                self.rig.method(client, 1, &qos);
+                self.rig.method(client, 1, &consume("q", TAGS[tag], no_ack));
+                self.consumers.insert(tag, Consumer { prefetch, no_ack, unacked: 0 });
+                assert_eq!(self.settle(), ["1 basic.qos-ok", "1 basic.consume-ok"]);
+            }
+            Op::Cancel { tag } => {
+                if self.consumers.remove(&tag).is_some() {
+                    let cancel = basic::Cancel {
+                        consumer_tag: short(TAGS[tag]),
+                        ..basic::Cancel::default()
+                    };
+                    self.rig.method(client, 1, &cancel);
+                    assert_eq!(self.settle(), ["1 basic.cancel-ok"]);
+                }
+            }
+            Op::Ack { pick, multiple } => {
+                if let Some((delivery_tag, tags)) = self.pick(pick, multiple) {
+                    self.rig.method(client, 1, &basic::Ack { delivery_tag, multiple });
+                    self.settled(tags, false);
+                    assert_eq!(self.settle(), [""; 0]);
+                }
+            }
+            Op::Nack { pick, multiple, requeue } => {
+                if let Some((delivery_tag, tags)) = self.pick(pick, multiple) {
+                    self.rig.method(client, 1, &basic::Nack { delivery_tag, multiple, requeue });
+                    self.settled(tags, requeue);
+                    assert_eq!(self.settle(), [""; 0]);
+                }
+            }
+            Op::Reject { pick, requeue } => {
+                if let Some((delivery_tag, tags)) = self.pick(pick, false) {
+                    self.rig.method(client, 1, &basic::Reject { delivery_tag, requeue });
+                    self.settled(tags, requeue);
+                    assert_eq!(self.settle(), [""; 0]);
+                }
+            }
+            Op::Recover => {
+                self.rig.method(client, 1, &basic::Recover { requeue: true });
+                self.settled(self.unacked.keys().copied().collect(), true);
+                assert_eq!(self.settle(), ["1 basic.recover-ok"]);
+            }
+            Op::Purge => {
+                let purge = queue::Purge { queue: short("q"), ..queue::Purge::default() };
+                self.rig.method(client, 1, &purge);
+                let answer = format!("1 queue.purge-ok {}", self.ready.len());
+                self.ready.clear();
+                assert_eq!(self.settle(), [answer]);
+            }
+            Op::Reconnect => {
+                self.rig.disconnect(client);
+                self.consumers.clear();
+                self.settled(self.unacked.keys().copied().collect(), true);
+                self.client = self.rig.client();
+                self.next_tag = 1;
+                assert_eq!(self.settle(), [""; 0]);
+            }
+        }
+    }
+
+    /// Whether a cancelled consumer of this name still has messages: its successor would be counted with
+    /// them here, not there.
+    fn holds(&self, tag: usize) -> bool {
+        self.unacked.values().any(|(_, consumer)| *consumer == Some(tag))
+    }
+
+    /// Everything that was neither acknowledged nor purged comes, once, in order.
+    fn drain(mut self) {
+        self.step(&Op::Reconnect);
+        let count = self.ready.len();
+        let counted = format!("1 queue.declare-ok q {count} 0");
+        self.rig.method(self.client, 1, &declare("q", false));
+        assert_eq!(self.rig.trace(self.client), [counted]);
+        for _ in 0..=count {
+            self.step(&Op::Get { no_ack: true });
+        }
+        assert!(self.ready.is_empty());
+    }
+}
+
+fn config() -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    ProptestConfig {
+        cases: cases.unwrap_or(256),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn a_queue_is_a_list(ops in prop::collection::vec(op(), 1..60)) {
+        let mut world = World::new();
+        for op in &ops {
+            world.step(op);
+        }
+        world.drain();
+    }
+}
