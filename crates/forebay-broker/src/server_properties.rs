@@ -8,7 +8,7 @@ use forebay_wire::{TableBuf, Value};
 /// The RabbitMQ behaviour that is kept.
 pub(crate) const COMPATIBILITY: &str = "3.13.0";
 
-const CAPABILITIES: [&str; 9] = [
+const CAPABILITIES: [&str; 10] = [
     "publisher_confirms",
     "exchange_exchange_bindings",
     "basic.nack",
@@ -18,6 +18,8 @@ const CAPABILITIES: [&str; 9] = [
     "authentication_failure_close",
     "per_consumer_qos",
     "direct_reply_to",
+    // basic.qos with `global` bounds a channel's live consumers from then on, for every kind of queue.
+    "forebay.live_credit",
 ];
 
 pub(crate) fn server_properties(node_name: &str) -> TableBuf {

@@ -1,25 +1,66 @@
 //! The AMQP 0-9-1 client of Forebay, for Forebay and RabbitMQ alike.
 //!
-//! - [`machine`] is a connection as a state machine: bytes in, [`Event`]s out; commands in, bytes out.
-//!   No sockets, no clock, no threads. Load generators and other shells drive it directly.
-//! - [`blocking`] is a shell around it for programs that like to wait: one connection over TCP or over
-//!   any pair of `Read` and `Write`.
-//!
 //! ```no_run
-//! use forebay_client::blocking::{Connection, Publication};
+//! use forebay_client::{Connection, Queue, Route, Topology};
 //!
-//! let connection = Connection::open("amqp://guest:guest@127.0.0.1:5672/%2f")?;
-//! let mut channel = connection.channel()?;
-//! channel.declare_queue("orders", Default::default())?;
-//! channel.confirm_select(100)?; // at most 100 publishes without an outcome
-//! channel.publish(&Publication { routing_key: "orders", body: b"one", ..Default::default() })?;
-//! channel.wait_settled()?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let connection = Connection::open("amqp://guest:guest@localhost").await?;
+//! connection.declare(Topology::new().queue(Queue::durable("orders"))).await?;
+//! let orders = connection.publisher(Route::queue("orders")).build().await?;
+//! orders.publish("one").await?.await?; // first await: admitted; second: on the broker's disk
+//!
+//! let mut jobs = connection.consumer("orders").build().await?;
+//! while let Some(job) = jobs.next().await? {
+//!     println!("{}", String::from_utf8_lossy(job.body()));
+//!     job.ack();
+//! }
+//! # Ok(())
+//! # }
 //! ```
+//!
+//! - [`Connection`] connects, over TCP, TLS or any stream, and connects again after a loss; what was
+//!   [declared](Connection::declare), published and consumed on it goes on.
+//! - [`Publisher`]: one outcome a message, and a window that tunes itself.
+//! - [`Consumer`]: credit that follows the workers, acks that leave together.
+//! - [`Channel`]: AMQP as it is.
+//! - [`blocking`]: a small client for programs that like to wait.
+//! - [`machine`]: one connection as a state machine without sockets, clock or threads, for load generators
+//!   and other shells.
 
 pub mod blocking;
+mod channel;
+mod connection;
+mod consumer;
+mod deliveries;
+mod error;
+mod happening;
 pub mod machine;
+mod message;
+mod metrics;
+mod outcome;
+mod publisher;
 mod receive_buffer;
+mod received;
+mod retry;
+mod session;
+mod shell;
+
+pub use channel::{Channel, Consume, DeclareExchange, DeclareQueue, QueueInfo};
+pub use connection::{Connection, ConnectionBuilder};
+pub use consumer::{BuildConsumerError, Consumer, ConsumerBuilder, Delivery, Settlement, Stale};
+pub use deliveries::Deliveries;
+pub use error::{ChannelFault, ConsumeError, DeclareError, Lost, OpenError, Refusal};
+pub use happening::Happening;
+pub use message::{Message, REPUBLISHED_HEADER, TooLong};
+pub use metrics::{ConnectionMetrics, ConsumerMetrics, PublisherMetrics, Summary};
+pub use outcome::{Confirmed, NotPublished, NotPublishedReason, Unconfirmed, UnknownReason};
+pub use publisher::{Outcome, Publisher, PublisherBuilder, Route, Window};
+pub use received::Received;
+pub use session::{
+    Binding, CREDIT_MAX, Exchange, INBOX_BYTES_MAX, Queue, RETURNS_KEPT_MAX, ReturnedMessage,
+    Topology,
+};
+pub use shell::{ByteStream, HAPPENINGS_KEPT, StreamFuture};
 
 pub use machine::{Event, Machine, Options, Settled};
 pub use receive_buffer::ReceiveBuffer;

@@ -6,14 +6,15 @@
 //!                   ◄── read ─── to_client ◄─── write ──
 //! ```
 //!
-//! The client side blocks (or times out); the server side never does. It speaks AMQP bytes, so any
-//! client that takes a `Read` and a `Write` works over it.
+//! The client side blocks (or times out), or is polled by an asynchronous task; the server side never waits.
+//! It speaks AMQP bytes, so any client that takes a byte stream works over it.
 
 use crate::mailbox::{Mail, Mailbox};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 /// Bytes that may wait in one direction; a writer beyond it blocks (client) or is told so (server).
@@ -29,6 +30,8 @@ struct PipeState {
     closed: bool,
     /// The server found the pipe full and wants to hear of room.
     server_waits: bool,
+    /// A task of the client that waits for a change.
+    task: Option<Waker>,
 }
 
 #[derive(Default)]
@@ -60,8 +63,19 @@ impl Pipe {
     }
 
     fn close(&self) {
-        self.lock().closed = true;
+        let mut state = self.lock();
+        state.closed = true;
+        self.tell_client(state);
+    }
+
+    /// Wakes whoever waits on the client's side, a thread or a task.
+    fn tell_client(&self, mut state: MutexGuard<'_, PipeState>) {
+        let task = state.task.take();
+        drop(state);
         self.changed.notify_all();
+        if let Some(task) = task {
+            task.wake();
+        }
     }
 }
 
@@ -148,6 +162,55 @@ impl InProcessStream {
     }
 }
 
+impl InProcessStream {
+    /// Reads what is there, 0 bytes at the end; otherwise the task is woken when that changes. For one task
+    /// at a time, and not together with blocking reads.
+    pub fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let duplex = &self.side.0;
+        let mut state = duplex.to_client.lock();
+        if state.bytes.is_empty() && !buffer.is_empty() {
+            if state.closed {
+                return Poll::Ready(Ok(0));
+            }
+            state.task = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let n = take(&mut state.bytes, buffer);
+        let tell = std::mem::take(&mut state.server_waits);
+        drop(state);
+        if tell {
+            duplex.tell_server();
+        }
+        Poll::Ready(Ok(n))
+    }
+
+    /// Writes what fits; if nothing does, the task is woken when there is room. For one task at a time, and
+    /// not together with blocking writes.
+    pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let duplex = &self.side.0;
+        let mut state = duplex.to_server.lock();
+        if state.closed {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        let n = (IN_PROCESS_PIPE_BYTES_MAX - state.bytes.len()).min(bytes.len());
+        if n == 0 && !bytes.is_empty() {
+            state.task = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let first = state.bytes.is_empty();
+        state.bytes.extend(&bytes[..n]);
+        drop(state);
+        if first && n > 0 {
+            duplex.tell_server();
+        }
+        Poll::Ready(Ok(n))
+    }
+}
+
 impl std::fmt::Debug for InProcessStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("InProcessStream")
@@ -230,9 +293,8 @@ impl ServerEnd {
         }
         let was_full = state.bytes.len() == IN_PROCESS_PIPE_BYTES_MAX;
         let n = take(&mut state.bytes, buffer);
-        drop(state);
         if was_full {
-            pipe.changed.notify_all();
+            pipe.tell_client(state);
         }
         Ok(n)
     }
@@ -253,9 +315,8 @@ impl ServerEnd {
         }
         let first = state.bytes.is_empty();
         state.bytes.extend(&bytes[..n]);
-        drop(state);
         if first {
-            pipe.changed.notify_all();
+            pipe.tell_client(state);
         }
         Ok(n)
     }
@@ -338,6 +399,38 @@ mod tests {
             }
         }
         writer.join().unwrap();
+    }
+
+    #[test]
+    fn a_task_is_woken_by_bytes_by_room_and_by_the_end() {
+        struct Count(AtomicUsize);
+        impl std::task::Wake for Count {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        let woken = Arc::new(Count(AtomicUsize::new(0)));
+        let waker = Waker::from(woken.clone());
+        let mut cx = Context::from_waker(&waker);
+        let (mut client, server, _mailbox) = connected();
+        let mut buffer = [0; 8];
+        assert!(client.poll_read(&mut cx, &mut buffer).is_pending());
+        server.write(b"hi").unwrap();
+        assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+        assert!(matches!(client.poll_read(&mut cx, &mut buffer), Poll::Ready(Ok(2))));
+
+        let big = vec![0; IN_PROCESS_PIPE_BYTES_MAX];
+        assert!(matches!(client.poll_write(&mut cx, &big), Poll::Ready(Ok(n)) if n == big.len()));
+        assert!(client.poll_write(&mut cx, b"x").is_pending());
+        server.read(&mut buffer).unwrap();
+        assert_eq!(woken.0.load(Ordering::SeqCst), 2);
+        assert!(matches!(client.poll_write(&mut cx, b"x"), Poll::Ready(Ok(1))));
+
+        assert!(client.poll_read(&mut cx, &mut buffer).is_pending());
+        drop(server);
+        assert_eq!(woken.0.load(Ordering::SeqCst), 3);
+        assert!(matches!(client.poll_read(&mut cx, &mut buffer), Poll::Ready(Ok(0))));
+        assert!(matches!(client.poll_write(&mut cx, b"x"), Poll::Ready(Err(_))));
     }
 
     #[test]

@@ -120,6 +120,16 @@ impl Server {
         stream
     }
 
+    /// What [`Server::connect`] does, for whoever cannot hold on to the server: it may outlive it.
+    pub fn connector(&self) -> impl Fn() -> InProcessStream + Clone + Send + Sync + 'static {
+        let mailbox = self.mailbox.clone();
+        move || {
+            let (stream, end) = in_process::pair(mailbox.clone());
+            mailbox.post(Mail::Connect(end));
+            stream
+        }
+    }
+
     /// A snapshot of counters and queues, made by the shard between two turns. `None` when it has
     /// stopped, or does not answer within 2 s.
     pub fn status(&self) -> Option<Snapshot> {

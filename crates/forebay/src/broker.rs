@@ -1,8 +1,8 @@
 //! The embedded broker.
 
-use forebay_client::Options;
-use forebay_client::blocking::Connection;
-use forebay_client::blocking::{Lost, OpenError};
+use crate::in_process::InProcess;
+use forebay_client::blocking::{self, Lost, OpenError};
+use forebay_client::{ByteStream, Connection, ConnectionBuilder, Options};
 use forebay_server::{
     Config, Data, DurabilitySetting, InProcessStream, Server, ServerFailed, Snapshot, StartError,
     UserSetting,
@@ -58,11 +58,39 @@ impl Broker {
         BrokerBuilder { config }
     }
 
+    /// A connection that needs no socket, as `guest` in the virtual host `/`. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// The broker has stopped, or there is no user `guest` (see [`Broker::connect_with`]).
+    pub async fn connect(&self) -> Result<Connection, OpenError> {
+        self.connect_with(Connection::builder(), Options::default()).await
+    }
+
+    /// A connection that needs no socket, with a user, a virtual host and options of your choice. It does not
+    /// keep the broker alive: when the broker stops, the connection is lost for good.
+    ///
+    /// # Errors
+    /// The broker has stopped, or refuses the login.
+    pub async fn connect_with(
+        &self,
+        builder: ConnectionBuilder,
+        options: Options,
+    ) -> Result<Connection, OpenError> {
+        // No wire that could fall silent, so nobody has to prove that he lives.
+        let options = Options { heartbeat_s: 0, ..options };
+        let connector = self.server.connector();
+        let make = move || {
+            let stream = connector();
+            async move { Ok(Box::new(InProcess(stream)) as Box<dyn ByteStream>) }
+        };
+        builder.without_recovery().over("in-process", options, make).await
+    }
+
     /// A connection for programs that wait, without a socket, as `guest` in the virtual host `/`.
     ///
     /// # Errors
     /// The broker has stopped, or there is no user `guest` (see [`Broker::connect_blocking_with`]).
-    pub fn connect_blocking(&self) -> Result<Connection, OpenError> {
+    pub fn connect_blocking(&self) -> Result<blocking::Connection, OpenError> {
         self.connect_blocking_with(Options::default())
     }
 
@@ -70,13 +98,16 @@ impl Broker {
     ///
     /// # Errors
     /// The broker has stopped, or refuses the login.
-    pub fn connect_blocking_with(&self, options: Options) -> Result<Connection, OpenError> {
+    pub fn connect_blocking_with(
+        &self,
+        options: Options,
+    ) -> Result<blocking::Connection, OpenError> {
         let lost = |error: io::Error| OpenError::Lost(Lost::Io(error.to_string()));
         let mut writer = self.stream();
         writer.set_write_timeout(Some(PATIENCE)).map_err(lost)?;
         let mut reader = writer.try_clone().map_err(lost)?;
         reader.set_read_timeout(Some(PATIENCE)).map_err(lost)?;
-        Connection::over(reader, writer, options)
+        blocking::Connection::over(reader, writer, options)
     }
 
     /// A bare byte stream to the broker, for an AMQP client of your own.

@@ -1,26 +1,31 @@
 //! A message broker inside your process, and the client to talk to it.
 //!
 //! ```
-//! use forebay::{Broker};
-//! use forebay::blocking::{Publication};
+//! use forebay::{Broker, Queue, Route, Topology};
 //!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let broker = Broker::in_memory()?; // or Broker::open("./data")?
-//! let connection = broker.connect_blocking()?;
-//! let mut channel = connection.channel()?;
-//! channel.declare_queue("orders", Default::default())?;
-//! channel.confirm_select(100)?;
-//! channel.publish(&Publication { routing_key: "orders", body: b"one", ..Default::default() })?;
-//! channel.wait_settled()?;
-//! let (message, _left) = channel.get("orders", true)?.expect("it was published above");
-//! assert_eq!(message.body(), b"one");
+//! let connection = broker.connect().await?;
+//! connection.declare(Topology::new().queue(Queue::durable("orders"))).await?;
+//! let orders = connection.publisher(Route::queue("orders")).build().await?;
+//! orders.publish("one").await?.await?;
+//!
+//! let mut jobs = connection.consumer("orders").build().await?;
+//! let job = jobs.next().await?.expect("it was published above");
+//! assert_eq!(job.body(), b"one");
+//! job.ack();
 //! broker.close()?;
+//! # Ok(())
+//! # }
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(example())?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! The same program runs against `forebay serve` or RabbitMQ when the connection is opened by
-//! [`blocking::Connection::open`] with a URI instead. With [`Broker::listen`] other processes may join.
+//! [`Connection::open`] with a URI instead. With [`Broker::listen`] other processes may join.
 
 mod broker;
+mod in_process;
 
 pub use broker::{Broker, BrokerBuilder};
 pub use forebay_client::*;

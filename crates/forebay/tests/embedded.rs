@@ -2,7 +2,7 @@
 
 use forebay::blocking::DeclareQueue;
 use forebay::blocking::{Connection, ConsumeOptions, Publication};
-use forebay::{Broker, Options, UserSetting};
+use forebay::{Broker, Options, Queue, Route, Topology, UserSetting};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -111,4 +111,31 @@ fn a_directory_serves_one_broker_at_a_time() {
     assert!(Broker::open(&dir.0).unwrap_err().to_string().contains("in use"));
     drop(first);
     Broker::open(&dir.0).unwrap();
+}
+
+#[tokio::test]
+async fn the_asynchronous_client_needs_no_socket_either() {
+    let broker = Broker::in_memory().unwrap();
+    let connection = broker.connect().await.unwrap();
+    connection.declare(Topology::new().queue(Queue::durable("q"))).await.unwrap();
+    let publisher = connection.publisher(Route::queue("q")).build().await.unwrap();
+    let mut consumer = connection.consumer("q").build().await.unwrap();
+    let body = vec![1; 300_000];
+    let published = tokio::spawn(async move {
+        for _ in 0..50 {
+            drop(publisher.publish(body.clone()).await.unwrap());
+        }
+        publisher.idle().await;
+        publisher.metrics().confirmed
+    });
+    for _ in 0..50 {
+        let next = tokio::time::timeout(PATIENCE, consumer.next()).await.unwrap();
+        let delivery = next.unwrap().unwrap();
+        assert_eq!(delivery.body().len(), 300_000);
+        delivery.ack();
+    }
+    assert_eq!(published.await.unwrap(), 50);
+    broker.close().unwrap();
+    let lost = tokio::time::timeout(PATIENCE, consumer.next()).await.unwrap();
+    assert!(lost.is_err());
 }

@@ -5,52 +5,15 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use forebay_wire::{RawProperties, ShortStr, Table, TableBuf, WireMethod, basic, exchange, queue};
+use forebay_wire::{RawProperties, ShortStr, Table, WireMethod, basic, exchange, queue};
 
-use super::error::ChannelFault;
+use super::Message;
 use super::link::{Inbox, Link, Reply, SEND_BATCH_BYTES};
-use super::message::{Message, Publication, ReturnedMessage};
+use super::message::{Publication, ReturnedMessage};
 use super::{ConsumeError, ConsumeOptions, Consumer, lock};
+use crate::channel::{DeclareExchange, DeclareQueue, QueueInfo};
+use crate::error::ChannelFault;
 use crate::machine::{PublishError, Settled};
-
-/// How a queue is declared; by default transient, shared and kept.
-#[derive(Debug, Clone, Default)]
-pub struct DeclareQueue {
-    /// Only ask whether it exists.
-    pub passive: bool,
-    /// Survives a restart of the broker.
-    pub durable: bool,
-    /// For this connection only, gone with it.
-    pub exclusive: bool,
-    /// Gone with its last consumer.
-    pub auto_delete: bool,
-    /// Arguments, for instance `x-max-length`.
-    pub arguments: TableBuf,
-}
-
-/// How an exchange is declared; by default transient and kept.
-#[derive(Debug, Clone, Default)]
-pub struct DeclareExchange {
-    /// Only ask whether it exists.
-    pub passive: bool,
-    /// Survives a restart of the broker.
-    pub durable: bool,
-    /// Gone with its last binding.
-    pub auto_delete: bool,
-    /// Arguments, for instance `alternate-exchange`.
-    pub arguments: TableBuf,
-}
-
-/// A queue as the broker described it at its declaration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct QueueInfo {
-    /// Its name, chosen by the broker if it was declared without.
-    pub name: String,
-    /// Messages ready for delivery.
-    pub message_count: u32,
-    /// Its consumers.
-    pub consumer_count: u32,
-}
 
 /// An open channel. A refusal closes it; open another one to go on.
 pub struct Channel {
@@ -114,6 +77,7 @@ impl Channel {
             passive: how.passive,
             durable: how.durable,
             auto_delete: how.auto_delete,
+            internal: how.internal,
             arguments: how.arguments.as_table(),
             ..Default::default()
         })

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use forebay_wire::{TableBuf, basic};
 
+use super::Message;
 use super::channel::short;
-use super::error::{ChannelFault, ConsumeError};
 use super::link::{Link, SEND_BATCH_BYTES};
 use super::lock;
-use super::message::Message;
+use crate::error::{ChannelFault, ConsumeError};
 
 /// How a queue is consumed.
 #[derive(Debug, Clone)]

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use forebay_wire::Method;
 
-use super::error::{ChannelFault, Lost, Refusal};
-use super::message::{Message, ReturnedMessage};
+use super::Message;
+use super::message::ReturnedMessage;
 use super::transport::Transport;
 use crate::ReceiveBuffer;
+use crate::error::{ChannelFault, Lost, Refusal};
 use crate::machine::{ChannelError, CloseReason, Event, Machine, Settled, State};
 
 /// Bound of the deliveries that wait in all inboxes of a connection. Prefetch keeps them far below;

@@ -5,7 +5,6 @@
 
 mod channel;
 mod consumer;
-mod error;
 mod link;
 mod message;
 mod transport;
@@ -22,11 +21,13 @@ use crate::machine::{Limits, Machine, Options, Server};
 use link::{Inbox, Link};
 use transport::{Pair, Tcp, Transport};
 
-pub use channel::{Channel, DeclareExchange, DeclareQueue, QueueInfo};
+pub use crate::channel::{DeclareExchange, DeclareQueue, QueueInfo};
+pub use crate::error::{ChannelFault, ConsumeError, Lost, OpenError, Refusal};
+pub use crate::received::Received as Message;
+pub use channel::Channel;
 pub use consumer::{ConsumeOptions, Consumer};
-pub use error::{ChannelFault, ConsumeError, Lost, OpenError, Refusal};
 pub use link::{DELIVERIES_BYTES_MAX, RETURNS_KEPT_MAX};
-pub use message::{Message, Publication, ReturnedMessage};
+pub use message::{Publication, ReturnedMessage};
 
 /// How long a server may take to accept, and then to complete the login.
 const OPEN_PATIENCE: Duration = Duration::from_secs(10);
@@ -158,7 +159,7 @@ fn connect(host: &str, port: u16, timeout: Duration) -> Result<Tcp, OpenError> {
 }
 
 /// The URI as it may be shown to people.
-fn without_password(uri: &str) -> String {
+pub(crate) fn without_password(uri: &str) -> String {
     let Some((scheme, rest)) = uri.split_once("://") else { return uri.to_owned() };
     let authority_end = rest.find('/').unwrap_or(rest.len());
     match rest[..authority_end].rfind('@') {

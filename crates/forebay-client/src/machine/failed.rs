@@ -13,8 +13,10 @@ pub enum Failed {
         /// The first bytes it sent, at most 8.
         said: [u8; 8],
     },
-    /// The peer offers no SASL PLAIN login.
-    NoPlainLogin {
+    /// The peer does not offer the SASL mechanism that we were told to use.
+    NoSuchLogin {
+        /// The mechanism.
+        wanted: &'static str,
         /// What it offers, separated by spaces.
         offered: String,
     },
@@ -55,8 +57,8 @@ impl fmt::Display for Failed {
                 "the server does not speak AMQP 0-9-1; it began with {:?}",
                 String::from_utf8_lossy(said)
             ),
-            Failed::NoPlainLogin { offered } => {
-                write!(f, "the server offers no PLAIN login, only: {offered}")
+            Failed::NoSuchLogin { wanted, offered } => {
+                write!(f, "the server offers no {wanted} login, only: {offered}")
             }
             Failed::Frame(error) => {
                 write!(f, "the server sent a frame that cannot be read: {error}")

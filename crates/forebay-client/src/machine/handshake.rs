@@ -5,7 +5,7 @@ use forebay_wire::ShortStr;
 use forebay_wire::{Method, connection};
 use forebay_wire::{TableBuf, Value};
 
-use super::{CloseReason, Event, Failed, Machine, Server, State, Step, misbehaved};
+use super::{CloseReason, Event, Failed, Login, Machine, Server, State, Step, misbehaved};
 
 /// What we can take, as RabbitMQ names it.
 const CAPABILITIES: [&str; 7] = [
@@ -65,10 +65,11 @@ impl Machine {
     }
 
     fn start<'i>(&mut self, start: connection::Start<'i>) -> Result<Step<'i>, Failed> {
-        let plain = start.mechanisms.split(|&byte| byte == b' ').any(|name| name == b"PLAIN");
-        if !plain {
+        let login = self.options.login;
+        let wanted = login.mechanism().as_bytes();
+        if !start.mechanisms.split(|&byte| byte == b' ').any(|name| name == wanted) {
             let offered = String::from_utf8_lossy(start.mechanisms).into_owned();
-            return Err(Failed::NoPlainLogin { offered });
+            return Err(Failed::NoSuchLogin { wanted: login.mechanism(), offered });
         }
         self.server = Server::from_table(start.server_properties);
         let capabilities = CAPABILITIES
@@ -82,14 +83,21 @@ impl Machine {
         if let Some(name) = &self.options.connection_name {
             properties.push(b"connection_name", Value::LongStr(name.as_bytes()));
         }
-        // RFC 4616: authorisation identity (none), NUL, user name, NUL, password.
-        let mut response = vec![0];
-        response.extend_from_slice(self.options.username.as_bytes());
-        response.push(0);
-        response.extend_from_slice(self.options.password.as_bytes());
+        let mut response = Vec::new();
+        match login {
+            // Authorisation identity (none), NUL, user name, NUL, password.
+            Login::Plain => {
+                response.push(0);
+                response.extend_from_slice(self.options.username.as_bytes());
+                response.push(0);
+                response.extend_from_slice(self.options.password.as_bytes());
+            }
+            // An empty authorisation identity: whoever the transport says we are.
+            Login::External => {}
+        }
         let start_ok = connection::StartOk {
             client_properties: properties.as_table(),
-            mechanism: ShortStr::truncated("PLAIN"),
+            mechanism: ShortStr::truncated(login.mechanism()),
             response: &response,
             locale: ShortStr::truncated("en_US"),
         };

@@ -49,7 +49,8 @@ pub use confirms::Settled;
 pub use event::{CloseReason, Delivery, Event, Returned};
 pub use failed::Failed;
 pub use options::{
-    CHANNEL_MAX, FRAME_BYTES_MAX, HEARTBEAT_S, MESSAGE_BYTES_MAX, OUTGOING_BYTES_MAX, Options,
+    CHANNEL_MAX, FRAME_BYTES_MAX, HEARTBEAT_S, Login, MESSAGE_BYTES_MAX, OUTGOING_BYTES_MAX,
+    Options,
 };
 pub use server::Server;
 
@@ -147,6 +148,11 @@ impl Machine {
         &self.server
     }
 
+    /// Bound of the send buffer in bytes, see [`Options::outgoing_bytes_max`].
+    pub fn outgoing_bytes_max(&self) -> usize {
+        self.options.outgoing_bytes_max
+    }
+
     /// Bytes for the peer, oldest first.
     pub fn outgoing(&self) -> &[u8] {
         self.outgoing.waiting()
@@ -157,6 +163,15 @@ impl Machine {
         if count > 0 {
             self.heartbeat.spoke();
             self.outgoing.sent(count);
+        }
+    }
+
+    /// Takes all of [`Machine::outgoing`] at once, for shells that write without holding the machine;
+    /// `into` must be empty, and its memory becomes the new send buffer. The bytes count as sent.
+    pub fn take_outgoing(&mut self, into: &mut Vec<u8>) {
+        if self.outgoing.len() > 0 {
+            self.heartbeat.spoke();
+            self.outgoing.swap(into);
         }
     }
 

@@ -16,9 +16,31 @@ pub const OUTGOING_BYTES_MAX: usize = 1 << 20;
 /// 128 MiB before 4.0 and has been 16 MiB since.
 pub const MESSAGE_BYTES_MAX: u64 = 128 << 20;
 
+/// How to prove who we are (SASL).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Login {
+    /// User name and password (RFC 4616).
+    #[default]
+    Plain,
+    /// By what the transport knows, such as a TLS client certificate (RFC 4422 appendix A).
+    External,
+}
+
+impl Login {
+    /// The mechanism's name on the wire.
+    pub const fn mechanism(self) -> &'static str {
+        match self {
+            Login::Plain => "PLAIN",
+            Login::External => "EXTERNAL",
+        }
+    }
+}
+
 /// Login, virtual host and limits of one connection.
 #[derive(Clone)]
 pub struct Options {
+    /// How to log in; PLAIN by default.
+    pub login: Login,
     /// User name for SASL PLAIN.
     pub username: String,
     /// Password for SASL PLAIN. Never printed.
@@ -45,6 +67,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
+            login: Login::Plain,
             username: "guest".into(),
             password: "guest".into(),
             vhost: "/".into(),
@@ -62,7 +85,11 @@ impl Options {
     /// The options that `uri` states; the rest as by default.
     pub fn from_uri(uri: &AmqpUri) -> Options {
         let default = Options::default();
+        let external = uri.other_parameters.iter().any(|(name, value)| {
+            name == "auth_mechanism" && value.eq_ignore_ascii_case("external")
+        });
         Options {
+            login: if external { Login::External } else { Login::Plain },
             username: uri.username.clone(),
             password: uri.password.clone(),
             vhost: uri.vhost.clone(),
@@ -86,6 +113,7 @@ impl Options {
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
+            .field("login", &self.login)
             .field("username", &self.username)
             .field("password", &"…")
             .field("vhost", &self.vhost)

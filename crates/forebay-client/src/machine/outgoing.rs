@@ -34,6 +34,14 @@ impl Outgoing {
         self.bytes.len() - self.sent
     }
 
+    /// Hands all that waits over in exchange for `empty`, whose memory is used from here on.
+    pub(super) fn swap(&mut self, empty: &mut Vec<u8>) {
+        debug_assert!(empty.is_empty());
+        self.bytes.drain(..self.sent);
+        self.sent = 0;
+        std::mem::swap(&mut self.bytes, empty);
+    }
+
     /// The first `count` waiting bytes are with the peer now.
     pub(super) fn sent(&mut self, count: usize) {
         self.sent = (self.sent + count).min(self.bytes.len());

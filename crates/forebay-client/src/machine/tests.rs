@@ -161,7 +161,7 @@ fn other_protocols_and_other_logins_are_told_apart() {
 
     let mut machine = Machine::new(Options::default());
     let failed = feed(&mut machine, &start(b"EXTERNAL").0).unwrap_err();
-    assert_eq!(failed, Failed::NoPlainLogin { offered: "EXTERNAL".into() });
+    assert_eq!(failed, Failed::NoSuchLogin { wanted: "PLAIN", offered: "EXTERNAL".into() });
 
     let mut machine = Machine::new(Options::default());
     assert_eq!(machine.hung_up(), Err(Failed::HungUpAtLogin));

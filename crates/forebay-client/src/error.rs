@@ -30,7 +30,7 @@ pub enum Lost {
     Failed(Failed),
     /// Reading or writing failed.
     Io(String),
-    /// More deliveries arrived than [`DELIVERIES_BYTES_MAX`](super::DELIVERIES_BYTES_MAX) while
+    /// More deliveries arrived than [`DELIVERIES_BYTES_MAX`](crate::blocking::DELIVERIES_BYTES_MAX) while
     /// nobody took them.
     TooManyDeliveries,
 }
@@ -61,8 +61,20 @@ pub enum OpenError {
         /// What is wrong with it.
         reason: String,
     },
-    /// `amqps` was asked for; this client has no TLS yet.
+    /// `amqps` was asked for; the blocking client has no TLS.
     TlsNotSupported,
+    /// The certificates or keys cannot be used, or the server's are not trusted.
+    Tls {
+        /// What is wrong, and with which file.
+        reason: String,
+    },
+    /// A parameter of the URI has a value that it cannot have.
+    Parameter {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The host name has no address.
     NoAddress {
         /// The host.
@@ -87,8 +99,12 @@ impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OpenError::Uri { uri, reason } => write!(f, "cannot read the URL {uri}: {reason}"),
-            OpenError::TlsNotSupported => {
-                f.write_str("amqps is not supported yet; use an amqp:// URL")
+            OpenError::TlsNotSupported => f.write_str(
+                "the blocking client knows no TLS; use an amqp:// URL or the asynchronous client",
+            ),
+            OpenError::Tls { reason } => write!(f, "cannot connect with TLS: {reason}"),
+            OpenError::Parameter { name, reason } => {
+                write!(f, "parameter {name} of the URL {reason}")
             }
             OpenError::NoAddress { host, reason } => {
                 write!(f, "cannot find the host {host}: {reason}")
@@ -174,3 +190,23 @@ impl From<ChannelFault> for ConsumeError {
         ConsumeError::Channel(fault)
     }
 }
+
+/// Why a topology was not declared.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeclareError {
+    /// Which part, for instance `queue 'orders'`; `None`: no channel could be had.
+    pub what: Option<String>,
+    /// Why.
+    pub fault: ChannelFault,
+}
+
+impl fmt::Display for DeclareError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.what {
+            Some(what) => write!(f, "cannot declare {what}: {}", self.fault),
+            None => self.fault.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for DeclareError {}

@@ -1,0 +1,339 @@
+//! A connection as its users see it: one handle, a socket for publishing and one for consuming below.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay_wire::{AmqpUri, UriError};
+use tokio::sync::{broadcast, oneshot};
+
+use crate::channel::Channel;
+use crate::consumer::ConsumerBuilder;
+use crate::error::{ChannelFault, DeclareError, Lost, OpenError};
+use crate::happening::Happening;
+use crate::machine::{Limits, Options, Server};
+use crate::metrics::ConnectionMetrics;
+use crate::publisher::{PublisherBuilder, Route};
+use crate::session::{Phase, Topology};
+use crate::shell::{ByteStream, Dialer, Driver, HAPPENINGS_KEPT, Link, StreamFuture};
+
+/// A handle on a broker. Clones share it.
+///
+/// Below are up to two sockets: one for publishing and everything else, and one for consuming, opened when
+/// the first consumer is. A broker that holds back a publisher's socket then never holds back an ack.
+///
+/// It is closed by [`Connection::close`], or in the background once the last handle, publisher, consumer,
+/// delivery and outcome on it is gone. Needs a tokio runtime.
+#[derive(Clone)]
+pub struct Connection {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    setup: Setup,
+    /// Publishing, channels, declarations.
+    main: Arc<Guard>,
+    /// Consuming; opened when needed.
+    consuming: tokio::sync::Mutex<Option<Arc<Guard>>>,
+}
+
+/// What a further socket is opened with.
+#[derive(Clone)]
+struct Setup {
+    dialer: Dialer,
+    options: Options,
+    recovery: Option<Option<u32>>,
+    topology: Arc<Mutex<Topology>>,
+    happenings: broadcast::Sender<Happening>,
+}
+
+/// Closes a link when nobody uses it any more.
+pub(crate) struct Guard {
+    pub(crate) link: Arc<Link>,
+    /// Ends with the driver.
+    driver: Mutex<Option<tokio::task::JoinHandle<()>>>,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.link.close();
+    }
+}
+
+/// How a connection is opened. All parts have defaults.
+#[derive(Clone)]
+pub struct ConnectionBuilder {
+    options: Options,
+    recovery: Option<Option<u32>>,
+}
+
+impl Default for ConnectionBuilder {
+    fn default() -> Self {
+        ConnectionBuilder { options: Options::default(), recovery: Some(None) }
+    }
+}
+
+impl ConnectionBuilder {
+    /// The name that brokers show beside the connection.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.options.connection_name = Some(name.into());
+        self
+    }
+
+    /// Never connects again: the first loss ends everything on the connection.
+    #[must_use]
+    pub fn without_recovery(mut self) -> Self {
+        self.recovery = None;
+        self
+    }
+
+    /// After a loss tries each host this often (at least once), then gives up. Without it, tries for ever,
+    /// with pauses of up to 10 s.
+    #[must_use]
+    pub fn recovery_rounds(mut self, rounds: u32) -> Self {
+        self.recovery = Some(Some(rounds.max(1)));
+        self
+    }
+
+    /// Bound of each socket's send buffer in bytes; 1 MiB unless set. It may be exceeded by one message.
+    #[must_use]
+    pub fn outgoing_bytes_max(mut self, bytes: usize) -> Self {
+        self.options.outgoing_bytes_max = bytes.max(1);
+        self
+    }
+
+    /// Connects to `uri`.
+    ///
+    /// # Errors
+    /// As [`Connection::open`].
+    pub async fn open(self, uri: &str) -> Result<Connection, OpenError> {
+        let parsed: AmqpUri = uri.parse().map_err(|error: UriError| OpenError::Uri {
+            uri: crate::blocking::without_password(uri),
+            reason: error.to_string(),
+        })?;
+        let name = self.options.connection_name.clone();
+        let options = Options {
+            connection_name: name,
+            outgoing_bytes_max: self.options.outgoing_bytes_max,
+            ..Options::from_uri(&parsed)
+        };
+        let dialer = Dialer::from_uri(&parsed)?;
+        Connection::with(ConnectionBuilder { options, ..self }, dialer).await
+    }
+
+    /// Connects over streams that `make` makes: one now, one more for consuming, and new ones after a loss.
+    /// `address` is for people.
+    ///
+    /// # Errors
+    /// `make` fails, or the broker refuses the login.
+    pub async fn over<F, S>(
+        self,
+        address: impl Into<String>,
+        options: Options,
+        make: F,
+    ) -> Result<Connection, OpenError>
+    where
+        F: Fn() -> S + Send + Sync + 'static,
+        S: Future<Output = io::Result<Box<dyn ByteStream>>> + Send + 'static,
+    {
+        let make = move || -> StreamFuture { Box::pin(make()) };
+        let dialer = Dialer::Made { address: address.into(), make: Arc::new(make) };
+        let name = self.options.connection_name.or(options.connection_name.clone());
+        let options = Options { connection_name: name, ..options };
+        Connection::with(ConnectionBuilder { options, recovery: self.recovery }, dialer).await
+    }
+}
+
+impl Connection {
+    /// Connects to a broker, for instance `amqp://guest:guest@localhost`. Several hosts may be given
+    /// (`amqp://a,b:5673/vhost`); the first that lets us in is taken, and after a loss any of them.
+    ///
+    /// Query parameters are RabbitMQ's: `heartbeat` (s), `connection_timeout` (ms), `channel_max`,
+    /// `frame_max` (bytes), `auth_mechanism=external`, and for `amqps` `cacertfile`, `certfile`, `keyfile`
+    /// and `server_name_indication`.
+    ///
+    /// # Errors
+    /// The URI makes no sense, no host answers, or the broker refuses the login. Nothing is tried again
+    /// here; after this, a lost connection is.
+    ///
+    /// # Cancellation
+    /// A dropped future leaves nothing behind.
+    pub async fn open(uri: &str) -> Result<Connection, OpenError> {
+        Connection::builder().open(uri).await
+    }
+
+    /// Options, and then [`ConnectionBuilder::open`].
+    pub fn builder() -> ConnectionBuilder {
+        ConnectionBuilder::default()
+    }
+
+    async fn with(builder: ConnectionBuilder, dialer: Dialer) -> Result<Connection, OpenError> {
+        let (happenings, _) = broadcast::channel(HAPPENINGS_KEPT);
+        let setup = Setup {
+            dialer,
+            options: builder.options,
+            recovery: builder.recovery,
+            topology: Arc::default(),
+            happenings,
+        };
+        let main = setup.open("").await?;
+        let shared = Shared { setup, main, consuming: tokio::sync::Mutex::new(None) };
+        Ok(Connection { shared: Arc::new(shared) })
+    }
+
+    /// Opens a channel, for AMQP as it is. It ends with its connection; it is not restored after a loss.
+    ///
+    /// # Errors
+    /// The connection is gone or being opened again, or all its channels are in use.
+    pub async fn channel(&self) -> Result<Channel, ChannelFault> {
+        Channel::open(self.shared.main.clone()).await
+    }
+
+    /// Declares exchanges, queues and bindings, now and again after each reconnect.
+    ///
+    /// # Errors
+    /// The broker refuses one of them; those before it are declared, and none is remembered.
+    ///
+    /// # Cancellation
+    /// A dropped future may have declared some of them, and remembers none.
+    pub async fn declare(&self, topology: Topology) -> Result<(), DeclareError> {
+        let channel = self.channel().await.map_err(|fault| DeclareError { what: None, fault })?;
+        for declaration in &topology.declarations {
+            channel
+                .declare(declaration)
+                .await
+                .map_err(|fault| DeclareError { what: Some(declaration.name()), fault })?;
+        }
+        let mut remembered =
+            self.shared.setup.topology.lock().unwrap_or_else(PoisonError::into_inner);
+        remembered.remember(&topology);
+        Ok(())
+    }
+
+    /// A publisher on `route`; finish it with [`PublisherBuilder::build`].
+    pub fn publisher(&self, route: Route) -> PublisherBuilder {
+        PublisherBuilder::new(self.clone(), route)
+    }
+
+    /// A consumer of `queue`; finish it with [`ConsumerBuilder::build`].
+    pub fn consumer(&self, queue: impl Into<String>) -> ConsumerBuilder {
+        ConsumerBuilder::new(self.clone(), queue.into())
+    }
+
+    /// What happens from now on: losses, reconnects, blocking. A watcher that does not look misses the
+    /// oldest beyond [`HAPPENINGS_KEPT`].
+    pub fn happenings(&self) -> broadcast::Receiver<Happening> {
+        self.shared.setup.happenings.subscribe()
+    }
+
+    /// What the socket for publishing counts.
+    pub fn metrics(&self) -> ConnectionMetrics {
+        self.shared.main.link.metrics()
+    }
+
+    /// What the socket for consuming counts; `None` before there is one.
+    pub fn consuming_metrics(&self) -> Option<ConnectionMetrics> {
+        let consuming = self.shared.consuming.try_lock().ok()?;
+        consuming.as_ref().map(|guard| guard.link.metrics())
+    }
+
+    /// Why the broker takes no publishes at the moment, if it does not.
+    pub fn blocked(&self) -> Option<String> {
+        self.shared.main.link.with(|session, _| session.blocked().map(str::to_owned))
+    }
+
+    /// What the broker says about itself; of the last connection while there is none.
+    pub fn server(&self) -> Server {
+        self.shared.main.link.with(|session, _| session.machine.server().clone())
+    }
+
+    /// What was agreed on with the broker.
+    pub fn limits(&self) -> Limits {
+        self.shared.main.link.with(|session, _| session.machine.limits())
+    }
+
+    /// Brings every publish to its outcome (5 s at most), gives back what waits in consumers, and closes.
+    /// All else on the connection finds it closed.
+    ///
+    /// # Errors
+    /// The connection was gone for good before.
+    ///
+    /// # Cancellation
+    /// A dropped future changes nothing: the connection closes all the same.
+    pub async fn close(self) -> Result<(), Lost> {
+        let consuming = self.shared.consuming.lock().await.take();
+        let mut outcome = Ok(());
+        for guard in [consuming, Some(self.shared.main.clone())].into_iter().flatten() {
+            let before = guard.link.with(|session, _| session.phase().clone());
+            if let Phase::Over(lost) = before {
+                outcome = Err(lost);
+                continue;
+            }
+            guard.link.close();
+            let driver = guard.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(driver) = driver {
+                // It never panics; if the runtime stops, everything does.
+                let _ = driver.await;
+            }
+        }
+        outcome
+    }
+
+    /// The socket for publishing.
+    pub(crate) fn main(&self) -> &Arc<Guard> {
+        &self.shared.main
+    }
+
+    /// The socket for consuming.
+    pub(crate) async fn consuming(&self) -> Result<Arc<Guard>, OpenError> {
+        let mut consuming = self.shared.consuming.lock().await;
+        if let Some(guard) = &*consuming {
+            let over = guard.link.with(|session, _| matches!(session.phase(), Phase::Over(_)));
+            if !over {
+                return Ok(guard.clone());
+            }
+        }
+        let guard = self.shared.setup.open(" (consuming)").await?;
+        *consuming = Some(guard.clone());
+        Ok(guard)
+    }
+}
+
+impl Setup {
+    async fn open(&self, suffix: &str) -> Result<Arc<Guard>, OpenError> {
+        let name = self.options.connection_name.as_ref().map(|name| format!("{name}{suffix}"));
+        let options = Options { connection_name: name, ..self.options.clone() };
+        let link = Link::new(options.clone(), self.happenings.clone());
+        let (opened, wait) = oneshot::channel();
+        let driver = Driver {
+            link: link.clone(),
+            dialer: self.dialer.clone(),
+            options,
+            topology: self.topology.clone(),
+            recovery: self.recovery,
+        };
+        let driver = tokio::spawn(driver.run(opened));
+        // Made before waiting, so that a caller who gives up closes what was begun.
+        let guard = Arc::new(Guard { link, driver: Mutex::new(Some(driver)) });
+        match wait.await {
+            Ok(outcome) => outcome.map(|()| guard),
+            Err(_) => Err(OpenError::Lost(Lost::ClosedByUs)),
+        }
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("options", &self.shared.setup.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ConnectionBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectionBuilder").field("options", &self.options).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,323 @@
+//! Consuming with credit that follows the workers.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use forebay_wire::{TableBuf, Value};
+
+use crate::connection::{Connection, Guard};
+use crate::error::{ConsumeError, OpenError};
+use crate::metrics::ConsumerMetrics;
+use crate::received::Received;
+use crate::session::{CREDIT_MAX, Credit, DeliveryKey, How, Intake, Verdict};
+use crate::shell::random_u64;
+
+/// Options of a consumer. All have defaults.
+#[derive(Debug, Clone)]
+pub struct ConsumerBuilder {
+    connection: Connection,
+    queue: String,
+    workers: u16,
+    credit_max: u16,
+    credit: Option<u16>,
+    exclusive: bool,
+    arguments: TableBuf,
+}
+
+impl ConsumerBuilder {
+    pub(crate) fn new(connection: Connection, queue: String) -> ConsumerBuilder {
+        ConsumerBuilder {
+            connection,
+            queue,
+            workers: 1,
+            credit_max: CREDIT_MAX,
+            credit: None,
+            exclusive: false,
+            arguments: TableBuf::new(),
+        }
+    }
+
+    /// How many messages are worked on at a time, at least 1. It need not be said: whoever asks for a
+    /// message while holding others counts as one more worker. Saying it spares finding out.
+    #[must_use]
+    pub fn workers(mut self, workers: u16) -> Self {
+        self.workers = workers.max(1);
+        self
+    }
+
+    /// Deliveries held at a time at most, in work and waiting together; [`CREDIT_MAX`] unless set, at least
+    /// 1. This also bounds how many messages are in work at a time.
+    #[must_use]
+    pub fn credit_max(mut self, deliveries: u16) -> Self {
+        self.credit_max = deliveries.max(1);
+        self
+    }
+
+    /// Sets the credit by hand, at least 1 (`prefetch`, as others call it).
+    #[must_use]
+    pub fn fixed_credit(mut self, deliveries: u16) -> Self {
+        self.credit = Some(deliveries.max(1));
+        self
+    }
+
+    /// No other consumer may share the queue.
+    #[must_use]
+    pub fn exclusive(mut self) -> Self {
+        self.exclusive = true;
+        self
+    }
+
+    /// One more argument of `basic.consume`, for instance `x-priority`.
+    #[must_use]
+    pub fn argument(mut self, name: &str, value: Value<'_>) -> Self {
+        self.arguments.push(name.as_bytes(), value);
+        self
+    }
+
+    /// Starts the consumer, on the connection's socket for consuming.
+    ///
+    /// # Errors
+    /// The queue does not exist or may not be consumed, or no socket can be opened.
+    ///
+    /// # Cancellation
+    /// A dropped future leaves no consumer behind.
+    pub async fn build(self) -> Result<Consumer, BuildConsumerError> {
+        if self.queue.len() > 255 {
+            let fault = crate::error::ChannelFault::NameTooLong { bytes: self.queue.len() };
+            return Err(BuildConsumerError::Refused(fault.into()));
+        }
+        let guard = self.connection.consuming().await.map_err(BuildConsumerError::NotOpened)?;
+        let how = How {
+            queue: self.queue,
+            tag: format!("forebay-{:016x}", random_u64()),
+            exclusive: self.exclusive,
+            arguments: self.arguments,
+        };
+        let max = u32::from(self.credit_max);
+        let key = guard.link.with(|session, now_us| {
+            let credit =
+                Credit::new(now_us, u32::from(self.workers), max, self.credit.map(u32::from));
+            session.add_intake(Intake::new(how, credit), now_us)
+        });
+        let consumer = Consumer { shared: Arc::new(ConsumerShared { guard, key }) };
+        let shared = &consumer.shared;
+        poll_fn(|cx| shared.guard.link.with(|session, _| session.intake(key).0.poll_consuming(cx)))
+            .await
+            .map_err(BuildConsumerError::Refused)?;
+        Ok(consumer)
+    }
+}
+
+/// Why a consumer was not started.
+#[derive(Debug, Clone, PartialEq)]
+pub enum BuildConsumerError {
+    /// There is no socket for consuming.
+    NotOpened(OpenError),
+    /// The broker refused.
+    Refused(ConsumeError),
+}
+
+impl fmt::Display for BuildConsumerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BuildConsumerError::NotOpened(error) => error.fmt(f),
+            BuildConsumerError::Refused(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for BuildConsumerError {}
+
+/// Takes messages of one queue.
+///
+/// ```no_run
+/// # async fn example(connection: forebay_client::Connection) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut jobs = connection.consumer("jobs").build().await?;
+/// while let Some(job) = jobs.next().await? {
+///     println!("{}", String::from_utf8_lossy(job.body()));
+///     job.ack();
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// **Credit.** How many messages the broker sends ahead follows from how long they take and how far away the
+/// broker is; see [`ConsumerMetrics::credit`]. Slow work holds nothing back that another consumer could do.
+///
+/// **Acks** leave together: `multiple` over what is finished without a gap, one by one beyond, after at most
+/// 10 ms, and at once when there is nothing left to work on.
+///
+/// **After a reconnect** it goes on by itself. What had been delivered is delivered again; acks that come
+/// too late say so and are not sent.
+///
+/// Dropping the consumer, and the deliveries taken from it, ends it; what was not settled goes back to its
+/// queue.
+pub struct Consumer {
+    shared: Arc<ConsumerShared>,
+}
+
+struct ConsumerShared {
+    guard: Arc<Guard>,
+    key: usize,
+}
+
+impl Drop for ConsumerShared {
+    fn drop(&mut self) {
+        self.guard.link.with(|session, _| session.drop_intake(self.key));
+    }
+}
+
+impl Consumer {
+    /// The next message; `None` after [`Consumer::stop`].
+    ///
+    /// # Errors
+    /// The broker cancelled the consumer (its queue was deleted), or the connection is gone for good.
+    ///
+    /// # Cancellation
+    /// A dropped future has taken nothing.
+    pub async fn next(&mut self) -> Result<Option<Delivery>, ConsumeError> {
+        tokio::task::coop::consume_budget().await;
+        let shared = &self.shared;
+        let taken = poll_fn(|cx| {
+            shared.guard.link.with(|session, now_us| {
+                let (intake, machine) = session.intake(shared.key);
+                intake.poll_next(machine, now_us, cx).map_ok(|taken| (taken, now_us))
+            })
+        })
+        .await?;
+        let (Some((key, message)), taken_us) = taken else { return Ok(None) };
+        let consumer = Some(shared.clone());
+        Ok(Some(Delivery { message, key, taken_us, consumer }))
+    }
+
+    /// A message that is here already, without waiting.
+    pub fn try_next(&mut self) -> Option<Delivery> {
+        let shared = &self.shared;
+        let (key, message, taken_us) = shared.guard.link.with(|session, now_us| {
+            let (intake, machine) = session.intake(shared.key);
+            let (key, message) = intake.take_ready(machine, now_us)?;
+            Some((key, message, now_us))
+        })?;
+        Some(Delivery { message, key, taken_us, consumer: Some(shared.clone()) })
+    }
+
+    /// Takes no more messages: those that wait here go back to their queue at once. Deliveries taken before
+    /// can still be settled.
+    pub fn stop(&mut self) {
+        self.shared.guard.link.with(|session, _| {
+            let (intake, machine) = session.intake(self.shared.key);
+            intake.stop(machine);
+        });
+    }
+
+    /// What it counts, and its credit.
+    pub fn metrics(&self) -> ConsumerMetrics {
+        self.shared.guard.link.with(|session, _| session.intake(self.shared.key).0.metrics())
+    }
+}
+
+impl fmt::Debug for Consumer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer").finish_non_exhaustive()
+    }
+}
+
+/// The ack came too late: the connection that brought the message is gone, and the broker delivers the
+/// message again, here or elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stale;
+
+impl fmt::Display for Stale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "the connection that brought the message is gone; the message will be delivered again",
+        )
+    }
+}
+
+impl std::error::Error for Stale {}
+
+/// A message to work on. Settle it with [`Delivery::ack`], [`Delivery::requeue`] or [`Delivery::reject`];
+/// dropped unsettled, for instance by an error or a panic, it goes back to its queue.
+#[must_use = "an unsettled delivery goes back to its queue when it is dropped"]
+pub struct Delivery {
+    message: Received,
+    key: DeliveryKey,
+    taken_us: u64,
+    /// Until it is settled.
+    consumer: Option<Arc<ConsumerShared>>,
+}
+
+impl Delivery {
+    /// The work is done: the broker may forget the message.
+    ///
+    /// Returns at once; the ack leaves within 10 ms, together with others.
+    ///
+    /// The settlement tells whether it was in time; most programs can do nothing about it. Work that must
+    /// not be done twice remembers message-ids.
+    pub fn ack(mut self) -> Settlement {
+        self.settle(Verdict::Ack)
+    }
+
+    /// The message goes back to its queue, as near to its old place as the broker can.
+    pub fn requeue(mut self) -> Settlement {
+        self.settle(Verdict::Refuse { requeue: true })
+    }
+
+    /// The message cannot be used: the broker drops it, or hands it to the queue's dead-letter exchange.
+    pub fn reject(mut self) -> Settlement {
+        self.settle(Verdict::Refuse { requeue: false })
+    }
+
+    /// The message without its fate: it is acknowledged, and what it said remains.
+    pub fn ack_and_keep(mut self) -> Received {
+        self.settle(Verdict::Ack);
+        std::mem::take(&mut self.message)
+    }
+
+    fn settle(&mut self, verdict: Verdict) -> Settlement {
+        let Some(consumer) = self.consumer.take() else { return Settlement(Ok(())) };
+        let known = consumer.guard.link.with(|session, now_us| {
+            let service_us = now_us.saturating_sub(self.taken_us);
+            let (intake, machine) = session.intake(consumer.key);
+            intake.settle(machine, self.key, verdict, service_us, now_us)
+        });
+        Settlement(if known { Ok(()) } else { Err(Stale) })
+    }
+}
+
+/// How a settlement went; most programs need not look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settlement(Result<(), Stale>);
+
+impl Settlement {
+    /// Whether it was in time.
+    ///
+    /// # Errors
+    /// [`Stale`].
+    pub fn in_time(self) -> Result<(), Stale> {
+        self.0
+    }
+}
+
+impl Deref for Delivery {
+    type Target = Received;
+
+    fn deref(&self) -> &Received {
+        &self.message
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        self.settle(Verdict::Refuse { requeue: true });
+    }
+}
+
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delivery").field("message", &self.message).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,81 @@
+//! The messages of one consumer on a channel.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use forebay_wire::{ShortStr, basic};
+
+use crate::channel::{Channel, Inner};
+use crate::error::ChannelFault;
+use crate::received::Received;
+
+/// The messages of one consumer on a channel. Acknowledge them on the channel.
+///
+/// Dropping it cancels the consumer; what had been delivered goes back when the channel closes.
+pub struct Deliveries {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) tag: String,
+}
+
+impl Deliveries {
+    /// The consumer's tag.
+    pub fn tag(&self) -> &str {
+        &self.tag
+    }
+
+    /// The next message; `None` after the consumer was cancelled, by either side.
+    ///
+    /// # Cancellation
+    /// A dropped future has taken nothing.
+    pub async fn next(&mut self) -> Result<Option<Received>, ChannelFault> {
+        let (link, key) = (&self.inner.guard.link, self.inner.key);
+        poll_fn(|cx| {
+            link.with(|session, _| {
+                let polled = session.user(key).0.poll_delivery(&self.tag, cx);
+                if let Poll::Ready(Ok(Some(message))) = &polled {
+                    session.taken(message.size_bytes());
+                }
+                polled
+            })
+        })
+        .await
+    }
+
+    /// Ends the consumer. Messages that had arrived can still be taken.
+    pub async fn cancel(&mut self) -> Result<(), ChannelFault> {
+        let channel = Channel { inner: self.inner.clone() };
+        let cancel =
+            basic::Cancel { consumer_tag: ShortStr::truncated(&self.tag), ..Default::default() };
+        channel.request(&cancel).await?;
+        self.inner.guard.link.with(|session, _| {
+            let mut wakeups = Vec::new();
+            session.user(self.inner.key).0.cancelled(&self.tag, &mut wakeups);
+            session.wakeups.append(&mut wakeups);
+        });
+        Ok(())
+    }
+}
+
+impl Drop for Deliveries {
+    fn drop(&mut self) {
+        self.inner.guard.link.with(|session, _| {
+            let (user, machine) = session.user(self.inner.key);
+            if user.usable().is_ok() {
+                let consumer_tag = ShortStr::truncated(&self.tag);
+                // Fails only if the channel is closing, which ends the consumer as well.
+                let _ =
+                    machine.send(self.inner.number, &basic::Cancel { consumer_tag, no_wait: true });
+            }
+            let bytes = user.forget_subscription(&self.tag);
+            session.taken(bytes);
+        });
+    }
+}
+
+impl fmt::Debug for Deliveries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Deliveries").field("tag", &self.tag).finish_non_exhaustive()
+    }
+}

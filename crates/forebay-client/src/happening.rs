@@ -1,0 +1,54 @@
+//! What happens to a connection, for those who watch it.
+
+use crate::error::{Lost, Refusal};
+
+/// One thing that happened. Each is also a `tracing` event.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Happening {
+    /// A connection is up and everything is restored on it.
+    Connected {
+        /// Host and port, or `in-process`.
+        address: String,
+        /// 0 for the first one, then how many came before it.
+        reconnects: u64,
+    },
+    /// A connection broke.
+    Lost {
+        /// Why.
+        lost: Lost,
+    },
+    /// It will be tried again.
+    Retrying {
+        /// From 1.
+        attempt: u32,
+        /// After this time, in milliseconds.
+        delay_ms: u64,
+        /// Why the last attempt failed, or why the connection was lost.
+        reason: String,
+    },
+    /// The broker takes no publishes for now. Everything else goes on.
+    Blocked {
+        /// For instance `low on memory`.
+        reason: String,
+    },
+    /// The broker takes publishes again.
+    Unblocked,
+    /// The broker ended a consumer, for instance because its queue was deleted.
+    ConsumerCancelled {
+        /// The queue.
+        queue: String,
+    },
+    /// The broker closed a publisher's channel; it goes on with a new one.
+    PublisherChannelClosed {
+        /// Why.
+        why: Refusal,
+    },
+    /// Something could not be declared again after a reconnect.
+    TopologyRefused {
+        /// What, for instance `queue 'orders'`.
+        what: String,
+        /// Why.
+        why: Refusal,
+    },
+}

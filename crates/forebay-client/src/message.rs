@@ -1,0 +1,330 @@
+//! A message to publish: a body, and properties for those who want some.
+
+use std::fmt;
+
+use bytes::Bytes;
+use forebay_wire::{Properties, ShortStr, TableBuf, Value};
+
+/// The header that marks a message which was published again after a reconnect: it may be in its queue
+/// twice, with the same message-id both times.
+pub const REPUBLISHED_HEADER: &str = "x-republished";
+
+/// A message on its way to a broker. Persistent unless [`Message::transient`] is said; gets a message-id
+/// unless [`Message::message_id`] gives one.
+///
+/// A plain body costs no allocation here: `Message::new(vec)` takes the vector, and a clone shares it.
+#[derive(Clone, PartialEq)]
+pub struct Message {
+    pub(crate) body: Bytes,
+    /// What only some messages have; boxed, as messages wait in the window.
+    extra: Option<Box<Extra>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Extra {
+    routing_key: Option<String>,
+    transient: bool,
+    content_type: Option<String>,
+    content_encoding: Option<String>,
+    correlation_id: Option<String>,
+    reply_to: Option<String>,
+    expiration_ms: Option<u64>,
+    message_id: Option<String>,
+    timestamp_s: Option<u64>,
+    type_name: Option<String>,
+    user_id: Option<String>,
+    app_id: Option<String>,
+    priority: Option<u8>,
+    headers: TableBuf,
+}
+
+/// A name or property is longer than AMQP's 255 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooLong {
+    /// Which, for instance `correlation-id`.
+    pub what: &'static str,
+    /// How long it is.
+    pub bytes: usize,
+}
+
+impl fmt::Display for TooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a {} of {} bytes is too long: AMQP allows 255", self.what, self.bytes)
+    }
+}
+
+impl std::error::Error for TooLong {}
+
+/// Text properties, all at most 255 bytes.
+macro_rules! texts {
+    ($($(#[$doc:meta])+ $name:ident;)+) => {$(
+        $(#[$doc])+
+        #[must_use]
+        pub fn $name(mut self, value: impl Into<String>) -> Message {
+            self.extra().$name = Some(value.into());
+            self
+        }
+    )+};
+}
+
+impl Message {
+    /// A persistent message.
+    pub fn new(body: impl Into<Bytes>) -> Message {
+        Message { body: body.into(), extra: None }
+    }
+
+    /// The body.
+    pub fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    texts! {
+        /// Publishes with this routing key instead of the publisher's.
+        routing_key;
+        /// MIME type of the body.
+        content_type;
+        /// MIME encoding of the body.
+        content_encoding;
+        /// What a reply refers to.
+        correlation_id;
+        /// The queue where replies shall go.
+        reply_to;
+        /// Your own name for the message; otherwise it gets one that no other message has. Republishing
+        /// keeps it, so that readers can tell a duplicate.
+        message_id;
+        /// Your type of the message (`type` in AMQP).
+        type_name;
+        /// Who publishes; a broker refuses what is not the login's name.
+        user_id;
+        /// Which application publishes.
+        app_id;
+    }
+
+    /// The broker need not keep it on disk: faster, and lost when the broker stops.
+    #[must_use]
+    pub fn transient(mut self) -> Message {
+        self.extra().transient = true;
+        self
+    }
+
+    /// Milliseconds after which the broker may drop it undelivered.
+    #[must_use]
+    pub fn expires_after_ms(mut self, ms: u64) -> Message {
+        self.extra().expiration_ms = Some(ms);
+        self
+    }
+
+    /// When it came to be, in seconds since 1970.
+    #[must_use]
+    pub fn timestamp_s(mut self, seconds: u64) -> Message {
+        self.extra().timestamp_s = Some(seconds);
+        self
+    }
+
+    /// Its rank in a priority queue, 0 to the queue's `x-max-priority`.
+    #[must_use]
+    pub fn priority(mut self, priority: u8) -> Message {
+        self.extra().priority = Some(priority);
+        self
+    }
+
+    /// One more header. A name over 255 bytes is cut there.
+    #[must_use]
+    pub fn header(mut self, name: &str, value: Value<'_>) -> Message {
+        self.extra().headers.push(name.as_bytes(), value);
+        self
+    }
+
+    /// The same message with all the properties of one that was received, for passing it on.
+    /// Its message-id, expiration and delivery mode are kept, too.
+    #[must_use]
+    pub fn with_properties(mut self, properties: &Properties<'_>) -> Message {
+        let text = |value: Option<ShortStr<'_>>| value.map(|value| value.to_string());
+        let extra = self.extra();
+        extra.transient = properties.delivery_mode != Some(2);
+        extra.content_type = text(properties.content_type);
+        extra.content_encoding = text(properties.content_encoding);
+        extra.correlation_id = text(properties.correlation_id);
+        extra.reply_to = text(properties.reply_to);
+        extra.expiration_ms = properties.expiration.and_then(|ms| ms.to_str()?.trim().parse().ok());
+        extra.message_id = text(properties.message_id);
+        extra.timestamp_s = properties.timestamp;
+        extra.type_name = text(properties.type_name);
+        extra.user_id = text(properties.user_id);
+        extra.app_id = text(properties.app_id);
+        extra.priority = properties.priority;
+        extra.headers = properties.headers.map(TableBuf::from).unwrap_or_default();
+        self
+    }
+
+    fn extra(&mut self) -> &mut Extra {
+        self.extra.get_or_insert_default()
+    }
+
+    /// Its own routing key, if it has one.
+    pub(crate) fn own_routing_key(&self) -> Option<&str> {
+        self.extra.as_ref()?.routing_key.as_deref()
+    }
+
+    /// Its own message-id, if it has one.
+    pub(crate) fn own_message_id(&self) -> Option<&str> {
+        self.extra.as_ref()?.message_id.as_deref()
+    }
+
+    /// Whether all its names can be said in AMQP.
+    pub(crate) fn check(&self) -> Result<(), TooLong> {
+        let Some(extra) = &self.extra else { return Ok(()) };
+        for (what, text) in [
+            ("routing key", &extra.routing_key),
+            ("content-type", &extra.content_type),
+            ("content-encoding", &extra.content_encoding),
+            ("correlation-id", &extra.correlation_id),
+            ("reply-to", &extra.reply_to),
+            ("message-id", &extra.message_id),
+            ("type", &extra.type_name),
+            ("user-id", &extra.user_id),
+            ("app-id", &extra.app_id),
+        ] {
+            if let Some(bytes) = text.as_ref().map(String::len).filter(|&len| len > 255) {
+                return Err(TooLong { what, bytes });
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends flag word and property list; `id` is for a message without one of its own.
+    pub(crate) fn encode_properties(&self, out: &mut Vec<u8>, id: &str, republished: bool) {
+        let Some(extra) = self.extra.as_deref() else {
+            if !republished {
+                encode_plain(out, id);
+                return;
+            }
+            return self.encode_extra(&Extra::default(), out, id, true);
+        };
+        self.encode_extra(extra, out, id, republished);
+    }
+
+    fn encode_extra(&self, extra: &Extra, out: &mut Vec<u8>, id: &str, republished: bool) {
+        let expiration = extra.expiration_ms.map(|ms| ms.to_string());
+        let marked =
+            republished.then(|| extra.headers.clone().with(REPUBLISHED_HEADER, Value::Bool(true)));
+        let headers = marked.as_ref().unwrap_or(&extra.headers);
+        let properties = Properties {
+            content_type: short(&extra.content_type),
+            content_encoding: short(&extra.content_encoding),
+            headers: (!headers.is_empty()).then(|| headers.as_table()),
+            delivery_mode: Some(if extra.transient { 1 } else { 2 }),
+            priority: extra.priority,
+            correlation_id: short(&extra.correlation_id),
+            reply_to: short(&extra.reply_to),
+            expiration: short(&expiration),
+            message_id: short(&extra.message_id).or(Some(ShortStr::truncated(id))),
+            timestamp: extra.timestamp_s,
+            type_name: short(&extra.type_name),
+            user_id: short(&extra.user_id),
+            app_id: short(&extra.app_id),
+            ..Properties::default()
+        };
+        properties.encode(out);
+    }
+}
+
+fn short(text: &Option<String>) -> Option<ShortStr<'_>> {
+    text.as_deref().map(ShortStr::truncated)
+}
+
+/// The properties of nearly every message: delivery mode 2 and a message-id.
+fn encode_plain(out: &mut Vec<u8>, id: &str) {
+    const FLAGS: u16 = 1 << 12 | 1 << 7;
+    debug_assert!(id.len() <= 255);
+    out.extend_from_slice(&FLAGS.to_be_bytes());
+    out.extend_from_slice(&[2, id.len() as u8]);
+    out.extend_from_slice(id.as_bytes());
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Message");
+        debug.field("body_bytes", &self.body.len());
+        if let Some(extra) = &self.extra {
+            debug.field("with", extra);
+        }
+        debug.finish()
+    }
+}
+
+impl From<Bytes> for Message {
+    fn from(body: Bytes) -> Message {
+        Message::new(body)
+    }
+}
+
+impl From<Vec<u8>> for Message {
+    fn from(body: Vec<u8>) -> Message {
+        Message::new(body)
+    }
+}
+
+impl From<String> for Message {
+    fn from(body: String) -> Message {
+        Message::new(body)
+    }
+}
+
+impl From<&str> for Message {
+    /// Copies the text.
+    fn from(body: &str) -> Message {
+        Message::new(Bytes::copy_from_slice(body.as_bytes()))
+    }
+}
+
+impl From<&[u8]> for Message {
+    /// Copies the bytes.
+    fn from(body: &[u8]) -> Message {
+        Message::new(Bytes::copy_from_slice(body))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_wire::RawProperties;
+
+    fn encoded(message: &Message, republished: bool) -> Vec<u8> {
+        let mut out = Vec::new();
+        message.encode_properties(&mut out, "id-1", republished);
+        assert!(RawProperties::validate(&out).is_ok());
+        out
+    }
+
+    #[test]
+    fn the_short_way_says_the_same_as_the_long_one() {
+        let plain = Message::new("x");
+        let mut long = Vec::new();
+        plain.encode_extra(&Extra::default(), &mut long, "id-1", false);
+        assert_eq!(encoded(&plain, false), long);
+    }
+
+    #[test]
+    fn a_republished_message_is_marked_and_keeps_its_id() {
+        for message in [Message::new("x"), Message::new("x").message_id("mine").priority(3)] {
+            let (first, again) = (encoded(&message, false), encoded(&message, true));
+            let first = RawProperties::trusted(&first).parse();
+            let again = RawProperties::trusted(&again).parse();
+            assert_eq!(first.message_id, again.message_id);
+            assert_eq!(first.headers, None);
+            let headers = again.headers.expect("marked");
+            assert_eq!(headers.get(REPUBLISHED_HEADER), Some(Value::Bool(true)));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_said_is_refused_by_name() {
+        let long = "k".repeat(256);
+        assert_eq!(
+            Message::new("").correlation_id(long).check(),
+            Err(TooLong { what: "correlation-id", bytes: 256 })
+        );
+        assert_eq!(Message::new("").app_id("k".repeat(255)).check(), Ok(()));
+    }
+}

@@ -1,0 +1,123 @@
+//! What a connection, its publishers and its consumers count. All times in microseconds.
+
+/// Count, mean, least and most of one measure since its owner was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Summary {
+    /// How many were measured.
+    pub count: u64,
+    /// Their sum.
+    pub sum_us: u64,
+    /// The least; 0 without any.
+    pub min_us: u64,
+    /// The most.
+    pub max_us: u64,
+    /// A running mean in which the last 32 count most.
+    pub recent_us: u64,
+}
+
+impl Summary {
+    pub(crate) fn add(&mut self, us: u64) {
+        self.min_us = if self.count == 0 { us } else { self.min_us.min(us) };
+        self.max_us = self.max_us.max(us);
+        self.recent_us = if self.count == 0 { us } else { (self.recent_us * 31 + us) / 32 };
+        self.count += 1;
+        self.sum_us += us;
+    }
+
+    /// The mean, 0 without any.
+    pub fn mean_us(&self) -> u64 {
+        self.sum_us.checked_div(self.count).unwrap_or(0)
+    }
+}
+
+/// One publisher. Counts are since it was built and go on over reconnects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct PublisherMetrics {
+    /// Messages that may be in flight together at present.
+    pub window_messages: u32,
+    /// Bytes of bodies that may be in flight together at present.
+    pub window_bytes: u64,
+    /// Messages in flight: admitted, without an outcome.
+    pub in_flight_messages: u32,
+    /// Bytes of their bodies.
+    pub in_flight_bytes: u64,
+    /// Callers who wait for the window.
+    pub waiting: u32,
+    /// The network's round trip as the kernel sees it; 0 = not known.
+    pub network_us: u64,
+    /// Network and broker without queueing, as the window believes; 0 with a fixed window.
+    pub base_us: u64,
+    /// The confirm latency the window steers for; 0 with a fixed window.
+    pub target_us: u64,
+    /// The confirm latency the window compares with it; 0 with a fixed window.
+    pub measured_us: u64,
+    /// Messages admitted.
+    pub published: u64,
+    /// Of these, confirmed.
+    pub confirmed: u64,
+    /// Of these, refused by the broker.
+    pub rejected: u64,
+    /// Of these, returned as unroutable.
+    pub returned: u64,
+    /// Of these, lost sight of.
+    pub unknown: u64,
+    /// Of these, sent again after a reconnect.
+    pub republished: u64,
+    /// Outcomes other than confirmed for which nobody waited; each was logged.
+    pub abandoned_unconfirmed: u64,
+    /// How long callers waited for the window; those who did not wait are not counted.
+    pub admission_wait: Summary,
+    /// From the write to the confirm.
+    pub confirm_latency: Summary,
+}
+
+/// One consumer. Counts are since it was built and go on over reconnects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ConsumerMetrics {
+    /// Deliveries it may hold at present, in work and waiting together.
+    pub credit: u32,
+    /// Deliveries that wait in the client for somebody to take them.
+    pub ready: u32,
+    /// Deliveries taken and not settled.
+    pub in_work: u32,
+    /// Messages delivered.
+    pub delivered: u64,
+    /// Of these, marked by the broker as perhaps delivered before.
+    pub redelivered: u64,
+    /// Acknowledged.
+    pub acked: u64,
+    /// Refused, with or without requeue.
+    pub refused: u64,
+    /// Acks and nacks that came too late: their connection was gone.
+    pub stale: u64,
+    /// Frames that carried the acks.
+    pub ack_frames: u64,
+    /// Times the consumer was replaced to change its credit.
+    pub reconsumed: u64,
+    /// From delivery to settlement.
+    pub service: Summary,
+}
+
+/// One connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ConnectionMetrics {
+    /// Whether it is up.
+    pub connected: bool,
+    /// Whether the broker takes no publishes.
+    pub blocked: bool,
+    /// Times it was opened again.
+    pub reconnects: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// System calls that wrote them.
+    pub writes: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// System calls that read them.
+    pub reads: u64,
+    /// The kernel's round trip; 0 = not known.
+    pub network_us: u64,
+}

@@ -1,0 +1,95 @@
+//! What becomes of a publish: exactly one of four things.
+
+use std::fmt;
+
+use crate::error::{Lost, Refusal};
+use crate::message::{Message, TooLong};
+
+/// The broker has the message: for a persistent one in durable queues, on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Confirmed {
+    /// The connection broke before an answer came, so it was sent again, with the same message-id and
+    /// marked with the header [`REPUBLISHED_HEADER`](crate::REPUBLISHED_HEADER): it may be there twice.
+    pub republished: bool,
+}
+
+/// The broker does not have the message, or may not.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Unconfirmed {
+    /// The broker refused it (basic.nack), for instance because the queue is full.
+    Rejected,
+    /// No queue took it: nothing is bound for its routing key.
+    Returned(Refusal),
+    /// It was sent and no answer will come. It may have arrived; publish it again only where a duplicate
+    /// does no harm.
+    Unknown(UnknownReason),
+}
+
+/// Why nobody can tell what became of a message.
+#[derive(Debug, Clone, PartialEq)]
+pub enum UnknownReason {
+    /// The broker closed the publisher's channel, for instance because the exchange does not exist.
+    ChannelClosed(Refusal),
+    /// The connection is gone for good.
+    Lost(Lost),
+}
+
+impl fmt::Display for Unconfirmed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unconfirmed::Rejected => f.write_str("the broker rejected the message"),
+            Unconfirmed::Returned(why) => write!(f, "no queue took the message: {why}"),
+            Unconfirmed::Unknown(UnknownReason::ChannelClosed(why)) => {
+                write!(f, "the message was not confirmed: the broker closed the channel: {why}")
+            }
+            Unconfirmed::Unknown(UnknownReason::Lost(lost)) => {
+                write!(f, "the message was sent and not confirmed: {lost}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Unconfirmed {}
+
+/// A message that was not sent: nothing of it has left, and it is handed back.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NotPublished {
+    /// Why.
+    pub reason: NotPublishedReason,
+    /// The message.
+    pub message: Message,
+}
+
+/// Why a message was not sent.
+#[derive(Debug, Clone, PartialEq)]
+pub enum NotPublishedReason {
+    /// The deadline passed before the window had room.
+    DeadlinePassed,
+    /// One of its names is too long for AMQP.
+    TooLong(TooLong),
+    /// More callers wait for the window than [`WAITERS_MAX`](forebay_flow::WAITERS_MAX).
+    TooManyWaiting,
+    /// The connection is gone for good.
+    Lost(Lost),
+}
+
+impl fmt::Display for NotPublished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the message was not sent: ")?;
+        match &self.reason {
+            NotPublishedReason::DeadlinePassed => {
+                f.write_str("the deadline passed before the publish window had room")
+            }
+            NotPublishedReason::TooLong(too_long) => too_long.fmt(f),
+            NotPublishedReason::TooManyWaiting => write!(
+                f,
+                "{} callers wait for this publisher already; await each publish before the next",
+                forebay_flow::WAITERS_MAX
+            ),
+            NotPublishedReason::Lost(lost) => lost.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for NotPublished {}

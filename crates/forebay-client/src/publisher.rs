@@ -1,0 +1,371 @@
+//! Publishing with one outcome a message.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use forebay_flow::{Amount, Fixed, HalfDrain, Pfw, PfwOptions, WaiterId};
+
+use crate::connection::{Connection, Guard};
+use crate::error::{ChannelFault, Lost};
+use crate::message::{Message, TooLong};
+use crate::metrics::PublisherMetrics;
+use crate::outcome::{Confirmed, NotPublished, NotPublishedReason, Unconfirmed};
+use crate::session::{Ledger, MakeWindow, Phase, Published, Target};
+use crate::shell::random_u64;
+
+/// Bytes of bodies in flight together, at most, under a window fixed by hand.
+const FIXED_BYTES_MAX: u64 = 256 << 20;
+
+/// Where a publisher's messages go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    exchange: String,
+    routing_key: String,
+}
+
+impl Route {
+    /// To one queue, by the default exchange.
+    pub fn queue(queue: impl Into<String>) -> Route {
+        Route { exchange: String::new(), routing_key: queue.into() }
+    }
+
+    /// To an exchange, with a routing key that each message may replace.
+    pub fn exchange(exchange: impl Into<String>, routing_key: impl Into<String>) -> Route {
+        Route { exchange: exchange.into(), routing_key: routing_key.into() }
+    }
+}
+
+/// How many messages may be without an outcome.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Window(WindowKind);
+
+#[derive(Debug, Clone, PartialEq)]
+enum WindowKind {
+    Tuned(PfwOptions),
+    Fixed(u32),
+    HalfDrain(u32),
+}
+
+impl Window {
+    /// Follows the rate at which confirms come back (`forebay_flow::pfw`). The default.
+    pub fn tuned() -> Window {
+        Window(WindowKind::Tuned(PfwOptions::default()))
+    }
+
+    /// The same within bounds: messages in flight, at least 1, and delay above that of an idle broker.
+    pub fn tuned_within(in_flight_messages_max: u32, added_delay_max: Duration) -> Window {
+        let default = PfwOptions::default();
+        let ceiling_messages = in_flight_messages_max.max(1);
+        Window(WindowKind::Tuned(PfwOptions {
+            ceiling_messages,
+            floor_messages: default.floor_messages.min(ceiling_messages),
+            added_delay_max_us: added_delay_max.as_micros() as u64,
+            ..default
+        }))
+    }
+
+    /// Always `messages`, at least 1, and at most 256 MiB of bodies.
+    pub fn fixed(messages: u32) -> Window {
+        Window(WindowKind::Fixed(messages.max(1)))
+    }
+
+    /// At most `messages`, at least 1; once they are in flight, waits until half of them have outcomes.
+    pub fn fixed_half_drain(messages: u32) -> Window {
+        Window(WindowKind::HalfDrain(messages.max(1)))
+    }
+
+    fn make(self) -> MakeWindow {
+        match self.0 {
+            WindowKind::Tuned(options) => {
+                Box::new(move || Box::new(Pfw::new(PfwOptions { seed: random_u64(), ..options })))
+            }
+            WindowKind::Fixed(messages) => {
+                Box::new(move || Box::new(Fixed::new(Amount::new(messages, FIXED_BYTES_MAX))))
+            }
+            WindowKind::HalfDrain(messages) => {
+                Box::new(move || Box::new(HalfDrain::new(Amount::new(messages, FIXED_BYTES_MAX))))
+            }
+        }
+    }
+}
+
+impl Default for Window {
+    fn default() -> Window {
+        Window::tuned()
+    }
+}
+
+/// Options of a publisher. All have defaults.
+#[derive(Debug, Clone)]
+pub struct PublisherBuilder {
+    connection: Connection,
+    route: Route,
+    window: Window,
+    mandatory: bool,
+}
+
+impl PublisherBuilder {
+    pub(crate) fn new(connection: Connection, route: Route) -> PublisherBuilder {
+        PublisherBuilder { connection, route, window: Window::default(), mandatory: true }
+    }
+
+    /// How many messages may be without an outcome; tunes itself unless set.
+    #[must_use]
+    pub fn window(mut self, window: Window) -> Self {
+        self.window = window;
+        self
+    }
+
+    /// A message that no queue takes is confirmed like any other, and gone. Without this, its outcome is
+    /// [`Unconfirmed::Returned`].
+    #[must_use]
+    pub fn allow_unroutable(mut self) -> Self {
+        self.mandatory = false;
+        self
+    }
+
+    /// Opens the publisher. If the connection is being opened again, it starts with it.
+    ///
+    /// # Errors
+    /// A name of the route is too long, or the connection is gone for good. That the exchange exists is
+    /// not asked here; if it does not, outcomes say so.
+    pub async fn build(self) -> Result<Publisher, ChannelFault> {
+        for name in [&self.route.exchange, &self.route.routing_key] {
+            if name.len() > 255 {
+                return Err(ChannelFault::NameTooLong { bytes: name.len() });
+            }
+        }
+        let guard = self.connection.main().clone();
+        let target = Target {
+            exchange: self.route.exchange,
+            routing_key: self.route.routing_key,
+            mandatory: self.mandatory,
+        };
+        let id_prefix = format!("{:016x}-", random_u64());
+        let ledger = Ledger::new(target, &id_prefix, self.window.make());
+        let key = guard.link.with(|session, now_us| match session.phase() {
+            Phase::Over(lost) => Err(ChannelFault::Lost(lost.clone())),
+            _ => Ok(session.add_ledger(ledger, now_us)),
+        })?;
+        Ok(Publisher { shared: Arc::new(PublisherShared { guard, key }) })
+    }
+}
+
+/// Publishes to one route, in order, with confirms. Clones share it, and its window.
+///
+/// ```no_run
+/// # async fn example(connection: forebay_client::Connection) -> Result<(), Box<dyn std::error::Error>> {
+/// use forebay_client::Route;
+///
+/// let orders = connection.publisher(Route::queue("orders")).build().await?;
+/// let outcome = orders.publish("one").await?; // admitted: the window has room
+/// outcome.await?; // confirmed: the broker has it, on disk
+/// # Ok(())
+/// # }
+/// ```
+///
+/// **After a reconnect** what has no outcome yet is published again, in order, with the same message-id and
+/// the header [`REPUBLISHED_HEADER`](crate::REPUBLISHED_HEADER); callers still see one outcome each.
+///
+/// **Order.** Messages reach a queue in the order in which they were admitted, which for one task is the
+/// order of its calls.
+///
+/// **Memory.** Bodies are kept until they have an outcome; the window bounds how many that are.
+#[derive(Clone)]
+pub struct Publisher {
+    shared: Arc<PublisherShared>,
+}
+
+struct PublisherShared {
+    guard: Arc<Guard>,
+    key: usize,
+}
+
+impl Drop for PublisherShared {
+    fn drop(&mut self) {
+        self.guard.link.with(|session, _| session.drop_ledger(self.key));
+    }
+}
+
+impl Publisher {
+    /// Publishes a message as soon as the window has room, and returns the future of its outcome. Neither
+    /// the broker nor the network is waited for beyond that.
+    ///
+    /// While the connection is being opened again, or the broker takes no publishes, there is no room; use
+    /// [`Publisher::publish_within`] where that may not take for ever.
+    ///
+    /// # Errors
+    /// The message was not sent, for the reason given, and is handed back.
+    ///
+    /// # Cancellation
+    /// A future dropped while it waits has sent nothing, unless it was admitted in that very moment; then
+    /// the message has an outcome that only the metrics and the log tell.
+    pub async fn publish(&self, message: impl Into<Message>) -> Result<Outcome, NotPublished> {
+        // A caller that never has to wait would keep everybody else from running.
+        tokio::task::coop::consume_budget().await;
+        let shared = &self.shared;
+        let message = message.into();
+        let published =
+            shared.guard.link.with(|session, now_us| session.publish(shared.key, message, now_us));
+        let entry = match published {
+            Published::Admitted(entry) => entry,
+            Published::Refused(reason, message) => return Err(NotPublished { reason, message }),
+            Published::Waiting(id) => {
+                let mut waiting = Waiting { shared, id: Some(id) };
+                poll_fn(|cx| waiting.poll(cx))
+                    .await
+                    .map_err(|(reason, message)| NotPublished { reason, message })?
+            }
+        };
+        Ok(Outcome { shared: shared.clone(), entry: Some(entry) })
+    }
+
+    /// The same, giving up after `patience`.
+    ///
+    /// # Errors
+    /// As [`Publisher::publish`], and [`NotPublishedReason::DeadlinePassed`].
+    pub async fn publish_within(
+        &self,
+        patience: Duration,
+        message: impl Into<Message>,
+    ) -> Result<Outcome, NotPublished> {
+        let shared = &self.shared;
+        let message = message.into();
+        let published =
+            shared.guard.link.with(|session, now_us| session.publish(shared.key, message, now_us));
+        let entry = match published {
+            Published::Admitted(entry) => entry,
+            Published::Refused(reason, message) => return Err(NotPublished { reason, message }),
+            Published::Waiting(id) => {
+                let mut waiting = Waiting { shared, id: Some(id) };
+                match tokio::time::timeout(patience, poll_fn(|cx| waiting.poll(cx))).await {
+                    Ok(admitted) => {
+                        admitted.map_err(|(reason, message)| NotPublished { reason, message })?
+                    }
+                    Err(_) => match waiting.give_up() {
+                        Ok(entry) => entry,
+                        Err(message) => {
+                            let reason = NotPublishedReason::DeadlinePassed;
+                            return Err(NotPublished { reason, message });
+                        }
+                    },
+                }
+            }
+        };
+        Ok(Outcome { shared: shared.clone(), entry: Some(entry) })
+    }
+
+    /// Waits until every message published so far has its outcome, on whatever clone.
+    pub async fn idle(&self) {
+        let shared = &self.shared;
+        poll_fn(|cx| {
+            shared.guard.link.with(|session, _| session.ledger(shared.key).0.poll_idle(cx))
+        })
+        .await;
+    }
+
+    /// What it counts, and its window.
+    pub fn metrics(&self) -> PublisherMetrics {
+        self.shared.guard.link.with(|session, _| session.ledger(self.shared.key).0.metrics())
+    }
+}
+
+impl fmt::Debug for Publisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Publisher").finish_non_exhaustive()
+    }
+}
+
+/// A place before the gate, left when dropped.
+struct Waiting<'p> {
+    shared: &'p PublisherShared,
+    id: Option<WaiterId>,
+}
+
+impl Waiting<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, (NotPublishedReason, Message)>> {
+        let id = self.id.expect("it is polled until it is ready");
+        let polled = self
+            .shared
+            .guard
+            .link
+            .with(|session, _| session.ledger(self.shared.key).0.poll_admitted(id, cx));
+        if polled.is_ready() {
+            self.id = None;
+        }
+        polled
+    }
+
+    /// The message back, or its entry if it was admitted meanwhile.
+    fn give_up(&mut self) -> Result<usize, Message> {
+        let id = self.id.take().expect("it was not ready");
+        self.shared.guard.link.with(|session, _| session.ledger(self.shared.key).0.withdraw(id))
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.shared.guard.link.with(|session, _| {
+                session.ledger(self.shared.key).0.stop_waiting(id);
+            });
+        }
+    }
+}
+
+/// What becomes of one published message: the future of exactly one outcome.
+///
+/// It need not be awaited at once; a program may keep a thousand and await them in any order. If it is
+/// dropped the message goes on its way, and an outcome other than confirmed is logged and counted.
+#[must_use = "the message is not safe before its outcome says so; await it"]
+pub struct Outcome {
+    shared: Arc<PublisherShared>,
+    /// Until it was told.
+    entry: Option<usize>,
+}
+
+impl Future for Outcome {
+    type Output = Result<Confirmed, Unconfirmed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let entry = self.entry.expect("an outcome is not polled after it was told");
+        let key = self.shared.key;
+        let polled =
+            self.shared.guard.link.with(|session, _| session.ledger(key).0.poll_outcome(entry, cx));
+        if polled.is_ready() {
+            self.entry = None;
+        }
+        polled
+    }
+}
+
+impl Drop for Outcome {
+    fn drop(&mut self) {
+        if let Some(entry) = self.entry {
+            let key = self.shared.key;
+            self.shared.guard.link.with(|session, _| session.ledger(key).0.abandon(entry));
+        }
+    }
+}
+
+impl fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outcome").field("told", &self.entry.is_none()).finish_non_exhaustive()
+    }
+}
+
+impl From<TooLong> for NotPublishedReason {
+    fn from(too_long: TooLong) -> Self {
+        NotPublishedReason::TooLong(too_long)
+    }
+}
+
+impl From<Lost> for NotPublishedReason {
+    fn from(lost: Lost) -> Self {
+        NotPublishedReason::Lost(lost)
+    }
+}

@@ -1,0 +1,104 @@
+//! A message that came from a broker, owned.
+
+use forebay_wire::{Properties, RawProperties};
+
+use crate::machine::{Delivery, Returned};
+
+/// A received message. One allocation holds all its parts:
+/// `exchange | routing key | properties | body`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Received {
+    delivery_tag: u64,
+    redelivered: bool,
+    bytes: Box<[u8]>,
+    exchange_end: u32,
+    routing_key_end: u32,
+    properties_end: u32,
+}
+
+impl Received {
+    fn new(
+        delivery_tag: u64,
+        redelivered: bool,
+        exchange: &[u8],
+        routing_key: &[u8],
+        properties: &[u8],
+        body: &[u8],
+    ) -> Received {
+        // Names are at most 255 bytes and properties fit a frame, so the ends fit 32 bits.
+        let exchange_end = exchange.len();
+        let routing_key_end = exchange_end + routing_key.len();
+        let properties_end = routing_key_end + properties.len();
+        let mut bytes = Vec::with_capacity(properties_end + body.len());
+        for part in [exchange, routing_key, properties, body] {
+            bytes.extend_from_slice(part);
+        }
+        Received {
+            delivery_tag,
+            redelivered,
+            bytes: bytes.into_boxed_slice(),
+            exchange_end: exchange_end as u32,
+            routing_key_end: routing_key_end as u32,
+            properties_end: properties_end as u32,
+        }
+    }
+
+    pub(crate) fn from_delivery(delivery: &Delivery<'_>) -> Received {
+        Received::new(
+            delivery.delivery_tag,
+            delivery.redelivered,
+            delivery.exchange.as_bytes(),
+            delivery.routing_key.as_bytes(),
+            delivery.properties.raw(),
+            delivery.body,
+        )
+    }
+
+    pub(crate) fn from_returned(returned: &Returned<'_>) -> Received {
+        Received::new(
+            0,
+            false,
+            returned.exchange.as_bytes(),
+            returned.routing_key.as_bytes(),
+            returned.properties.raw(),
+            returned.body,
+        )
+    }
+
+    /// Its number on its channel, from 1; 0 for a returned message.
+    pub fn delivery_tag(&self) -> u64 {
+        self.delivery_tag
+    }
+
+    /// It may have been delivered before.
+    pub fn redelivered(&self) -> bool {
+        self.redelivered
+    }
+
+    /// The exchange it was published to.
+    pub fn exchange(&self) -> &[u8] {
+        &self.bytes[..self.exchange_end as usize]
+    }
+
+    /// The routing key it was published with.
+    pub fn routing_key(&self) -> &[u8] {
+        &self.bytes[self.exchange_end as usize..self.routing_key_end as usize]
+    }
+
+    /// Its properties.
+    pub fn properties(&self) -> Properties<'_> {
+        let raw = &self.bytes[self.routing_key_end as usize..self.properties_end as usize];
+        // Validated when the frame was read.
+        RawProperties::trusted(raw).parse()
+    }
+
+    /// Its body.
+    pub fn body(&self) -> &[u8] {
+        &self.bytes[self.properties_end as usize..]
+    }
+
+    /// Bytes it occupies, for bounds.
+    pub(crate) fn size_bytes(&self) -> usize {
+        self.bytes.len() + size_of::<Received>()
+    }
+}

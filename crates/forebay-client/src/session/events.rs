@@ -1,0 +1,208 @@
+//! What the connection says, sorted to whom it concerns.
+
+use forebay_wire::Method;
+
+use super::{Owner, Phase, Redeclaring, Reply, Session, owner};
+use crate::error::{Lost, Refusal};
+use crate::happening::Happening;
+use crate::machine::{CloseReason, Event};
+use crate::received::Received;
+
+/// What an event calls for, once the machine is free again.
+#[derive(Debug)]
+pub(super) enum Todo {
+    Declared,
+    DeclarationRefused(Refusal),
+    ReopenLedger(usize),
+    Consuming(usize, u16),
+    Opened,
+}
+
+impl Session {
+    pub(super) fn read_events(&mut self, input: &mut &[u8], now_us: u64) -> Result<(), Lost> {
+        let Session {
+            machine,
+            phase,
+            owners,
+            users,
+            ledgers,
+            intakes,
+            inbox_bytes,
+            blocked,
+            closed,
+            todo,
+            arrived,
+            settled_ledgers,
+            wakeups,
+            happenings,
+            ..
+        } = self;
+        loop {
+            let event = match machine.poll_event(input) {
+                Ok(Some(event)) => event,
+                Ok(None) => return Ok(()),
+                Err(failed) => return Err(Lost::Failed(failed)),
+            };
+            match event {
+                Event::Settled { channel, settled } => match owner(owners, channel) {
+                    Owner::Ledger(key) => {
+                        ledgers[key].settled(settled, now_us, wakeups);
+                        note(settled_ledgers, key);
+                    }
+                    Owner::User(key) => users[key].settled(settled, wakeups),
+                    _ => {}
+                },
+                Event::Delivery(delivery) => match owner(owners, delivery.channel) {
+                    Owner::Intake(key) => {
+                        intakes[key].delivered(&delivery);
+                        note(arrived, key);
+                    }
+                    Owner::User(key) => {
+                        let message = Received::from_delivery(&delivery);
+                        let tag = delivery.consumer_tag.to_string();
+                        *inbox_bytes += users[key].delivered(&tag, message, wakeups);
+                    }
+                    _ => {}
+                },
+                Event::Reply { channel, method } => match owner(owners, channel) {
+                    Owner::User(key) => users[key].reply(Reply::from_method(&method), wakeups),
+                    Owner::Intake(key) => {
+                        if let Method::BasicConsumeOk(_) = method {
+                            todo.push(Todo::Consuming(key, channel));
+                        }
+                    }
+                    Owner::Redeclaring => {
+                        if !matches!(method, Method::ChannelOpenOk(_)) {
+                            todo.push(Todo::Declared);
+                        }
+                    }
+                    Owner::Ledger(_) | Owner::Nobody => {}
+                },
+                Event::Got { delivery, message_count } => {
+                    if let Owner::User(key) = owner(owners, delivery.channel) {
+                        let message = Received::from_delivery(&delivery);
+                        users[key].reply(Reply::Got { message, message_count }, wakeups);
+                    }
+                }
+                Event::Returned(returned) => match owner(owners, returned.channel) {
+                    Owner::Ledger(key) => ledgers[key].returned(&returned),
+                    Owner::User(key) => users[key].returned(&returned),
+                    _ => {}
+                },
+                Event::ConsumerCancelled { channel, consumer_tag } => {
+                    let tag = consumer_tag.to_string();
+                    match owner(owners, channel) {
+                        Owner::User(key) => users[key].cancelled(&tag, wakeups),
+                        Owner::Intake(key) if intakes[key].cancelled(&tag, wakeups) => {
+                            let queue = intakes[key].queue().to_owned();
+                            happenings.push(Happening::ConsumerCancelled { queue });
+                        }
+                        _ => {}
+                    }
+                }
+                Event::ChannelClosed { channel, reason } => {
+                    let why = refusal(&reason);
+                    match owner(owners, channel) {
+                        Owner::User(key) => users[key].closed(why, wakeups),
+                        Owner::Ledger(key) => {
+                            ledgers[key].channel_closed(&why, wakeups);
+                            happenings.push(Happening::PublisherChannelClosed { why });
+                            todo.push(Todo::ReopenLedger(key));
+                        }
+                        Owner::Intake(key) => intakes[key].channel_closed(channel, &why, wakeups),
+                        Owner::Redeclaring => todo.push(Todo::DeclarationRefused(why)),
+                        Owner::Nobody => {}
+                    }
+                    if let Some(owner) = owners.get_mut(usize::from(channel) - 1) {
+                        *owner = Owner::Nobody;
+                    }
+                }
+                Event::Opened => {
+                    *phase = Phase::Restoring;
+                    todo.push(Todo::Opened);
+                }
+                Event::Blocked { reason } => {
+                    let reason = reason.to_string();
+                    for (_, ledger) in ledgers.iter_mut() {
+                        ledger.blocked(now_us);
+                    }
+                    happenings.push(Happening::Blocked { reason: reason.clone() });
+                    *blocked = Some(reason);
+                }
+                Event::Unblocked => {
+                    for (key, ledger) in ledgers.iter_mut() {
+                        ledger.unblocked(now_us);
+                        note(settled_ledgers, key);
+                    }
+                    happenings.push(Happening::Unblocked);
+                    *blocked = None;
+                }
+                // RabbitMQ sends none; older brokers did. The window does the same by itself.
+                Event::Flow { .. } => {}
+                Event::Closed { reason } => {
+                    *closed = reason.as_ref().map(refusal);
+                }
+            }
+        }
+    }
+
+    /// What the events called for, now that the machine can be asked.
+    pub(super) fn act(&mut self, now_us: u64) {
+        for todo in std::mem::take(&mut self.todo) {
+            match todo {
+                Todo::Opened => {
+                    let topology = std::mem::take(&mut self.topology);
+                    self.redeclaring = Redeclaring::begin(topology, &mut self.machine);
+                    if let Some(channel) = self.redeclaring.as_ref().and_then(Redeclaring::channel)
+                    {
+                        self.own(channel, Owner::Redeclaring);
+                    }
+                    self.restored(now_us);
+                }
+                Todo::Consuming(key, channel) => {
+                    if let Some(intake) = self.intakes.get_mut(key) {
+                        intake.consuming(&mut self.machine, channel, now_us, &mut self.wakeups);
+                    }
+                }
+                Todo::ReopenLedger(key) => self.open_ledger(key, now_us),
+                Todo::Declared => {
+                    if let Some(redeclaring) = &mut self.redeclaring {
+                        redeclaring.answered(&mut self.machine);
+                    }
+                    self.restored(now_us);
+                }
+                Todo::DeclarationRefused(why) => {
+                    if let Some(redeclaring) = &mut self.redeclaring {
+                        let what = redeclaring.refused(&mut self.machine);
+                        let channel = redeclaring.channel();
+                        self.happenings.push(Happening::TopologyRefused { what, why });
+                        if let Some(channel) = channel {
+                            self.own(channel, Owner::Redeclaring);
+                        }
+                    }
+                    self.restored(now_us);
+                }
+            }
+        }
+        for key in std::mem::take(&mut self.settled_ledgers) {
+            let Some(ledger) = self.ledgers.get_mut(key) else { continue };
+            self.backlog |= ledger.pump(&mut self.machine, now_us, &mut self.wakeups);
+            self.sweep_ledger(key);
+        }
+        for key in std::mem::take(&mut self.arrived) {
+            if let Some(intake) = self.intakes.get_mut(key) {
+                intake.arrived(&mut self.machine, now_us, &mut self.wakeups);
+            }
+        }
+    }
+}
+
+fn note(keys: &mut Vec<usize>, key: usize) {
+    if keys.last() != Some(&key) && !keys.contains(&key) {
+        keys.push(key);
+    }
+}
+
+fn refusal(reason: &CloseReason<'_>) -> Refusal {
+    Refusal { code: reason.code, text: reason.text.to_string() }
+}

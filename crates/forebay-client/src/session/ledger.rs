@@ -1,0 +1,550 @@
+//! What one publisher owes its callers: an outcome for each message, exactly one.
+//!
+//! ```text
+//!             gate                    machine                confirm, nack
+//!   publish ───────▶ admitted ─────────────────────▶ sent ──────────────────▶ settled ──▶ taken
+//!      │               │  send buffer full, or no channel      │
+//!      ▼               └──────────▶ unsent ◀───────────────────┘ connection lost
+//!   waiting (FIFO)                    └─ in order, once there is a channel and room
+//! ```
+//! `by_sequence` maps what the broker counts (publishes of the channel, from 1) to entries. After a
+//! reconnect the open entries go out again in their first order, with their first ids, marked.
+//!
+//! Memory: an entry for each message in flight (the window bounds them) and each outcome not looked at.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::task::{Context, Poll, Waker};
+
+use forebay_flow::{
+    Admission, Amount, Gate, Load, Sample, WAITERS_MAX, WaiterId, Window, WindowState,
+};
+use forebay_wire::{RawProperties, ShortStr};
+use slab::Slab;
+
+use super::message_id::MessageId;
+use super::remember;
+use crate::error::{Lost, Refusal};
+use crate::machine::{Machine, PublishError, Returned, Settled};
+use crate::message::Message;
+use crate::metrics::PublisherMetrics;
+use crate::outcome::{Confirmed, NotPublishedReason, Unconfirmed, UnknownReason};
+
+/// What became of one message.
+pub(crate) type Outcome = Result<Confirmed, Unconfirmed>;
+
+/// Makes a window, for the first connection and for each one after it.
+pub(crate) type MakeWindow = Box<dyn Fn() -> Box<dyn Window + Send> + Send>;
+
+/// No entry: this publish of the channel was settled.
+const SETTLED: u32 = u32::MAX;
+
+/// Where a publisher sends.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    pub(crate) exchange: String,
+    pub(crate) routing_key: String,
+    pub(crate) mandatory: bool,
+}
+
+/// The answer to a caller who wants to publish.
+#[derive(Debug)]
+pub(crate) enum Published {
+    /// It has a permit and is written, or will be.
+    Admitted(usize),
+    /// It waits its turn.
+    Waiting(WaiterId),
+    /// It cannot be.
+    Refused(NotPublishedReason, Message),
+}
+
+/// One message with a permit.
+#[derive(Debug)]
+struct Entry {
+    /// Its place among all messages of this publisher, from 1; the last part of its message-id.
+    number: u64,
+    message: Message,
+    sent_at_us: u64,
+    republished: bool,
+    returned: Option<Box<Refusal>>,
+    settled: Option<Outcome>,
+    abandoned: bool, // its caller no longer asks
+    waker: Option<Waker>,
+}
+
+/// One caller before the gate.
+#[derive(Debug)]
+struct Waiting {
+    message: Option<Message>,
+    asked_at_us: u64,
+    entry: Option<usize>,
+    waker: Option<Waker>,
+}
+
+/// See the module's documentation.
+pub(crate) struct Ledger {
+    target: Target,
+    id: MessageId,
+    make_window: MakeWindow,
+    window: Box<dyn Window + Send>,
+    gate: Gate,
+    channel: Option<u16>,
+    entries: Slab<Entry>,
+    /// Of the channel's publishes from `base` on.
+    by_sequence: VecDeque<u32>,
+    base: u64,
+    unsent: VecDeque<usize>,
+    waiting: BTreeMap<WaiterId, Waiting>,
+    next_number: u64,
+    /// Admitted and not settled.
+    open: usize,
+    /// Callers who wait until nothing is open.
+    idle_wakers: Vec<Waker>,
+    over: Option<Lost>,
+    blocked: bool,
+    handle_gone: bool,
+    metrics: PublisherMetrics,
+    properties: Vec<u8>,
+}
+
+impl Ledger {
+    /// A publisher without a channel; no other publisher has its `id_prefix` (at most 40 bytes).
+    pub(crate) fn new(target: Target, id_prefix: &str, make_window: MakeWindow) -> Ledger {
+        let window = make_window();
+        let mut gate = Gate::new(window.window(), WAITERS_MAX);
+        gate.close();
+        Ledger {
+            target,
+            id: MessageId::new(id_prefix),
+            make_window,
+            window,
+            gate,
+            channel: None,
+            entries: Slab::new(),
+            by_sequence: VecDeque::new(),
+            base: 1,
+            unsent: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            next_number: 1,
+            open: 0,
+            idle_wakers: Vec::new(),
+            over: None,
+            blocked: false,
+            handle_gone: false,
+            metrics: PublisherMetrics::default(),
+            properties: Vec::new(),
+        }
+    }
+
+    pub(crate) fn channel(&self) -> Option<u16> {
+        self.channel
+    }
+
+    // ---- callers
+
+    /// Asks for a permit, and sends if there is one.
+    pub(crate) fn publish(
+        &mut self,
+        machine: &mut Machine,
+        message: Message,
+        now_us: u64,
+    ) -> Published {
+        if let Err(too_long) = message.check() {
+            return Published::Refused(NotPublishedReason::TooLong(too_long), message);
+        }
+        if let Some(lost) = self.over.clone() {
+            return Published::Refused(lost.into(), message);
+        }
+        match self.gate.ask(Amount::message(message.body.len() as u64), None) {
+            Admission::Admitted => Published::Admitted(self.admit(machine, message, now_us)),
+            Admission::Refused => Published::Refused(NotPublishedReason::TooManyWaiting, message),
+            Admission::Waiting(id) => {
+                let waiting = Waiting {
+                    message: Some(message),
+                    asked_at_us: now_us,
+                    entry: None,
+                    waker: None,
+                };
+                self.waiting.insert(id, waiting);
+                Published::Waiting(id)
+            }
+        }
+    }
+
+    /// Whether a waiting message has its permit. `Err`: it never will, and here it is.
+    pub(crate) fn poll_admitted(
+        &mut self,
+        id: WaiterId,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<usize, (NotPublishedReason, Message)>> {
+        let waiting = self.waiting.get_mut(&id).expect("a waiter asks until it has its answer");
+        if let Some(entry) = waiting.entry {
+            self.waiting.remove(&id);
+            return Poll::Ready(Ok(entry));
+        }
+        if let Some(lost) = self.over.clone() {
+            let message = self.stop_waiting(id).expect("it was not admitted");
+            return Poll::Ready(Err((NotPublishedReason::Lost(lost), message)));
+        }
+        remember(&mut waiting.waker, cx);
+        Poll::Pending
+    }
+
+    /// The caller waits no longer. Its message, unless that was sent meanwhile; then nobody will ask for
+    /// its outcome.
+    pub(crate) fn stop_waiting(&mut self, id: WaiterId) -> Option<Message> {
+        let waiting = self.waiting.remove(&id)?;
+        match waiting.entry {
+            Some(entry) => {
+                self.abandon(entry);
+                None
+            }
+            None => {
+                self.gate.cancel(id);
+                waiting.message
+            }
+        }
+    }
+
+    /// The caller waits no longer: its message back, or its entry if it was admitted meanwhile.
+    pub(crate) fn withdraw(&mut self, id: WaiterId) -> Result<usize, Message> {
+        let waiting = self.waiting.remove(&id).expect("a waiter withdraws once");
+        if let Some(entry) = waiting.entry {
+            return Ok(entry);
+        }
+        self.gate.cancel(id);
+        Err(waiting.message.expect("it was not admitted"))
+    }
+
+    /// The outcome of an admitted message, once; the entry is gone with it.
+    pub(crate) fn poll_outcome(&mut self, entry: usize, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let found = self.entries.get_mut(entry).expect("an outcome is asked for until it is there");
+        if found.settled.is_none() {
+            remember(&mut found.waker, cx);
+            return Poll::Pending;
+        }
+        let entry = self.entries.remove(entry);
+        Poll::Ready(entry.settled.expect("it was looked at above"))
+    }
+
+    pub(crate) fn abandon(&mut self, entry: usize) {
+        match self.entries.get_mut(entry) {
+            Some(found) if found.settled.is_some() => {
+                self.entries.remove(entry);
+            }
+            Some(found) => {
+                found.abandoned = true;
+                found.waker = None;
+            }
+            None => {}
+        }
+    }
+
+    /// Ready once every admitted message has its outcome.
+    pub(crate) fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.is_idle() {
+            return Poll::Ready(());
+        }
+        if !self.idle_wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+            self.idle_wakers.push(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// Whether every admitted message has its outcome, and nobody waits to be admitted.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.open == 0 && self.waiting.is_empty()
+    }
+
+    /// The last handle is gone; what is in flight is still brought to its end.
+    pub(crate) fn handle_dropped(&mut self) {
+        self.handle_gone = true;
+    }
+
+    /// Whether nobody needs it any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.handle_gone && self.is_idle() && self.entries.is_empty()
+    }
+
+    pub(crate) fn metrics(&self) -> PublisherMetrics {
+        let WindowState { base_us, target_us, measured_us, network_us, .. } = self.window.state();
+        PublisherMetrics {
+            window_messages: self.window.window_messages(),
+            window_bytes: self.window.window_bytes(),
+            in_flight_messages: self.gate.in_flight().messages,
+            in_flight_bytes: self.gate.in_flight().bytes,
+            waiting: self.gate.waiting() as u32,
+            network_us,
+            base_us,
+            target_us,
+            measured_us,
+            ..self.metrics
+        }
+    }
+
+    // ---- the connection
+
+    /// There is a channel with confirms; everything open goes out on it, in its first order.
+    pub(crate) fn opened(&mut self, channel: u16) {
+        debug_assert!(self.channel.is_none());
+        self.channel = Some(channel);
+        self.by_sequence.clear();
+        self.base = 1;
+        self.window = (self.make_window)();
+        self.gate.set_window(self.window.window());
+        if !self.blocked {
+            self.gate.open();
+        }
+        let mut open = self.open_entries();
+        open.sort_unstable_by_key(|&key| self.entries[key].number);
+        self.unsent = open.into();
+    }
+
+    /// The connection broke. What was written may have arrived, so it will be marked when it goes out
+    /// again; nobody is admitted meanwhile.
+    pub(crate) fn lost(&mut self) {
+        self.channel = None;
+        self.blocked = false;
+        self.gate.close();
+        for &entry in self.by_sequence.iter().filter(|&&entry| entry != SETTLED) {
+            let entry = &mut self.entries[entry as usize];
+            self.metrics.republished += u64::from(!entry.republished);
+            entry.republished = true;
+            entry.returned = None;
+        }
+        self.by_sequence.clear();
+    }
+
+    /// There will be no other connection: what was written is unknown, and so is what was to be.
+    pub(crate) fn give_up(&mut self, lost: &Lost, wakeups: &mut Vec<Waker>) {
+        self.over = Some(lost.clone());
+        self.channel = None;
+        self.gate.close();
+        let unknown = Unconfirmed::Unknown(UnknownReason::Lost(lost.clone()));
+        self.settle_all(&unknown, wakeups);
+        wakeups.extend(self.waiting.values_mut().filter_map(|waiting| waiting.waker.take()));
+        wakeups.append(&mut self.idle_wakers);
+    }
+
+    /// The broker closed the channel. Nobody can tell which messages it had taken by then, and sending
+    /// them again may only close the next one.
+    pub(crate) fn channel_closed(&mut self, why: &Refusal, wakeups: &mut Vec<Waker>) {
+        self.channel = None;
+        self.gate.close();
+        let unknown = Unconfirmed::Unknown(UnknownReason::ChannelClosed(why.clone()));
+        let written = std::mem::take(&mut self.by_sequence);
+        for entry in written.into_iter().filter(|&entry| entry != SETTLED) {
+            self.settle_unknown(entry as usize, &unknown, wakeups);
+        }
+    }
+
+    /// The broker takes no publishes for now.
+    pub(crate) fn blocked(&mut self, now_us: u64) {
+        self.blocked = true;
+        self.window.blocked(now_us);
+        self.gate.close();
+    }
+
+    /// It does again.
+    pub(crate) fn unblocked(&mut self, now_us: u64) {
+        self.blocked = false;
+        self.window.unblocked(now_us);
+        self.gate.set_window(self.window.window());
+        if self.channel.is_some() {
+            self.gate.open();
+        }
+    }
+
+    pub(crate) fn network(&mut self, now_us: u64, rtt_us: Option<u64>) {
+        self.window.network(now_us, rtt_us);
+    }
+
+    /// A mandatory message came back; its ack follows.
+    pub(crate) fn returned(&mut self, returned: &Returned<'_>) {
+        let properties = returned.properties.parse();
+        let id = properties.message_id.unwrap_or_default();
+        let number = self.id.number_of(&id);
+        // The broker works from the front, so the search is short.
+        let found =
+            self.by_sequence.iter().copied().filter(|&entry| entry != SETTLED).find(|&entry| {
+                let entry = &self.entries[entry as usize];
+                match (entry.message.own_message_id(), number) {
+                    (None, Some(number)) => entry.number == number,
+                    (Some(own), _) => {
+                        entry.returned.is_none()
+                            && own.as_bytes() == id.as_bytes()
+                            && entry.message.body == returned.body
+                    }
+                    (None, None) => false,
+                }
+            });
+        if let Some(entry) = found {
+            let why = Refusal { code: returned.reply_code, text: returned.reply_text.to_string() };
+            self.entries[entry as usize].returned = Some(Box::new(why));
+        }
+    }
+
+    /// The broker settled some of this channel's publishes. Callers are admitted by [`Ledger::pump`].
+    pub(crate) fn settled(&mut self, settled: Settled, now_us: u64, wakeups: &mut Vec<Waker>) {
+        for sequence in settled.first..=settled.last {
+            let Some(place) = sequence.checked_sub(self.base) else { continue };
+            let Some(place) = self.by_sequence.get_mut(place as usize) else { continue };
+            let entry = std::mem::replace(place, SETTLED);
+            if entry == SETTLED {
+                continue;
+            }
+            let entry = entry as usize;
+            let bytes = self.entries[entry].message.body.len() as u64;
+            self.gate.settle(Amount::message(bytes));
+            let load = self.gate.load();
+            let outcome = self.outcome(entry, settled.acked, now_us, bytes, load);
+            self.finish(entry, outcome, wakeups);
+        }
+        while self.by_sequence.front() == Some(&SETTLED) {
+            self.by_sequence.pop_front();
+            self.base += 1;
+        }
+        self.gate.set_window(self.window.window());
+    }
+
+    /// Sends what has a permit and could not go out before, then admits who waits. Stops when the send
+    /// buffer is full; true if something is left for when it is not.
+    pub(crate) fn pump(
+        &mut self,
+        machine: &mut Machine,
+        now_us: u64,
+        wakeups: &mut Vec<Waker>,
+    ) -> bool {
+        while let Some(&entry) = self.unsent.front() {
+            if !self.write(machine, entry, now_us) {
+                return self.channel.is_some();
+            }
+            self.unsent.pop_front();
+        }
+        while let Some((id, _)) = self.gate.next_admitted() {
+            let waiting = self.waiting.get_mut(&id).expect("the gate knows nobody else");
+            let message = waiting.message.take().expect("it is admitted once");
+            let waited_us = now_us.saturating_sub(waiting.asked_at_us);
+            wakeups.extend(waiting.waker.take());
+            self.metrics.admission_wait.add(waited_us);
+            let entry = self.admit(machine, message, now_us);
+            self.waiting.get_mut(&id).expect("it was there above").entry = Some(entry);
+        }
+        !self.unsent.is_empty() && self.channel.is_some()
+    }
+
+    /// Takes a message that has its permit on board, and sends it if nothing stands in its way.
+    fn admit(&mut self, machine: &mut Machine, message: Message, now_us: u64) -> usize {
+        let number = self.next_number;
+        self.next_number += 1;
+        self.open += 1;
+        self.metrics.published += 1;
+        let entry = self.entries.insert(Entry {
+            number,
+            message,
+            sent_at_us: now_us,
+            republished: false,
+            returned: None,
+            settled: None,
+            abandoned: false,
+            waker: None,
+        });
+        if !self.unsent.is_empty() || !self.write(machine, entry, now_us) {
+            self.unsent.push_back(entry);
+        }
+        entry
+    }
+
+    /// False: there is no channel, or no room.
+    fn write(&mut self, machine: &mut Machine, key: usize, now_us: u64) -> bool {
+        let Some(channel) = self.channel else { return false };
+        let entry = &mut self.entries[key];
+        let message = &entry.message;
+        self.properties.clear();
+        let id = self.id.of(entry.number);
+        message.encode_properties(&mut self.properties, id, entry.republished);
+        let key_of_message = message.own_routing_key().unwrap_or(&self.target.routing_key);
+        let written = machine.publish(
+            channel,
+            ShortStr::truncated(&self.target.exchange),
+            ShortStr::truncated(key_of_message),
+            self.target.mandatory,
+            RawProperties::trusted(&self.properties),
+            &message.body,
+        );
+        match written {
+            Ok(sequence) => {
+                debug_assert_eq!(sequence, self.base + self.by_sequence.len() as u64);
+                entry.sent_at_us = now_us;
+                self.by_sequence.push_back(key as u32);
+                self.window.sent(now_us, self.gate.load());
+                true
+            }
+            Err(PublishError::Full | PublishError::NotOpen) => false,
+        }
+    }
+
+    fn outcome(&mut self, key: usize, acked: bool, now_us: u64, bytes: u64, load: Load) -> Outcome {
+        let entry = &mut self.entries[key];
+        let rtt_us = now_us.saturating_sub(entry.sent_at_us);
+        if !acked {
+            self.window.rejected(now_us, load);
+            self.metrics.rejected += 1;
+            return Err(Unconfirmed::Rejected);
+        }
+        self.window.confirmed(now_us, Sample { rtt_us, bytes }, load);
+        self.metrics.confirm_latency.add(rtt_us);
+        match entry.returned.take() {
+            Some(why) => {
+                self.metrics.returned += 1;
+                Err(Unconfirmed::Returned(*why))
+            }
+            None => {
+                self.metrics.confirmed += 1;
+                Ok(Confirmed { republished: entry.republished })
+            }
+        }
+    }
+
+    fn finish(&mut self, key: usize, outcome: Outcome, wakeups: &mut Vec<Waker>) {
+        self.open -= 1;
+        let entry = &mut self.entries[key];
+        debug_assert!(entry.settled.is_none(), "a message is settled once");
+        if entry.abandoned {
+            if let Err(unconfirmed) = &outcome {
+                self.metrics.abandoned_unconfirmed += 1;
+                tracing::warn!(
+                    exchange = self.target.exchange,
+                    routing_key = self.target.routing_key,
+                    "nobody waited for this outcome: {unconfirmed}"
+                );
+            }
+            self.entries.remove(key);
+        } else {
+            entry.settled = Some(outcome);
+            // The body is needed no longer; the outcome may be looked at much later.
+            entry.message = Message::new(Vec::new());
+            wakeups.extend(entry.waker.take());
+        }
+        if self.open == 0 {
+            wakeups.append(&mut self.idle_wakers);
+        }
+    }
+
+    fn settle_all(&mut self, unknown: &Unconfirmed, wakeups: &mut Vec<Waker>) {
+        self.by_sequence.clear();
+        self.unsent.clear();
+        for key in self.open_entries() {
+            self.settle_unknown(key, unknown, wakeups);
+        }
+    }
+
+    fn open_entries(&self) -> Vec<usize> {
+        self.entries.iter().filter(|(_, e)| e.settled.is_none()).map(|(key, _)| key).collect()
+    }
+
+    fn settle_unknown(&mut self, key: usize, unknown: &Unconfirmed, wakeups: &mut Vec<Waker>) {
+        self.metrics.unknown += 1;
+        self.gate.settle(Amount::message(self.entries[key].message.body.len() as u64));
+        self.finish(key, Err(unknown.clone()), wakeups);
+    }
+}

@@ -1,0 +1,442 @@
+//! One connection and all that its users do on it, as a state machine: no sockets, no clock, no threads.
+//!
+//! ```text
+//!            begin                 Opened             topology is declared
+//!   Down ───────────▶ LoggingIn ───────────▶ Restoring ───────────────────▶ Up
+//!    ▲                    │                      │                           │
+//!    └────────────────────┴───────── lost ───────┴───────────────────────────┘
+//!                                      │ for good
+//!                                      ▼
+//!                                     Over
+//! ```
+//! A session outlives its connections. Publishers and consumers stay and go on after a reconnect; channels
+//! that a user drives end with their connection, as the protocol has it.
+//!
+//! Whoever changes something holds the session alone (the shell's one mutex), encodes straight into the
+//! machine's send buffer, and leaves in [`Session::wakeups`] those to wake afterwards.
+
+mod credit;
+mod events;
+mod intake;
+mod ledger;
+mod message_id;
+mod requests;
+mod topology;
+
+use std::task::{Context, Waker};
+
+use events::Todo;
+use slab::Slab;
+
+use crate::error::{Lost, Refusal};
+use crate::happening::Happening;
+use crate::machine::{Machine, Options};
+
+pub use credit::CREDIT_MAX;
+pub(crate) use credit::Credit;
+pub(crate) use intake::{DeliveryKey, How, Intake, Verdict};
+pub(crate) use ledger::{Ledger, MakeWindow, Published, Target};
+pub use requests::{RETURNS_KEPT_MAX, ReturnedMessage};
+pub(crate) use requests::{Reply, Ticket, UserChannel};
+pub use topology::{Binding, Exchange, Queue, Topology};
+pub(crate) use topology::{Declaration, Redeclaring};
+
+/// Bytes of deliveries that wait in a connection's user channels, beyond which it is not read any more.
+/// Prefetch keeps them far below; only consumers without acknowledgement reach it.
+pub const INBOX_BYTES_MAX: usize = 64 << 20;
+
+/// Where the session is.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Phase {
+    Down,
+    LoggingIn,
+    Restoring,
+    Up,
+    Over(Lost),
+}
+
+/// Whose a channel is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    Nobody,
+    User(usize),
+    Ledger(usize),
+    Intake(usize),
+    Redeclaring,
+}
+
+/// See the module's documentation.
+pub(crate) struct Session {
+    pub(crate) machine: Machine,
+    phase: Phase,
+    /// Index = channel number − 1.
+    owners: Vec<Owner>,
+    users: Slab<UserChannel>,
+    ledgers: Slab<Ledger>,
+    intakes: Slab<Intake>,
+    /// To be declared once the login is through.
+    topology: Topology,
+    redeclaring: Option<Redeclaring>,
+    next_tap: u64,
+    /// Bytes in user channels' inboxes.
+    inbox_bytes: usize,
+    blocked: Option<String>,
+    /// Why the broker closed the connection; told when the stream ends.
+    closed: Option<Refusal>,
+    todo: Vec<Todo>,
+    arrived: Vec<usize>,
+    settled_ledgers: Vec<usize>,
+    /// Some ledger could not write all it may.
+    backlog: bool,
+    room_wakers: Vec<Waker>,
+    pub(crate) wakeups: Vec<Waker>,
+    pub(crate) happenings: Vec<Happening>,
+    pub(crate) reconnects: u64,
+}
+
+impl Session {
+    pub(crate) fn new(options: Options) -> Session {
+        Session {
+            machine: Machine::new(options),
+            phase: Phase::Down,
+            owners: Vec::new(),
+            users: Slab::new(),
+            ledgers: Slab::new(),
+            intakes: Slab::new(),
+            topology: Topology::new(),
+            redeclaring: None,
+            next_tap: 0,
+            inbox_bytes: 0,
+            blocked: None,
+            closed: None,
+            todo: Vec::new(),
+            arrived: Vec::new(),
+            settled_ledgers: Vec::new(),
+            backlog: false,
+            room_wakers: Vec::new(),
+            wakeups: Vec::new(),
+            happenings: Vec::new(),
+            reconnects: 0,
+        }
+    }
+
+    pub(crate) fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    pub(crate) fn blocked(&self) -> Option<&str> {
+        self.blocked.as_deref()
+    }
+
+    /// Whether the peer's bytes should be read now.
+    pub(crate) fn wants_bytes(&self) -> bool {
+        self.inbox_bytes < INBOX_BYTES_MAX
+    }
+
+    // ---- the connection's life
+
+    /// There is a stream: a new connection begins on it. `topology` is declared before anything else is
+    /// restored.
+    pub(crate) fn begin(&mut self, options: Options, topology: Topology) {
+        debug_assert_eq!(self.phase, Phase::Down);
+        self.topology = topology;
+        self.machine = Machine::new(options);
+        self.phase = Phase::LoggingIn;
+    }
+
+    /// Takes what arrived. `Err`: the connection is over; [`Session::lost`] or
+    /// [`Session::give_up`] comes next.
+    pub(crate) fn receive(&mut self, input: &mut &[u8], now_us: u64) -> Result<(), Lost> {
+        let outcome = self.read_events(input, now_us);
+        self.act(now_us);
+        outcome
+    }
+
+    /// The peer sends no more, or the stream failed for `reason`.
+    pub(crate) fn hung_up(&mut self, reason: Option<String>) -> Lost {
+        if let Some(refusal) = self.closed.take() {
+            return Lost::Closed(refusal);
+        }
+        match (self.machine.hung_up(), reason) {
+            (Ok(()), _) => Lost::ClosedByUs,
+            (Err(_), Some(reason)) => Lost::Io(reason),
+            (Err(failed), None) => Lost::Failed(failed),
+        }
+    }
+
+    /// The connection broke, and another one will be tried.
+    pub(crate) fn lost(&mut self, lost: &Lost, now_us: u64) {
+        self.phase = Phase::Down;
+        self.end_connection(lost);
+        for (_, ledger) in &mut self.ledgers {
+            ledger.lost();
+        }
+        for (_, intake) in &mut self.intakes {
+            intake.lost(now_us);
+        }
+    }
+
+    /// The connection is over, and there will be no other.
+    pub(crate) fn give_up(&mut self, lost: &Lost) {
+        self.phase = Phase::Over(lost.clone());
+        self.end_connection(lost);
+        for (_, ledger) in &mut self.ledgers {
+            ledger.give_up(lost, &mut self.wakeups);
+        }
+        for (_, intake) in &mut self.intakes {
+            intake.give_up(lost, &mut self.wakeups);
+        }
+    }
+
+    /// Time passes.
+    pub(crate) fn tick(&mut self, now_us: u64) -> Result<(), Lost> {
+        self.machine.tick(now_us).map_err(Lost::Failed)?;
+        let mut due = Vec::new();
+        for (key, intake) in &mut self.intakes {
+            if intake.tick(&mut self.machine, now_us) {
+                due.push(key);
+            }
+        }
+        for key in due {
+            self.open_intake(key, now_us);
+        }
+        Ok(())
+    }
+
+    /// Whether every publish has its outcome.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.ledgers.iter().all(|(_, ledger)| ledger.is_idle())
+    }
+
+    /// Nothing more is wanted: consumers give back what waits, acks go out, the connection closes.
+    pub(crate) fn close_now(&mut self) {
+        for (_, intake) in &mut self.intakes {
+            intake.stop(&mut self.machine);
+        }
+        self.machine.close();
+    }
+
+    /// When something other than a heartbeat is due.
+    pub(crate) fn next_tick_us(&self) -> Option<u64> {
+        if self.phase != Phase::Up {
+            return None;
+        }
+        self.intakes.iter().filter_map(|(_, intake)| intake.next_tick_us()).min()
+    }
+
+    /// Wakes the caller when there is room in the send buffer again.
+    pub(crate) fn wait_for_room(&mut self, cx: &Context<'_>) {
+        self.room_wakers.push(cx.waker().clone());
+    }
+
+    /// There is room in the send buffer again.
+    pub(crate) fn drained(&mut self, now_us: u64) {
+        self.wakeups.append(&mut self.room_wakers);
+        if std::mem::take(&mut self.backlog) {
+            for (_, ledger) in &mut self.ledgers {
+                self.backlog |= ledger.pump(&mut self.machine, now_us, &mut self.wakeups);
+            }
+        }
+    }
+
+    /// The kernel's round trip, if it told one.
+    pub(crate) fn network(&mut self, now_us: u64, rtt_us: Option<u64>) {
+        for (_, ledger) in &mut self.ledgers {
+            ledger.network(now_us, rtt_us);
+        }
+        if let Some(rtt_us) = rtt_us.filter(|&rtt_us| rtt_us > 0) {
+            for (_, intake) in &mut self.intakes {
+                intake.network(rtt_us);
+            }
+        }
+    }
+
+    // ---- user channels
+
+    pub(crate) fn open_user_channel(
+        &mut self,
+    ) -> Result<(usize, u16, Ticket), crate::error::ChannelFault> {
+        match &self.phase {
+            Phase::Over(lost) => return Err(lost.clone().into()),
+            Phase::Up => {}
+            _ => return Err(Lost::Io("it is being opened again; try later".into()).into()),
+        }
+        let number = self.machine.open_channel()?;
+        let mut channel = UserChannel::default();
+        let ticket = channel.ask();
+        let key = self.users.insert(channel);
+        self.own(number, Owner::User(key));
+        Ok((key, number, ticket))
+    }
+
+    pub(crate) fn user(&mut self, key: usize) -> (&mut UserChannel, &mut Machine) {
+        (&mut self.users[key], &mut self.machine)
+    }
+
+    /// Bytes were taken out of an inbox.
+    pub(crate) fn taken(&mut self, bytes: usize) {
+        self.inbox_bytes -= bytes;
+    }
+
+    /// The user's handle is gone.
+    pub(crate) fn drop_user_channel(&mut self, key: usize, number: u16) {
+        let channel = self.users.remove(key);
+        self.inbox_bytes -= channel.ready_bytes();
+        if owner(&self.owners, number) == Owner::User(key) {
+            let _ = self.machine.close_channel(number);
+            self.own(number, Owner::Nobody);
+        }
+    }
+
+    // ---- publishers
+
+    pub(crate) fn add_ledger(&mut self, ledger: Ledger, now_us: u64) -> usize {
+        let key = self.ledgers.insert(ledger);
+        if let Phase::Over(lost) = self.phase.clone() {
+            self.ledgers[key].give_up(&lost, &mut self.wakeups);
+        } else if self.phase == Phase::Up {
+            self.open_ledger(key, now_us);
+        }
+        key
+    }
+
+    pub(crate) fn ledger(&mut self, key: usize) -> (&mut Ledger, &mut Machine) {
+        (&mut self.ledgers[key], &mut self.machine)
+    }
+
+    /// A publish could not go out at once.
+    pub(crate) fn publish(
+        &mut self,
+        key: usize,
+        message: crate::Message,
+        now_us: u64,
+    ) -> Published {
+        let full = self.machine.outgoing().len() >= self.machine.outgoing_bytes_max();
+        self.backlog |= full;
+        self.ledgers[key].publish(&mut self.machine, message, now_us)
+    }
+
+    /// Its last handle is gone; it goes when nothing is in flight.
+    pub(crate) fn drop_ledger(&mut self, key: usize) {
+        self.ledgers[key].handle_dropped();
+        self.sweep_ledger(key);
+    }
+
+    fn sweep_ledger(&mut self, key: usize) {
+        if self.ledgers[key].is_over() {
+            let ledger = self.ledgers.remove(key);
+            if let Some(number) = ledger.channel() {
+                let _ = self.machine.close_channel(number);
+                self.own(number, Owner::Nobody);
+            }
+        }
+    }
+
+    // ---- consumers
+
+    pub(crate) fn add_intake(&mut self, intake: Intake, now_us: u64) -> usize {
+        let key = self.intakes.insert(intake);
+        if let Phase::Over(lost) = self.phase.clone() {
+            self.intakes[key].give_up(&lost, &mut self.wakeups);
+        } else if self.phase == Phase::Up {
+            self.open_intake(key, now_us);
+        }
+        key
+    }
+
+    pub(crate) fn intake(&mut self, key: usize) -> (&mut Intake, &mut Machine) {
+        (&mut self.intakes[key], &mut self.machine)
+    }
+
+    /// The consumer's handle and all its deliveries are gone.
+    pub(crate) fn drop_intake(&mut self, key: usize) {
+        let mut intake = self.intakes.remove(key);
+        intake.stop(&mut self.machine);
+        for index in 0..self.owners.len() {
+            if self.owners[index] == Owner::Intake(key) {
+                let number = index as u16 + 1;
+                // Closing gives back what is left; the machine drops what is still on its way.
+                if intake.has_channel(number) {
+                    let _ = self.machine.close_channel(number);
+                }
+                self.owners[index] = Owner::Nobody;
+            }
+        }
+    }
+
+    fn restored(&mut self, now_us: u64) {
+        if self.phase == Phase::Restoring
+            && self.redeclaring.as_ref().is_none_or(Redeclaring::is_done)
+        {
+            self.redeclaring = None;
+            self.up(now_us);
+        }
+    }
+
+    /// Everything is declared: publishers and consumers get their channels.
+    fn up(&mut self, now_us: u64) {
+        self.phase = Phase::Up;
+        for key in self.ledgers.iter().map(|(key, _)| key).collect::<Vec<_>>() {
+            self.open_ledger(key, now_us);
+        }
+        for key in self.intakes.iter().map(|(key, _)| key).collect::<Vec<_>>() {
+            self.open_intake(key, now_us);
+        }
+    }
+
+    fn open_ledger(&mut self, key: usize, now_us: u64) {
+        let Ok(number) = self.machine.open_channel() else { return };
+        let Ok(()) = self.machine.select_confirms(number) else { return };
+        self.own(number, Owner::Ledger(key));
+        let ledger = &mut self.ledgers[key];
+        if self.blocked.is_some() {
+            ledger.blocked(now_us);
+        }
+        ledger.opened(number);
+        self.backlog |= ledger.pump(&mut self.machine, now_us, &mut self.wakeups);
+    }
+
+    fn open_intake(&mut self, key: usize, now_us: u64) {
+        let tap = self.next_tap;
+        self.next_tap += 1;
+        if let Some(number) = self.intakes[key].open(&mut self.machine, tap, now_us) {
+            self.own(number, Owner::Intake(key));
+        }
+    }
+
+    /// User channels end; the rest is decided by the caller.
+    fn end_connection(&mut self, lost: &Lost) {
+        self.owners.clear();
+        self.redeclaring = None;
+        self.blocked = None;
+        self.closed = None;
+        self.todo.clear();
+        self.settled_ledgers.clear();
+        self.arrived.clear();
+        self.backlog = false;
+        self.wakeups.append(&mut self.room_wakers);
+        for (_, user) in &mut self.users {
+            user.lost(lost.clone(), &mut self.wakeups);
+        }
+    }
+
+    fn own(&mut self, number: u16, owner: Owner) {
+        let index = usize::from(number) - 1;
+        if self.owners.len() <= index {
+            self.owners.resize(index + 1, Owner::Nobody);
+        }
+        self.owners[index] = owner;
+    }
+}
+
+fn owner(owners: &[Owner], number: u16) -> Owner {
+    owners.get(usize::from(number).wrapping_sub(1)).copied().unwrap_or(Owner::Nobody)
+}
+
+/// Keeps the waker of whoever asked last.
+pub(crate) fn remember(slot: &mut Option<Waker>, cx: &Context<'_>) {
+    match slot {
+        Some(waker) => waker.clone_from(cx.waker()),
+        None => *slot = Some(cx.waker().clone()),
+    }
+}

@@ -1,0 +1,348 @@
+//! A channel that its user drives: requests and their answers, deliveries, confirms, returns.
+//!
+//! A channel answers in the order in which it was asked, so the answers find their askers by counting. An
+//! asker that went away leaves its place in the line, and the answer is dropped when it comes.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::task::{Context, Poll, Waker};
+
+use forebay_wire::Method;
+
+use super::remember;
+use crate::error::{ChannelFault, Lost, Refusal};
+use crate::machine::{ChannelError, Returned, Settled};
+use crate::received::Received;
+
+/// Bound of the returned messages kept for a channel; older ones make room.
+pub const RETURNS_KEPT_MAX: usize = 10_000;
+
+/// An answer, reduced to what somebody may want to know of it.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    Done,
+    Declared { name: String, message_count: u32, consumer_count: u32 },
+    Count(u32),
+    Consuming { tag: String },
+    Got { message: Received, message_count: u32 },
+    Empty,
+}
+
+impl Reply {
+    pub(crate) fn from_method(method: &Method<'_>) -> Reply {
+        match method {
+            Method::QueueDeclareOk(ok) => Reply::Declared {
+                name: ok.queue.to_string(),
+                message_count: ok.message_count,
+                consumer_count: ok.consumer_count,
+            },
+            Method::QueuePurgeOk(ok) => Reply::Count(ok.message_count),
+            Method::QueueDeleteOk(ok) => Reply::Count(ok.message_count),
+            Method::BasicConsumeOk(ok) => Reply::Consuming { tag: ok.consumer_tag.to_string() },
+            Method::BasicGetEmpty(_) => Reply::Empty,
+            _ => Reply::Done,
+        }
+    }
+}
+
+/// A place in the line of askers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ticket(u64);
+
+#[derive(Debug)]
+enum Asked {
+    /// The broker has not answered; `abandoned`: nobody wants to know.
+    Waiting { abandoned: bool, waker: Option<Waker> },
+    /// It has.
+    Answered(Reply),
+    /// The answer was looked at, or dropped.
+    Done,
+}
+
+/// The consumers of one channel: what arrived for each and was not taken.
+#[derive(Debug, Default)]
+struct Subscription {
+    ready: VecDeque<Received>,
+    cancelled: bool,
+    waker: Option<Waker>,
+}
+
+/// A returned message, owned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReturnedMessage {
+    /// 312 when no queue was bound.
+    pub reply_code: u16,
+    /// For instance `NO_ROUTE`.
+    pub reply_text: String,
+    /// What was published.
+    pub message: Received,
+}
+
+/// One channel in its user's hands.
+#[derive(Debug, Default)]
+pub(crate) struct UserChannel {
+    /// Asked and not answered, or answered and not looked at; `first` is the front's ticket.
+    asked: VecDeque<Asked>,
+    first: u64,
+    /// By consumer tag.
+    subscriptions: BTreeMap<String, Subscription>,
+    settled: VecDeque<Settled>,
+    settled_waker: Option<Waker>,
+    returns: VecDeque<ReturnedMessage>,
+    /// Consumers nobody listens to: what still comes for them is dropped.
+    forgotten: BTreeSet<String>,
+    /// Our close is out.
+    closing: bool,
+    over: Option<ChannelFault>,
+}
+
+impl UserChannel {
+    /// Whether it can be used.
+    pub(crate) fn usable(&self) -> Result<(), ChannelFault> {
+        match &self.over {
+            Some(fault) => Err(fault.clone()),
+            None if self.closing => Err(ChannelError::NotOpen.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// A request is going out.
+    pub(crate) fn ask(&mut self) -> Ticket {
+        self.asked.push_back(Asked::Waiting { abandoned: false, waker: None });
+        Ticket(self.first + self.asked.len() as u64 - 1)
+    }
+
+    /// Our close is going out: nothing can follow it.
+    pub(crate) fn ask_last(&mut self) -> Ticket {
+        self.closing = true;
+        self.ask()
+    }
+
+    pub(crate) fn poll_reply(
+        &mut self,
+        ticket: Ticket,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Reply, ChannelFault>> {
+        let over = self.over.clone();
+        match self.place(ticket) {
+            Some(Asked::Waiting { waker, .. }) => match over {
+                Some(fault) => Poll::Ready(Err(fault)),
+                None => {
+                    remember(waker, cx);
+                    Poll::Pending
+                }
+            },
+            Some(place) => match std::mem::replace(place, Asked::Done) {
+                Asked::Answered(reply) => {
+                    self.forget_done();
+                    Poll::Ready(Ok(reply))
+                }
+                _ => Poll::Ready(Err(ChannelError::NotOpen.into())),
+            },
+            None => Poll::Ready(Err(ChannelError::NotOpen.into())),
+        }
+    }
+
+    /// Nobody waits for this answer any more.
+    pub(crate) fn abandon(&mut self, ticket: Ticket) {
+        match self.place(ticket) {
+            Some(Asked::Waiting { abandoned, waker }) => {
+                *abandoned = true;
+                *waker = None;
+            }
+            Some(place) => *place = Asked::Done,
+            None => {}
+        }
+        self.forget_done();
+    }
+
+    /// An answer came.
+    pub(crate) fn reply(&mut self, reply: Reply, wakeups: &mut Vec<Waker>) {
+        let waiting = self.asked.iter_mut().find(|asked| matches!(asked, Asked::Waiting { .. }));
+        let Some(place) = waiting else { return };
+        let Asked::Waiting { abandoned, waker } = place else { return };
+        wakeups.extend(waker.take());
+        if let Reply::Consuming { tag } = &reply {
+            if *abandoned {
+                self.forgotten.insert(tag.clone());
+            } else {
+                self.forgotten.remove(tag);
+                self.subscriptions.entry(tag.clone()).or_default();
+            }
+        }
+        *place = if *abandoned { Asked::Done } else { Asked::Answered(reply) };
+        self.forget_done();
+    }
+
+    /// A message for a consumer. Its bytes, which are returned, count in the connection's inbox until it is
+    /// taken.
+    pub(crate) fn delivered(
+        &mut self,
+        tag: &str,
+        message: Received,
+        wakeups: &mut Vec<Waker>,
+    ) -> usize {
+        if self.forgotten.contains(tag) {
+            return 0;
+        }
+        let bytes = message.size_bytes();
+        let subscription = match self.subscriptions.get_mut(tag) {
+            Some(subscription) => subscription,
+            None => self.subscriptions.entry(tag.to_owned()).or_default(),
+        };
+        subscription.ready.push_back(message);
+        wakeups.extend(subscription.waker.take());
+        bytes
+    }
+
+    pub(crate) fn poll_delivery(
+        &mut self,
+        tag: &str,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Received>, ChannelFault>> {
+        let Some(subscription) = self.subscriptions.get_mut(tag) else {
+            return Poll::Ready(self.usable().map(|()| None));
+        };
+        if let Some(message) = subscription.ready.pop_front() {
+            return Poll::Ready(Ok(Some(message)));
+        }
+        if let Some(fault) = &self.over {
+            return Poll::Ready(Err(fault.clone()));
+        }
+        if subscription.cancelled {
+            return Poll::Ready(Ok(None));
+        }
+        remember(&mut subscription.waker, cx);
+        Poll::Pending
+    }
+
+    /// The broker, or the user, ended a consumer.
+    pub(crate) fn cancelled(&mut self, tag: &str, wakeups: &mut Vec<Waker>) {
+        if let Some(subscription) = self.subscriptions.get_mut(tag) {
+            subscription.cancelled = true;
+            wakeups.extend(subscription.waker.take());
+        }
+    }
+
+    /// Nobody will take what comes for this consumer; how many bytes waited for it.
+    pub(crate) fn forget_subscription(&mut self, tag: &str) -> usize {
+        let gone = self.subscriptions.remove(tag);
+        self.forgotten.insert(tag.to_owned());
+        gone.map_or(0, |gone| gone.ready.iter().map(Received::size_bytes).sum())
+    }
+
+    pub(crate) fn settled(&mut self, settled: Settled, wakeups: &mut Vec<Waker>) {
+        match self.settled.back_mut() {
+            // Neighbours are joined, so this stays short even when nobody looks.
+            Some(last) if last.last + 1 == settled.first && last.acked == settled.acked => {
+                last.last = settled.last;
+            }
+            _ => self.settled.push_back(settled),
+        }
+        wakeups.extend(self.settled_waker.take());
+    }
+
+    pub(crate) fn poll_settled(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Settled, ChannelFault>> {
+        if let Some(settled) = self.settled.pop_front() {
+            return Poll::Ready(Ok(settled));
+        }
+        if let Some(fault) = &self.over {
+            return Poll::Ready(Err(fault.clone()));
+        }
+        remember(&mut self.settled_waker, cx);
+        Poll::Pending
+    }
+
+    pub(crate) fn returned(&mut self, returned: &Returned<'_>) {
+        if self.returns.len() == RETURNS_KEPT_MAX {
+            self.returns.pop_front();
+        }
+        self.returns.push_back(ReturnedMessage {
+            reply_code: returned.reply_code,
+            reply_text: returned.reply_text.to_string(),
+            message: Received::from_returned(returned),
+        });
+    }
+
+    pub(crate) fn take_returns(&mut self) -> VecDeque<ReturnedMessage> {
+        std::mem::take(&mut self.returns)
+    }
+
+    /// The broker closed the channel.
+    pub(crate) fn closed(&mut self, why: Refusal, wakeups: &mut Vec<Waker>) {
+        self.end(ChannelFault::Refused(why), wakeups);
+    }
+
+    /// The connection is gone, and the channel with it.
+    pub(crate) fn lost(&mut self, lost: Lost, wakeups: &mut Vec<Waker>) {
+        self.end(ChannelFault::Lost(lost), wakeups);
+    }
+
+    /// What waits to be taken, in bytes.
+    pub(crate) fn ready_bytes(&self) -> usize {
+        self.subscriptions.values().flat_map(|s| &s.ready).map(Received::size_bytes).sum()
+    }
+
+    fn end(&mut self, fault: ChannelFault, wakeups: &mut Vec<Waker>) {
+        self.over.get_or_insert(fault);
+        wakeups.extend(self.asked.iter_mut().filter_map(|asked| match asked {
+            Asked::Waiting { waker, .. } => waker.take(),
+            _ => None,
+        }));
+        wakeups.extend(self.subscriptions.values_mut().filter_map(|s| s.waker.take()));
+        wakeups.extend(self.settled_waker.take());
+    }
+
+    fn place(&mut self, ticket: Ticket) -> Option<&mut Asked> {
+        self.asked.get_mut(ticket.0.checked_sub(self.first)? as usize)
+    }
+
+    fn forget_done(&mut self) {
+        while let Some(Asked::Done) = self.asked.front() {
+            self.asked.pop_front();
+            self.first += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn poll(channel: &mut UserChannel, ticket: Ticket) -> Poll<Result<Reply, ChannelFault>> {
+        channel.poll_reply(ticket, &mut Context::from_waker(Waker::noop()))
+    }
+
+    fn count(poll: Poll<Result<Reply, ChannelFault>>) -> Option<u32> {
+        match poll {
+            Poll::Ready(Ok(Reply::Count(count))) => Some(count),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn an_answer_nobody_waits_for_does_not_go_to_the_next_asker() {
+        let mut channel = UserChannel::default();
+        let (first, second, third) = (channel.ask(), channel.ask(), channel.ask());
+        channel.abandon(second);
+        for number in [1, 2, 3] {
+            channel.reply(Reply::Count(number), &mut Vec::new());
+        }
+        assert_eq!(count(poll(&mut channel, third)), Some(3));
+        assert_eq!(count(poll(&mut channel, first)), Some(1));
+        assert!(channel.asked.is_empty());
+        let fourth = channel.ask();
+        assert!(poll(&mut channel, fourth).is_pending());
+    }
+
+    #[test]
+    fn whoever_waits_hears_that_the_channel_is_over() {
+        let mut channel = UserChannel::default();
+        let ticket = channel.ask();
+        channel.closed(Refusal { code: 404, text: "NOT_FOUND".into() }, &mut Vec::new());
+        assert!(matches!(poll(&mut channel, ticket), Poll::Ready(Err(ChannelFault::Refused(_)))));
+        assert!(channel.usable().is_err());
+    }
+}

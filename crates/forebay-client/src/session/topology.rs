@@ -1,0 +1,292 @@
+//! Exchanges, queues and bindings that a program needs, as data: declared once, and again after each
+//! reconnect, in the order in which they were first declared.
+
+use forebay_wire::{ShortStr, TableBuf, Value, exchange, queue};
+
+use crate::machine::{ChannelError, Machine};
+
+/// A queue to declare. Durable, shared and kept unless said otherwise.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Queue {
+    pub(crate) name: String,
+    durable: bool,
+    auto_delete: bool,
+    arguments: TableBuf,
+}
+
+impl Queue {
+    /// A durable queue: it survives a restart of the broker, and so do its persistent messages.
+    pub fn durable(name: impl Into<String>) -> Queue {
+        Queue { name: name.into(), durable: true, auto_delete: false, arguments: TableBuf::new() }
+    }
+
+    /// A queue that is gone when the broker stops.
+    pub fn transient(name: impl Into<String>) -> Queue {
+        Queue { durable: false, ..Queue::durable(name) }
+    }
+
+    /// A durable queue with replicas on several nodes of a RabbitMQ cluster (`x-queue-type: quorum`).
+    pub fn quorum(name: impl Into<String>) -> Queue {
+        Queue::durable(name).argument("x-queue-type", Value::LongStr(b"quorum"))
+    }
+
+    /// Gone with its last consumer. Recovery declares it again, empty.
+    #[must_use]
+    pub fn auto_delete(mut self) -> Queue {
+        self.auto_delete = true;
+        self
+    }
+
+    /// One more argument, for instance `x-max-length`.
+    #[must_use]
+    pub fn argument(mut self, name: &str, value: Value<'_>) -> Queue {
+        self.arguments.push(name.as_bytes(), value);
+        self
+    }
+}
+
+/// An exchange to declare. Durable and kept unless said otherwise.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Exchange {
+    name: String,
+    kind: String,
+    durable: bool,
+    auto_delete: bool,
+    arguments: TableBuf,
+}
+
+impl Exchange {
+    /// A durable exchange of `kind`: `direct`, `fanout`, `topic`, `headers`, or a plug-in's.
+    pub fn durable(name: impl Into<String>, kind: impl Into<String>) -> Exchange {
+        Exchange {
+            name: name.into(),
+            kind: kind.into(),
+            durable: true,
+            auto_delete: false,
+            arguments: TableBuf::new(),
+        }
+    }
+
+    /// An exchange that is gone when the broker stops.
+    pub fn transient(name: impl Into<String>, kind: impl Into<String>) -> Exchange {
+        Exchange { durable: false, ..Exchange::durable(name, kind) }
+    }
+
+    /// Gone with its last binding.
+    #[must_use]
+    pub fn auto_delete(mut self) -> Exchange {
+        self.auto_delete = true;
+        self
+    }
+
+    /// One more argument, for instance `alternate-exchange`.
+    #[must_use]
+    pub fn argument(mut self, name: &str, value: Value<'_>) -> Exchange {
+        self.arguments.push(name.as_bytes(), value);
+        self
+    }
+}
+
+/// A binding to make: what comes to `exchange` with a matching key goes to `queue`, too.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Binding {
+    queue: String,
+    exchange: String,
+    routing_key: String,
+    arguments: TableBuf,
+}
+
+impl Binding {
+    /// Binds `queue` to `exchange` with a routing key (or a pattern, for topic exchanges).
+    pub fn new(
+        queue: impl Into<String>,
+        exchange: impl Into<String>,
+        routing_key: impl Into<String>,
+    ) -> Binding {
+        Binding {
+            queue: queue.into(),
+            exchange: exchange.into(),
+            routing_key: routing_key.into(),
+            arguments: TableBuf::new(),
+        }
+    }
+
+    /// One more argument, for headers exchanges.
+    #[must_use]
+    pub fn argument(mut self, name: &str, value: Value<'_>) -> Binding {
+        self.arguments.push(name.as_bytes(), value);
+        self
+    }
+}
+
+/// One thing to declare.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Declaration {
+    Queue(Queue),
+    Exchange(Exchange),
+    Binding(Binding),
+}
+
+impl Declaration {
+    /// For people.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Declaration::Queue(queue) => format!("queue '{}'", queue.name),
+            Declaration::Exchange(exchange) => format!("exchange '{}'", exchange.name),
+            Declaration::Binding(binding) => {
+                format!("binding of queue '{}' to exchange '{}'", binding.queue, binding.exchange)
+            }
+        }
+    }
+
+    /// The first name that AMQP cannot say.
+    pub(crate) fn too_long(&self) -> Option<usize> {
+        let names: [&String; 3] = match self {
+            Declaration::Queue(queue) => [&queue.name; 3],
+            Declaration::Exchange(exchange) => [&exchange.name, &exchange.kind, &exchange.kind],
+            Declaration::Binding(b) => [&b.queue, &b.exchange, &b.routing_key],
+        };
+        names.into_iter().map(String::len).find(|&bytes| bytes > ShortStr::MAX_BYTES)
+    }
+
+    /// Asks the broker for it. Exactly one answer, or the channel's end, follows.
+    pub(crate) fn send(&self, machine: &mut Machine, channel: u16) -> Result<(), ChannelError> {
+        match self {
+            Declaration::Queue(declared) => machine.send(
+                channel,
+                &queue::Declare {
+                    queue: ShortStr::truncated(&declared.name),
+                    durable: declared.durable,
+                    auto_delete: declared.auto_delete,
+                    arguments: declared.arguments.as_table(),
+                    ..Default::default()
+                },
+            ),
+            Declaration::Exchange(declared) => machine.send(
+                channel,
+                &exchange::Declare {
+                    exchange: ShortStr::truncated(&declared.name),
+                    type_name: ShortStr::truncated(&declared.kind),
+                    durable: declared.durable,
+                    auto_delete: declared.auto_delete,
+                    arguments: declared.arguments.as_table(),
+                    ..Default::default()
+                },
+            ),
+            Declaration::Binding(binding) => machine.send(
+                channel,
+                &queue::Bind {
+                    queue: ShortStr::truncated(&binding.queue),
+                    exchange: ShortStr::truncated(&binding.exchange),
+                    routing_key: ShortStr::truncated(&binding.routing_key),
+                    arguments: binding.arguments.as_table(),
+                    ..Default::default()
+                },
+            ),
+        }
+    }
+}
+
+/// What a connection declares, in order.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Topology {
+    pub(crate) declarations: Vec<Declaration>,
+}
+
+impl Topology {
+    /// Nothing yet.
+    pub fn new() -> Topology {
+        Topology::default()
+    }
+
+    /// One more queue.
+    #[must_use]
+    pub fn queue(mut self, queue: Queue) -> Topology {
+        self.declarations.push(Declaration::Queue(queue));
+        self
+    }
+
+    /// One more exchange.
+    #[must_use]
+    pub fn exchange(mut self, exchange: Exchange) -> Topology {
+        self.declarations.push(Declaration::Exchange(exchange));
+        self
+    }
+
+    /// One more binding; its queue and exchange come before it.
+    #[must_use]
+    pub fn binding(mut self, binding: Binding) -> Topology {
+        self.declarations.push(Declaration::Binding(binding));
+        self
+    }
+
+    /// Remembers what `other` has and this has not.
+    pub(crate) fn remember(&mut self, other: &Topology) {
+        for declaration in &other.declarations {
+            if !self.declarations.contains(declaration) {
+                self.declarations.push(declaration.clone());
+            }
+        }
+    }
+}
+
+/// Declaring again after a reconnect: all is asked at once on one channel. The broker answers in order, so
+/// the answers count which one it refused; what comes after it is asked again on a new channel.
+#[derive(Debug)]
+pub(crate) struct Redeclaring {
+    topology: Topology,
+    channel: Option<u16>,
+    /// Answered, or refused.
+    done: usize,
+}
+
+impl Redeclaring {
+    /// `None` if there is nothing to declare.
+    pub(crate) fn begin(topology: Topology, machine: &mut Machine) -> Option<Redeclaring> {
+        if topology.declarations.is_empty() {
+            return None;
+        }
+        let mut this = Redeclaring { topology, channel: None, done: 0 };
+        this.ask(machine);
+        Some(this)
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.channel.is_none()
+    }
+
+    pub(crate) fn channel(&self) -> Option<u16> {
+        self.channel
+    }
+
+    /// An answer came on its channel; closes it after the last.
+    pub(crate) fn answered(&mut self, machine: &mut Machine) {
+        self.done += 1;
+        if self.done >= self.topology.declarations.len()
+            && let Some(channel) = self.channel.take()
+        {
+            let _ = machine.close_channel(channel);
+        }
+    }
+
+    /// The broker refused one and closed the channel; which one, for people.
+    pub(crate) fn refused(&mut self, machine: &mut Machine) -> String {
+        let name = self.topology.declarations.get(self.done).map(Declaration::name);
+        self.channel = None;
+        self.done += 1;
+        self.ask(machine);
+        name.unwrap_or_default()
+    }
+
+    fn ask(&mut self, machine: &mut Machine) {
+        let rest = self.topology.declarations.get(self.done..).unwrap_or_default();
+        if rest.is_empty() {
+            return;
+        }
+        let Ok(channel) = machine.open_channel() else { return };
+        for declaration in rest {
+            let _ = declaration.send(machine, channel);
+        }
+        self.channel = Some(channel);
+    }
+}

@@ -1,0 +1,106 @@
+//! Getting a stream to a broker: names to addresses, addresses to sockets, TLS on top where asked for.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_wire::AmqpUri;
+use tokio::net::TcpStream;
+
+use super::stream::{ByteStream, Stream};
+use super::tls::Tls;
+use crate::error::OpenError;
+
+/// How long a host may take to accept unless `connection_timeout` says otherwise.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A future of a stream that the user makes.
+pub type StreamFuture = Pin<Box<dyn Future<Output = io::Result<Box<dyn ByteStream>>> + Send>>;
+
+/// Where streams come from.
+#[derive(Clone)]
+pub(crate) enum Dialer {
+    Hosts { hosts: Vec<(String, u16)>, timeout: Duration, tls: Option<Tls> },
+    Made { address: String, make: Arc<dyn Fn() -> StreamFuture + Send + Sync> },
+}
+
+impl Dialer {
+    pub(crate) fn from_uri(uri: &AmqpUri) -> Result<Dialer, OpenError> {
+        Ok(Dialer::Hosts {
+            hosts: uri.hosts().map(|(host, port)| (host.to_owned(), port)).collect(),
+            timeout: uri
+                .connection_timeout_ms
+                .map_or(CONNECT_TIMEOUT, |ms| Duration::from_millis(u64::from(ms.max(1)))),
+            tls: uri.tls.then(|| Tls::from_uri(uri)).transpose()?,
+        })
+    }
+
+    /// How many places there are to try.
+    pub(crate) fn places(&self) -> usize {
+        match self {
+            Dialer::Hosts { hosts, .. } => hosts.len(),
+            Dialer::Made { .. } => 1,
+        }
+    }
+
+    /// For people.
+    pub(crate) fn address(&self, place: usize) -> String {
+        match self {
+            Dialer::Hosts { hosts, .. } => {
+                let (host, port) = &hosts[place % hosts.len()];
+                format!("{host}:{port}")
+            }
+            Dialer::Made { address, .. } => address.clone(),
+        }
+    }
+
+    /// Opens a stream to one of them.
+    pub(crate) async fn dial(&self, place: usize) -> Result<Stream, OpenError> {
+        match self {
+            Dialer::Made { address, make } => match make().await {
+                Ok(stream) => Ok(Stream::Other(stream)),
+                Err(error) => Err(OpenError::NotConnected {
+                    address: address.clone(),
+                    reason: error.to_string(),
+                }),
+            },
+            Dialer::Hosts { hosts, timeout, tls } => {
+                let (host, port) = &hosts[place % hosts.len()];
+                let connecting = connect(host, *port, tls.as_ref());
+                tokio::time::timeout(*timeout, connecting).await.unwrap_or_else(|_| {
+                    Err(OpenError::NotConnected {
+                        address: self.address(place),
+                        reason: format!("no answer within {} ms", timeout.as_millis()),
+                    })
+                })
+            }
+        }
+    }
+}
+
+async fn connect(host: &str, port: u16, tls: Option<&Tls>) -> Result<Stream, OpenError> {
+    let no_address = |reason: String| OpenError::NoAddress { host: host.to_owned(), reason };
+    let addresses = tokio::net::lookup_host((host, port))
+        .await
+        .map_err(|error| no_address(error.to_string()))?;
+    let mut last = no_address("it has no address".into());
+    for address in addresses {
+        match TcpStream::connect(address).await {
+            Ok(tcp) => {
+                // We write in batches already; waiting for more would only delay acks and confirms.
+                let _ = tcp.set_nodelay(true);
+                return match tls {
+                    Some(tls) => tls.connect(host, tcp).await,
+                    None => Ok(Stream::Tcp(tcp)),
+                };
+            }
+            Err(error) => {
+                let (address, reason) = (address.to_string(), error.to_string());
+                last = OpenError::NotConnected { address, reason };
+            }
+        }
+    }
+    Err(last)
+}

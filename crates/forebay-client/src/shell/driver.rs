@@ -1,0 +1,434 @@
+//! The one task of a connection: connects, writes, reads, tells the time, connects again.
+//!
+//! ```text
+//!            ┌───────────── retry, with pauses ──────────────┐
+//!            ▼                                               │
+//!   dial ──▶ serve: write all there is ─▶ read a lot ─▶ sleep ──▶ lost
+//! ```
+//! It writes whatever is in the send buffer when it comes by: one message when there is one, thousands when
+//! there are thousands. Nothing is held back to wait for more.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep};
+
+use super::dial::Dialer;
+use super::kernel_rtt::KernelRtt;
+use super::link::{Link, random_u64};
+use super::stream::Stream;
+use crate::ReceiveBuffer;
+use crate::error::{Lost, OpenError};
+use crate::happening::Happening;
+use crate::machine::{Options, State};
+use crate::retry::Retry;
+use crate::session::{Phase, Topology};
+
+/// Size of the receive buffer.
+const RECEIVE_BYTES: usize = 256 * 1024;
+/// How long a server may take to complete the login.
+const LOGIN_PATIENCE_US: u64 = 10_000_000;
+/// How long outcomes are waited for when the connection is closed, and then the server's agreement.
+const CLOSE_PATIENCE_US: u64 = 5_000_000;
+/// How often the kernel is asked for the round trip, at most.
+const RTT_INTERVAL_US: u64 = 100_000;
+/// Rounds of writing and reading before other tasks have their turn.
+const ROUNDS_MAX: usize = 16;
+/// Memory that the write buffer keeps.
+const WRITE_BYTES_KEPT: usize = 2 << 20;
+
+/// What a driver needs to know.
+pub(crate) struct Driver {
+    pub(crate) link: Arc<Link>,
+    pub(crate) dialer: Dialer,
+    pub(crate) options: Options,
+    pub(crate) topology: Arc<Mutex<Topology>>,
+    /// `None`: the first loss is the last. `Some(None)`: tries for ever.
+    pub(crate) recovery: Option<Option<u32>>,
+}
+
+impl Driver {
+    /// Runs until the connection is closed or given up. `opened` hears how the first attempt ended.
+    pub(crate) async fn run(self, opened: oneshot::Sender<Result<(), OpenError>>) {
+        let mut opened = Some(opened);
+        let mut retry = Retry::new(self.dialer.places(), random_u64());
+        // The first time each host gets one chance, in the order given; there is nothing to wait for.
+        let mut first_place = 0;
+        let mut reason = String::new();
+        loop {
+            let (place, ended) = if opened.is_some() {
+                let place = first_place;
+                (place, self.connection(place, &mut opened).await)
+            } else {
+                match self.pause(&mut retry, &reason).await {
+                    Some(place) => (place, self.connection(place, &mut opened).await),
+                    None => return,
+                }
+            };
+            match ended {
+                Ended::NotOpened(error) => {
+                    if self.closing() {
+                        return self.give_up(Lost::ClosedByUs);
+                    }
+                    if opened.is_some() && place + 1 >= self.dialer.places() {
+                        if let Some(opened) = opened.take() {
+                            let _ = opened.send(Err(error));
+                        }
+                        return self.give_up(Lost::ClosedByUs);
+                    }
+                    first_place = place + 1;
+                    reason = error.to_string();
+                }
+                Ended::Lost(lost) => {
+                    let by_us = lost == Lost::ClosedByUs;
+                    if !by_us {
+                        self.link.announce(Happening::Lost { lost: lost.clone() });
+                    }
+                    if by_us || self.closing() || self.recovery.is_none() {
+                        return self.give_up(lost);
+                    }
+                    reason = lost.to_string();
+                    self.link.with(|session, now_us| {
+                        session.lost(&lost, now_us);
+                        session.reconnects += 1;
+                    });
+                    retry = Retry::new(self.dialer.places(), random_u64());
+                }
+            }
+        }
+    }
+
+    /// Waits for the next attempt; `None`: there is none, and all was given up.
+    async fn pause(&self, retry: &mut Retry, reason: &str) -> Option<usize> {
+        let rounds_max = self.recovery.flatten();
+        let Some(attempt) = retry.next(rounds_max) else {
+            self.give_up(Lost::Io(reason.to_owned()));
+            return None;
+        };
+        self.link.announce(Happening::Retrying {
+            attempt: attempt.number,
+            delay_ms: attempt.pause_ms,
+            reason: reason.to_owned(),
+        });
+        let mut sleep = std::pin::pin!(tokio::time::sleep(Duration::from_millis(attempt.pause_ms)));
+        let closed = poll_fn(|cx| {
+            let mut locked = self.link.lock();
+            if locked.close {
+                return Poll::Ready(true);
+            }
+            locked.driver = Some(cx.waker().clone());
+            drop(locked);
+            sleep.as_mut().poll(cx).map(|()| false)
+        })
+        .await;
+        if closed {
+            self.give_up(Lost::ClosedByUs);
+            return None;
+        }
+        Some(attempt.place)
+    }
+
+    /// One connection from its first byte to its last.
+    async fn connection(
+        &self,
+        place: usize,
+        opened: &mut Option<oneshot::Sender<Result<(), OpenError>>>,
+    ) -> Ended {
+        let stream = match self.dialer.dial(place).await {
+            Ok(stream) => stream,
+            Err(error) => return Ended::NotOpened(error),
+        };
+        let topology = self.topology.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.link.with(|session, _| session.begin(self.options.clone(), topology));
+        let mut serving = Serving::new(&self.link, stream, &self.options);
+        let lost = poll_fn(|cx| {
+            let polled = serving.poll(cx);
+            if serving.up && !serving.announced {
+                serving.announced = true;
+                let reconnects = self.link.lock().session.reconnects;
+                let address = self.dialer.address(place);
+                self.link.announce(Happening::Connected { address, reconnects });
+                if let Some(opened) = opened.take() {
+                    let _ = opened.send(Ok(()));
+                }
+            }
+            polled
+        })
+        .await;
+        if serving.announced {
+            return Ended::Lost(lost);
+        }
+        self.link.with(|session, now_us| session.lost(&lost, now_us));
+        Ended::NotOpened(match lost {
+            Lost::Closed(refusal) => OpenError::Refused(refusal),
+            lost => OpenError::Lost(lost),
+        })
+    }
+
+    fn closing(&self) -> bool {
+        self.link.lock().close
+    }
+
+    fn give_up(&self, lost: Lost) {
+        self.link.with(|session, _| session.give_up(&lost));
+    }
+}
+
+enum Ended {
+    NotOpened(OpenError),
+    Lost(Lost),
+}
+
+/// One stream being served.
+struct Serving<'l> {
+    link: &'l Link,
+    stream: Stream,
+    input: ReceiveBuffer,
+    writing: Vec<u8>,
+    /// written ≤ writing.len()
+    written: usize,
+    to_flush: bool,
+    write_failed: Option<String>,
+    timer: Pin<Box<Sleep>>,
+    login_until_us: u64,
+    close_until_us: Option<u64>,
+    next_beat_us: u64,
+    rtt: Option<KernelRtt>,
+    next_rtt_us: u64,
+    up: bool,
+    announced: bool,
+}
+
+impl<'l> Serving<'l> {
+    fn new(link: &'l Link, stream: Stream, options: &Options) -> Serving<'l> {
+        let addresses =
+            stream.tcp().and_then(|tcp| tcp.local_addr().ok().zip(tcp.peer_addr().ok()));
+        let now_us = link.now_us();
+        Serving {
+            link,
+            input: ReceiveBuffer::new(RECEIVE_BYTES, options.frame_bytes_max),
+            writing: Vec::new(),
+            written: 0,
+            to_flush: false,
+            write_failed: None,
+            timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
+            login_until_us: now_us + LOGIN_PATIENCE_US,
+            close_until_us: None,
+            next_beat_us: u64::MAX,
+            rtt: addresses.and_then(|(local, peer)| KernelRtt::new(local, peer)),
+            next_rtt_us: now_us,
+            up: false,
+            announced: false,
+            stream,
+        }
+    }
+
+    /// Ready when the connection is over.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Lost> {
+        for _ in 0..ROUNDS_MAX {
+            let mut moved = self.write(cx);
+            match self.read(cx) {
+                Ok(read) => moved |= read,
+                Err(lost) => return Poll::Ready(lost),
+            }
+            if let Err(lost) = self.on_time() {
+                return Poll::Ready(lost);
+            }
+            if !moved {
+                match self.sleep(cx) {
+                    Ok(true) => return Poll::Pending,
+                    Ok(false) => {}
+                    Err(lost) => return Poll::Ready(lost),
+                }
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Writes what is there. True if something went out.
+    fn write(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.write_failed.is_some() {
+            return false;
+        }
+        if self.written == self.writing.len() {
+            self.writing.clear();
+            self.writing.shrink_to(WRITE_BYTES_KEPT);
+            self.written = 0;
+            self.link.with(|session, now_us| {
+                session.machine.take_outgoing(&mut self.writing);
+                session.drained(now_us);
+            });
+        }
+        let mut moved = false;
+        if self.written < self.writing.len() {
+            match self.stream.poll_write(cx, &self.writing[self.written..]) {
+                Poll::Ready(Ok(0)) => {
+                    self.write_failed = Some("the peer takes no more bytes".into());
+                }
+                Poll::Ready(Ok(count)) => {
+                    self.written += count;
+                    self.to_flush = true;
+                    moved = true;
+                    self.link.counters.writes.fetch_add(1, Ordering::Relaxed);
+                    self.link.counters.written_bytes.fetch_add(count as u64, Ordering::Relaxed);
+                }
+                // The broker may have said why before it hung up; that is read first.
+                Poll::Ready(Err(error)) => self.write_failed = Some(error.to_string()),
+                Poll::Pending => {}
+            }
+        }
+        if self.to_flush {
+            match self.stream.poll_flush(cx) {
+                Poll::Ready(Ok(())) => self.to_flush = false,
+                Poll::Ready(Err(error)) => self.write_failed = Some(error.to_string()),
+                Poll::Pending => {}
+            }
+        }
+        moved
+    }
+
+    /// Reads once. True if something came.
+    fn read(&mut self, cx: &mut Context<'_>) -> Result<bool, Lost> {
+        if !self.link.lock().session.wants_bytes() {
+            return Ok(false);
+        }
+        match self.stream.poll_read(cx, self.input.spare()) {
+            Poll::Pending => match self.write_failed.take() {
+                Some(reason) => Err(self.hung_up(Some(reason))),
+                None => Ok(false),
+            },
+            Poll::Ready(Ok(0)) => {
+                let reason = self.write_failed.take();
+                Err(self.hung_up(reason))
+            }
+            Poll::Ready(Ok(count)) => {
+                self.link.counters.reads.fetch_add(1, Ordering::Relaxed);
+                self.link.counters.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
+                self.input.filled(count);
+                self.take_in()?;
+                Ok(true)
+            }
+            Poll::Ready(Err(error)) => Err(self.hung_up(Some(error.to_string()))),
+        }
+    }
+
+    fn take_in(&mut self) -> Result<(), Lost> {
+        let pending = self.input.pending();
+        let mut rest = pending;
+        let (outcome, phase_up) = self.link.with(|session, now_us| {
+            let outcome = session.receive(&mut rest, now_us);
+            (outcome, *session.phase() == Phase::Up)
+        });
+        let used = pending.len() - rest.len();
+        self.input.consume(used);
+        self.up |= phase_up;
+        outcome?;
+        let now_us = self.link.now_us();
+        if self.up && now_us >= self.next_rtt_us {
+            self.next_rtt_us = now_us + RTT_INTERVAL_US;
+            if let Some(rtt) = &self.rtt {
+                let rtt_us = rtt.read_us();
+                self.link.counters.network_us.store(rtt_us.unwrap_or(0), Ordering::Relaxed);
+                self.link.with(|session, now_us| session.network(now_us, rtt_us));
+            }
+        }
+        Ok(())
+    }
+
+    fn hung_up(&mut self, reason: Option<String>) -> Lost {
+        self.link.with(|session, _| session.hung_up(reason))
+    }
+
+    /// What the clock calls for.
+    fn on_time(&mut self) -> Result<(), Lost> {
+        let now_us = self.link.now_us();
+        if !self.up && now_us >= self.login_until_us {
+            let seconds = LOGIN_PATIENCE_US / 1_000_000;
+            return Err(Lost::Io(format!(
+                "the server did not complete the login within {seconds} s"
+            )));
+        }
+        if self.close_until_us.is_some_and(|until_us| now_us >= until_us + CLOSE_PATIENCE_US) {
+            return Err(Lost::ClosedByUs);
+        }
+        let mut locked = self.link.lock();
+        let mut outcome = Ok(());
+        let due = locked.session.next_tick_us().is_some_and(|due_us| due_us <= now_us);
+        if due || now_us >= self.next_beat_us {
+            outcome = locked.session.tick(now_us);
+            self.next_beat_us = u64::MAX;
+        }
+        if self.next_beat_us == u64::MAX
+            && let Some(interval_us) = locked.session.machine.tick_interval_us()
+        {
+            self.next_beat_us = now_us + interval_us;
+        }
+        if locked.close && self.up {
+            let until_us = *self.close_until_us.get_or_insert(now_us + CLOSE_PATIENCE_US);
+            if locked.session.is_quiet() || now_us >= until_us {
+                locked.session.close_now();
+            }
+        } else if locked.close {
+            outcome = Err(Lost::ClosedByUs);
+        }
+        self.link.tell(locked);
+        outcome
+    }
+
+    /// Sleeps until somebody rings. False: there is something to do after all.
+    fn sleep(&mut self, cx: &mut Context<'_>) -> Result<bool, Lost> {
+        let mut locked = self.link.lock();
+        let socket_full = self.written < self.writing.len();
+        if !socket_full
+            && self.write_failed.is_none()
+            && !locked.session.machine.outgoing().is_empty()
+        {
+            return Ok(false);
+        }
+        if locked.session.machine.state() == State::Over {
+            // Our close was agreed to, or theirs was answered and the answer is out.
+            drop(locked);
+            if self.stream.poll_shutdown(cx).is_ready() {
+                return Err(self.hung_up(None));
+            }
+            return Ok(true);
+        }
+        let mut wakes_at_us = self.next_beat_us;
+        for due_us in [
+            locked.session.next_tick_us(),
+            (!self.up).then_some(self.login_until_us),
+            self.close_until_us.map(|until_us| {
+                if locked.session.machine.state() == State::Closing {
+                    until_us + CLOSE_PATIENCE_US
+                } else {
+                    until_us
+                }
+            }),
+        ]
+        .into_iter()
+        .flatten()
+        {
+            wakes_at_us = wakes_at_us.min(due_us);
+        }
+        locked.asleep = true;
+        locked.socket_full = socket_full;
+        locked.wakes_at_us = wakes_at_us;
+        match &mut locked.driver {
+            Some(waker) => waker.clone_from(cx.waker()),
+            None => locked.driver = Some(cx.waker().clone()),
+        }
+        drop(locked);
+        if wakes_at_us == u64::MAX {
+            return Ok(true);
+        }
+        let wait_us = wakes_at_us.saturating_sub(self.link.now_us());
+        self.timer.as_mut().reset(Instant::now() + Duration::from_micros(wait_us));
+        Ok(self.timer.as_mut().poll(cx).is_pending())
+    }
+}

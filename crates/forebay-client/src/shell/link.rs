@@ -1,0 +1,187 @@
+//! A session, the lock around it, and its driver's bell.
+//!
+//! Callers change the session under the lock, for well under a microsecond each, and ring once if that left
+//! bytes to send while the driver slept. The driver writes and reads without the lock.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Instant;
+
+use tokio::sync::broadcast;
+
+use crate::happening::Happening;
+use crate::machine::Options;
+use crate::metrics::ConnectionMetrics;
+use crate::session::{Phase, Session};
+
+/// Happenings kept for a watcher that does not look; it then misses the oldest.
+pub const HAPPENINGS_KEPT: usize = 256;
+
+/// What the lock protects.
+pub(super) struct Locked {
+    pub(super) session: Session,
+    pub(super) driver: Option<Waker>,
+    /// The driver sleeps, and nobody has rung yet.
+    pub(super) asleep: bool,
+    /// It sleeps because the socket takes no more; bytes to send are no news to it.
+    pub(super) socket_full: bool,
+    /// When it wakes by itself.
+    pub(super) wakes_at_us: u64,
+    /// The users want the connection to be closed.
+    pub(super) close: bool,
+}
+
+/// See the module's documentation.
+pub(crate) struct Link {
+    locked: Mutex<Locked>,
+    started: Instant,
+    happenings: broadcast::Sender<Happening>,
+    pub(super) counters: Counters,
+}
+
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) writes: AtomicU64,
+    pub(super) written_bytes: AtomicU64,
+    pub(super) reads: AtomicU64,
+    pub(super) read_bytes: AtomicU64,
+    pub(super) network_us: AtomicU64,
+}
+
+impl Link {
+    pub(crate) fn new(options: Options, happenings: broadcast::Sender<Happening>) -> Arc<Link> {
+        Arc::new(Link {
+            locked: Mutex::new(Locked {
+                session: Session::new(options),
+                driver: None,
+                asleep: false,
+                socket_full: false,
+                wakes_at_us: u64::MAX,
+                close: false,
+            }),
+            started: Instant::now(),
+            happenings,
+            counters: Counters::default(),
+        })
+    }
+
+    /// Microseconds since this link was made.
+    pub(crate) fn now_us(&self) -> u64 {
+        self.started.elapsed().as_micros() as u64
+    }
+
+    /// Does something with the session, then tells whom it concerns.
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Session, u64) -> R) -> R {
+        let now_us = self.now_us();
+        let mut locked = self.lock();
+        let result = work(&mut locked.session, now_us);
+        let bell = locked.bell();
+        self.tell(locked);
+        if let Some(bell) = bell {
+            bell.wake();
+        }
+        result
+    }
+
+    /// Asks the driver to bring everything to its end and close the connection.
+    pub(crate) fn close(&self) {
+        let mut locked = self.lock();
+        locked.close = true;
+        locked.asleep = false;
+        let driver = locked.driver.clone();
+        drop(locked);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+    }
+
+    pub(crate) fn metrics(&self) -> ConnectionMetrics {
+        let (connected, blocked, reconnects) = {
+            let locked = self.lock();
+            let session = &locked.session;
+            (*session.phase() == Phase::Up, session.blocked().is_some(), session.reconnects)
+        };
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ConnectionMetrics {
+            connected,
+            blocked,
+            reconnects,
+            written_bytes: count(&self.counters.written_bytes),
+            writes: count(&self.counters.writes),
+            read_bytes: count(&self.counters.read_bytes),
+            reads: count(&self.counters.reads),
+            network_us: count(&self.counters.network_us),
+        }
+    }
+
+    /// The lock. A panic of another holder left the session usable: each operation leaves it consistent.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Locked> {
+        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the lock back, then wakes those who were waited for and tells the watchers.
+    pub(super) fn tell(&self, mut locked: MutexGuard<'_, Locked>) {
+        if locked.session.wakeups.is_empty() && locked.session.happenings.is_empty() {
+            return;
+        }
+        let wakeups = std::mem::take(&mut locked.session.wakeups);
+        let happenings = std::mem::take(&mut locked.session.happenings);
+        drop(locked);
+        wakeups.into_iter().for_each(Waker::wake);
+        for happening in happenings {
+            self.announce(happening);
+        }
+    }
+
+    /// Tells the watchers, and the log.
+    pub(super) fn announce(&self, happening: Happening) {
+        match &happening {
+            Happening::Connected { address, reconnects } => {
+                tracing::info!(address, reconnects, "connected");
+            }
+            Happening::Lost { lost } => tracing::warn!("{lost}"),
+            Happening::Retrying { attempt, delay_ms, reason } => {
+                tracing::info!(attempt, delay_ms, reason, "connecting again");
+            }
+            Happening::Blocked { reason } => {
+                tracing::warn!(reason, "the broker takes no publishes for now");
+            }
+            Happening::Unblocked => tracing::info!("the broker takes publishes again"),
+            Happening::ConsumerCancelled { queue } => {
+                tracing::warn!(queue, "the broker cancelled the consumer");
+            }
+            Happening::PublisherChannelClosed { why } => {
+                tracing::warn!("the broker closed a publisher's channel: {why}");
+            }
+            Happening::TopologyRefused { what, why } => {
+                tracing::error!("cannot declare {what} again: {why}");
+            }
+        }
+        // Nobody watching is no error.
+        let _ = self.happenings.send(happening);
+    }
+}
+
+impl Locked {
+    /// The driver's waker, if it sleeps over something it should know.
+    fn bell(&mut self) -> Option<Waker> {
+        if !self.asleep {
+            return None;
+        }
+        let to_send = !self.socket_full && !self.session.machine.outgoing().is_empty();
+        let earlier = self.session.next_tick_us().is_some_and(|due_us| due_us < self.wakes_at_us);
+        if to_send || earlier {
+            self.asleep = false;
+            return self.driver.clone();
+        }
+        None
+    }
+}
+
+/// 64 bits that nobody else has: the standard library seeds its hashers from the system's random numbers.
+pub(crate) fn random_u64() -> u64 {
+    RandomState::new().hash_one(0_u8)
+}

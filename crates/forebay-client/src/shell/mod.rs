@@ -1,0 +1,15 @@
+//! The tokio shell: streams, one task a connection, and the lock between it and the callers.
+
+mod dial;
+mod driver;
+mod kernel_rtt;
+mod link;
+mod stream;
+mod tls;
+
+pub(crate) use dial::Dialer;
+pub use dial::StreamFuture;
+pub(crate) use driver::Driver;
+pub use link::HAPPENINGS_KEPT;
+pub(crate) use link::{Link, random_u64};
+pub use stream::ByteStream;

@@ -1,0 +1,75 @@
+//! The byte stream under a connection: TCP, TLS over TCP, or whatever else carries bytes both ways.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+/// A stream of somebody else's making, for instance an in-process pipe.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
+
+/// One stream. TCP is named, for its calls are on the hot path.
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+    Other(Box<dyn ByteStream>),
+}
+
+impl Stream {
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        into: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut buffer = ReadBuf::new(into);
+        let polled = match self {
+            Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, &mut buffer),
+            Stream::Tls(stream) => Pin::new(stream).poll_read(cx, &mut buffer),
+            Stream::Other(stream) => Pin::new(stream).poll_read(cx, &mut buffer),
+        };
+        polled.map_ok(|()| buffer.filled().len())
+    }
+
+    pub(crate) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Stream::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Stream::Other(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    /// What was taken and not passed on (TLS records) goes out.
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Stream::Tcp(_) => Poll::Ready(Ok(())),
+            Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Other(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    pub(crate) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Other(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+
+    /// The TCP connection below, if there is one.
+    pub(crate) fn tcp(&self) -> Option<&TcpStream> {
+        match self {
+            Stream::Tcp(stream) => Some(stream),
+            Stream::Tls(stream) => Some(stream.get_ref().0),
+            Stream::Other(_) => None,
+        }
+    }
+}

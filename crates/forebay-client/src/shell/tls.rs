@@ -1,0 +1,130 @@
+//! TLS as an `amqps` URI asks for it, with the query parameters of RabbitMQ's clients.
+//!
+//! | parameter | meaning |
+//! |---|---|
+//! | `cacertfile` | PEM file of the authorities to trust; the system's otherwise |
+//! | `certfile`, `keyfile` | PEM files with our certificate chain and key, for EXTERNAL logins |
+//! | `server_name_indication` | the name that the server's certificate must carry; the host otherwise |
+//! | `verify` | `verify_peer`, which is all there is: a server that is not checked may be anybody |
+
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay_wire::AmqpUri;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use super::stream::Stream;
+use crate::error::OpenError;
+
+/// How to speak TLS with the hosts of one URI.
+#[derive(Clone)]
+pub(crate) struct Tls {
+    connector: TlsConnector,
+    server_name: Option<String>,
+}
+
+impl Tls {
+    /// Reads the files that the URI names.
+    pub(crate) fn from_uri(uri: &AmqpUri) -> Result<Tls, OpenError> {
+        let parameter = |wanted: &str| {
+            let found = uri.other_parameters.iter().rfind(|(name, _)| name == wanted);
+            found.map(|(_, value)| value.as_str())
+        };
+        if let Some(verify) = parameter("verify").filter(|&verify| verify != "verify_peer") {
+            return Err(OpenError::Parameter {
+                name: "verify".into(),
+                reason: format!(
+                    "cannot be '{verify}': the server's certificate is always checked; give its \
+                     authority with cacertfile"
+                ),
+            });
+        }
+        let roots = match parameter("cacertfile") {
+            Some(path) => roots_of_file(path)?,
+            None => roots_of_system()?,
+        };
+        // Not the process's default provider: which one that is would depend on who else is linked in.
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| tls_error(error.to_string()))?
+            .with_root_certificates(roots);
+        let config = match (parameter("certfile"), parameter("keyfile")) {
+            (None, None) => builder.with_no_client_auth(),
+            (Some(certificates), Some(key)) => {
+                let chain = certificates_of(certificates)?;
+                let key = PrivateKeyDer::from_pem_file(key)
+                    .map_err(|error| tls_error(format!("cannot read the key {key}: {error}")))?;
+                builder.with_client_auth_cert(chain, key).map_err(|error| {
+                    tls_error(format!("cannot use the certificate {certificates}: {error}"))
+                })?
+            }
+            _ => {
+                return Err(tls_error(
+                    "certfile and keyfile are given together or not at all".into(),
+                ));
+            }
+        };
+        Ok(Tls {
+            connector: TlsConnector::from(Arc::new(config)),
+            server_name: parameter("server_name_indication").map(str::to_owned),
+        })
+    }
+
+    /// Shakes hands over `tcp` with `host`.
+    pub(crate) async fn connect(&self, host: &str, tcp: TcpStream) -> Result<Stream, OpenError> {
+        let name = self.server_name.as_deref().unwrap_or(host).to_owned();
+        let server_name = ServerName::try_from(name)
+            .map_err(|error| tls_error(format!("'{host}' cannot be in a certificate: {error}")))?;
+        let stream = self
+            .connector
+            .connect(server_name, tcp)
+            .await
+            .map_err(|error| tls_error(format!("no agreement with {host}: {error}")))?;
+        Ok(Stream::Tls(Box::new(stream)))
+    }
+}
+
+fn roots_of_file(path: &str) -> Result<RootCertStore, OpenError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates_of(path)? {
+        roots.add(certificate).map_err(|error| {
+            tls_error(format!("{path} holds a certificate that cannot be an authority: {error}"))
+        })?;
+    }
+    Ok(roots)
+}
+
+fn roots_of_system() -> Result<RootCertStore, OpenError> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    let (added, _ignored) = roots.add_parsable_certificates(found.certs);
+    if added == 0 {
+        return Err(tls_error(
+            "this system has no certificate authorities; give one with cacertfile in the URL"
+                .into(),
+        ));
+    }
+    Ok(roots)
+}
+
+fn certificates_of(path: &str) -> Result<Vec<CertificateDer<'static>>, OpenError> {
+    let unreadable =
+        |reason: String| tls_error(format!("cannot read the certificates {path}: {reason}"));
+    let certificates = CertificateDer::pem_file_iter(Path::new(path))
+        .map_err(|error| unreadable(error.to_string()))?
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| unreadable(error.to_string()))?;
+    if certificates.is_empty() {
+        return Err(unreadable("there is none in it".into()));
+    }
+    Ok(certificates)
+}
+
+fn tls_error(reason: String) -> OpenError {
+    OpenError::Tls { reason }
+}

@@ -1,0 +1,198 @@
+//! AMQP as it is, through the asynchronous client.
+
+mod rig;
+
+use forebay_client::{
+    ChannelFault, Connection, Consume, DeclareExchange, DeclareQueue, Lost, OpenError,
+};
+use forebay_wire::{Properties, ShortStr, Table};
+use rig::{Broker, soon};
+
+#[tokio::test]
+async fn every_method_gets_its_answer() {
+    let broker = Broker::start();
+    let connection = broker.connect().await;
+    assert_eq!(connection.server().product, "Forebay");
+    let channel = connection.channel().await.unwrap();
+    let info = channel.declare_queue("q", DeclareQueue::default()).await.unwrap();
+    assert_eq!((info.name.as_str(), info.message_count), ("q", 0));
+    channel.declare_exchange("x", "topic", DeclareExchange::default()).await.unwrap();
+    channel.declare_exchange("y", "fanout", DeclareExchange::default()).await.unwrap();
+    channel.bind_queue("q", "x", "a.*", Table::default()).await.unwrap();
+    channel.bind_exchange("x", "y", "", Table::default()).await.unwrap();
+    channel.confirm_select().await.unwrap();
+    let none = Properties::default();
+    assert_eq!(channel.publish("y", "a.b", true, &none, b"one").await.unwrap(), 1);
+    assert_eq!(channel.publish("x", "b", true, &none, b"two").await.unwrap(), 2);
+    let mut settled = 0;
+    while settled < 2 {
+        let range = soon("outcomes", channel.next_settled()).await.unwrap();
+        assert!(range.acked);
+        settled += range.count();
+    }
+    let returns = channel.take_returns();
+    assert_eq!((returns.len(), returns[0].reply_code), (1, 312));
+    assert_eq!(returns[0].message.body(), b"two");
+
+    let (message, left) = channel.get("q", false).await.unwrap().unwrap();
+    assert_eq!((message.body(), left), (&b"one"[..], 0));
+    channel.reject(message.delivery_tag(), true).unwrap();
+    let (message, _) = channel.get("q", false).await.unwrap().unwrap();
+    assert!(message.redelivered());
+    channel.recover().await.unwrap();
+    channel.qos(1, false).await.unwrap();
+    let mut deliveries = channel.consume("q", Consume::default()).await.unwrap();
+    let message = soon("a delivery", deliveries.next()).await.unwrap().unwrap();
+    channel.ack(message.delivery_tag(), false).unwrap();
+    deliveries.cancel().await.unwrap();
+    assert!(soon("the end", deliveries.next()).await.unwrap().is_none());
+    assert!(channel.get("q", true).await.unwrap().is_none());
+
+    channel.unbind_exchange("x", "y", "", Table::default()).await.unwrap();
+    channel.unbind_queue("q", "x", "a.*", Table::default()).await.unwrap();
+    assert_eq!(channel.purge_queue("q").await.unwrap(), 0);
+    assert_eq!(channel.delete_queue("q", true, true).await.unwrap(), 0);
+    channel.delete_exchange("x", false).await.unwrap();
+    channel.close().await.unwrap();
+    connection.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_transaction_holds_back_and_performs() {
+    let broker = Broker::start();
+    let connection = broker.connect().await;
+    let channel = connection.channel().await.unwrap();
+    channel.declare_queue("q", DeclareQueue::default()).await.unwrap();
+    channel.tx_select().await.unwrap();
+    channel.publish("", "q", false, &Properties::default(), b"no").await.unwrap();
+    channel.tx_rollback().await.unwrap();
+    channel.publish("", "q", false, &Properties::default(), b"yes").await.unwrap();
+    channel.tx_commit().await.unwrap();
+    let (message, left) = channel.get("q", true).await.unwrap().unwrap();
+    assert_eq!((message.body(), left), (&b"yes"[..], 0));
+}
+
+#[tokio::test]
+async fn a_refusal_closes_the_channel_and_no_other() {
+    let broker = Broker::start();
+    let connection = broker.connect().await;
+    let (first, second) =
+        (connection.channel().await.unwrap(), connection.channel().await.unwrap());
+    let passive = DeclareQueue { passive: true, ..Default::default() };
+    for _ in 0..2 {
+        match first.declare_queue("none", passive.clone()).await {
+            Err(ChannelFault::Refused(refusal)) => assert_eq!(refusal.code, 404),
+            other => panic!("{other:?}"),
+        }
+    }
+    second.declare_queue("q", DeclareQueue::default()).await.unwrap();
+    let long = "n".repeat(256);
+    let fault = second.declare_queue(&long, DeclareQueue::default()).await.unwrap_err();
+    assert_eq!(fault, ChannelFault::NameTooLong { bytes: 256 });
+    second.declare_queue("q", DeclareQueue::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_answer_nobody_waits_for_does_not_disturb_the_next() {
+    let broker = Broker::start();
+    let connection = broker.connect().await;
+    let channel = connection.channel().await.unwrap();
+    for number in 0..50 {
+        let given_up = channel.declare_queue("given up", DeclareQueue::default());
+        // Polled once, so that the request is on its way, and dropped.
+        let _ = tokio::time::timeout(std::time::Duration::ZERO, given_up).await;
+        let name = format!("q{number}");
+        let info = channel.declare_queue(&name, DeclareQueue::default()).await.unwrap();
+        assert_eq!(info.name, name);
+    }
+}
+
+#[tokio::test]
+async fn a_large_message_and_many_small_ones_pass() {
+    let broker = Broker::start();
+    let connection = broker.connect().await;
+    let channel = connection.channel().await.unwrap();
+    channel.declare_queue("q", DeclareQueue::default()).await.unwrap();
+    let none = Properties { message_id: Some(ShortStr::truncated("id")), ..Default::default() };
+    let large = vec![7; 5_000_000];
+    channel.publish("", "q", false, &none, &large).await.unwrap();
+    for number in 0..20_000_u32 {
+        channel.publish("", "q", false, &none, &number.to_be_bytes()).await.unwrap();
+    }
+    let mut deliveries =
+        channel.consume("q", Consume { no_ack: true, ..Default::default() }).await.unwrap();
+    assert_eq!(soon("the large one", deliveries.next()).await.unwrap().unwrap().body(), large);
+    for number in 0..20_000_u32 {
+        let message = soon("a small one", deliveries.next()).await.unwrap().unwrap();
+        assert_eq!(message.body(), number.to_be_bytes());
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_opened_says_why() {
+    let broker = Broker::start();
+    let at = broker.address();
+    for (uri, expected) in [
+        ("http://host".to_owned(), "cannot read the URL"),
+        (format!("amqp://guest:wrong@{at}"), "refused the login"),
+        (format!("amqp://guest:guest@{at}/none"), "vhost none not found"),
+        ("amqp://127.0.0.1:1".to_owned(), "cannot connect to 127.0.0.1:1"),
+        ("amqp://host.invalid".to_owned(), "cannot find the host host.invalid"),
+        ("amqps://127.0.0.1:1?verify=verify_none".to_owned(), "verify"),
+        ("amqps://127.0.0.1:1?cacertfile=/none.pem".to_owned(), "/none.pem"),
+        (format!("amqp://{at}?auth_mechanism=external"), "no EXTERNAL login"),
+    ] {
+        let error = soon("an answer", Connection::open(&uri)).await.unwrap_err().to_string();
+        assert!(error.contains(expected), "{uri}: {error}");
+    }
+    assert!(matches!(
+        Connection::open("amqp://u:sesame@host/a/b").await,
+        Err(OpenError::Uri { uri, .. }) if !uri.contains("sesame")
+    ));
+}
+
+#[tokio::test]
+async fn of_several_hosts_the_first_that_answers_is_taken() {
+    let broker = Broker::start();
+    let uri = format!("amqp://127.0.0.1:1,{}/%2f", broker.address());
+    let connection = soon("the second host", Connection::open(&uri)).await.unwrap();
+    connection.channel().await.unwrap();
+}
+
+#[tokio::test]
+async fn after_closing_everything_says_so() {
+    let broker = Broker::start();
+    let connection = broker.connect().await;
+    let channel = connection.channel().await.unwrap();
+    let again = connection.clone();
+    soon("closed", connection.close()).await.unwrap();
+    let fault = channel.declare_queue("q", DeclareQueue::default()).await.unwrap_err();
+    assert_eq!(fault, ChannelFault::Lost(Lost::ClosedByUs));
+    assert!(again.channel().await.is_err());
+    assert_eq!(soon("closed", again.close()).await, Err(Lost::ClosedByUs));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_tasks_share_a_channel_and_a_connection() {
+    let broker = Broker::start();
+    let connection = broker.connect().await;
+    let tasks: Vec<_> = (0..20)
+        .map(|task| {
+            let connection = connection.clone();
+            tokio::spawn(async move {
+                let channel = connection.channel().await.unwrap();
+                let name = format!("q{task}");
+                channel.declare_queue(&name, DeclareQueue::default()).await.unwrap();
+                for _ in 0..100 {
+                    let none = Properties::default();
+                    channel.publish("", &name, false, &none, b"x").await.unwrap();
+                }
+                let info = channel.declare_queue(&name, DeclareQueue::default()).await.unwrap();
+                assert_eq!(info.message_count, 100);
+            })
+        })
+        .collect();
+    for task in tasks {
+        soon("a task", task).await.unwrap();
+    }
+}

@@ -1,0 +1,239 @@
+//! Credit that follows the workers, acks that leave together, nothing lost on the way.
+
+mod rig;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use forebay_client::{ConsumeError, Consumer};
+use rig::peer::{Sent, connected};
+use rig::{Broker, PATIENCE, depth, soon, with_queue};
+
+async fn fill(publisher: &forebay_client::Publisher, count: u32) {
+    for number in 0..count {
+        drop(publisher.publish(number.to_be_bytes().to_vec()).await.unwrap());
+    }
+    publisher.idle().await;
+}
+
+fn number(body: &[u8]) -> u32 {
+    u32::from_be_bytes(body.try_into().unwrap())
+}
+
+async fn next(consumer: &mut Consumer) -> forebay_client::Delivery {
+    soon("a delivery", consumer.next()).await.unwrap().expect("a message")
+}
+
+#[tokio::test]
+async fn messages_come_in_order_and_acks_leave_together() {
+    let broker = Broker::start();
+    let (connection, orders) = with_queue(&broker, "orders").await;
+    fill(&orders, 5000).await;
+    let mut consumer = connection.consumer("orders").build().await.unwrap();
+    for expected in 0..5000 {
+        let delivery = next(&mut consumer).await;
+        assert_eq!(number(delivery.body()), expected);
+        delivery.ack();
+    }
+    let metrics = consumer.metrics();
+    assert_eq!((metrics.acked, metrics.in_work), (5000, 0));
+    assert!(metrics.ack_frames * 2 < 5000, "{} frames", metrics.ack_frames);
+    drop(consumer);
+    connection.clone().close().await.unwrap();
+    let connection = broker.connect().await;
+    assert_eq!(depth(&connection, "orders").await, 0);
+}
+
+#[tokio::test]
+async fn whoever_collects_before_settling_gets_all_it_asks_for() {
+    let broker = Broker::start();
+    let (connection, orders) = with_queue(&broker, "orders").await;
+    fill(&orders, 300).await;
+    let mut consumer = connection.consumer("orders").build().await.unwrap();
+    let mut batch = Vec::new();
+    for _ in 0..300 {
+        batch.push(next(&mut consumer).await);
+    }
+    assert_eq!(consumer.metrics().in_work, 300);
+    for delivery in batch.into_iter().rev() {
+        assert!(delivery.ack().in_time().is_ok());
+    }
+    assert_eq!(consumer.metrics().in_work, 0);
+}
+
+#[tokio::test]
+async fn slow_work_holds_nothing_back() {
+    let broker = Broker::start();
+    let (connection, orders) = with_queue(&broker, "orders").await;
+    fill(&orders, 100).await;
+    let mut busy = connection.consumer("orders").build().await.unwrap();
+    let held = next(&mut busy).await;
+    // Its one worker is busy, so all the others are for somebody else.
+    let mut other = connection.consumer("orders").build().await.unwrap();
+    let mut seen = BTreeSet::new();
+    while seen.len() < 99 {
+        let delivery = next(&mut other).await;
+        seen.insert(number(delivery.body()));
+        delivery.ack();
+    }
+    assert!(!seen.contains(&number(held.body())));
+}
+
+#[tokio::test]
+async fn what_is_dropped_or_requeued_comes_again_and_what_is_rejected_does_not() {
+    let broker = Broker::start();
+    let (connection, orders) = with_queue(&broker, "orders").await;
+    fill(&orders, 1).await;
+    let mut consumer = connection.consumer("orders").build().await.unwrap();
+    drop(next(&mut consumer).await);
+    let again = next(&mut consumer).await;
+    assert!(again.redelivered());
+    again.requeue();
+    next(&mut consumer).await.reject();
+    fill(&orders, 1).await;
+    assert!(!next(&mut consumer).await.redelivered());
+}
+
+#[tokio::test]
+async fn stopping_gives_back_what_waits_and_keeps_what_is_in_work() {
+    let broker = Broker::start();
+    let (connection, orders) = with_queue(&broker, "orders").await;
+    fill(&orders, 50).await;
+    let mut consumer = connection.consumer("orders").fixed_credit(20).build().await.unwrap();
+    let held = next(&mut consumer).await;
+    consumer.stop();
+    assert!(soon("the end", consumer.next()).await.unwrap().is_none());
+    soon("the rest in the queue", async {
+        while depth(&connection, "orders").await < 49 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(held.ack().in_time().is_ok());
+    let mut rest = connection.consumer("orders").build().await.unwrap();
+    for expected in 1..50 {
+        let delivery = next(&mut rest).await;
+        assert_eq!(number(delivery.body()), expected, "requeued messages keep their order");
+        delivery.ack();
+    }
+}
+
+#[tokio::test]
+async fn a_queue_that_is_missing_or_goes_away_is_told() {
+    let broker = Broker::start();
+    let (connection, _orders) = with_queue(&broker, "orders").await;
+    assert!(connection.consumer("none").build().await.is_err());
+    let mut consumer = connection.consumer("orders").build().await.unwrap();
+    connection.channel().await.unwrap().delete_queue("orders", false, false).await.unwrap();
+    let error = soon("the news", consumer.next()).await.unwrap_err();
+    assert_eq!(error, ConsumeError::Cancelled);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_workers_at_once_each_settle_their_own() {
+    let broker = Broker::start();
+    let (connection, orders) = with_queue(&broker, "orders").await;
+    fill(&orders, 2000).await;
+    let mut consumer = connection.consumer("orders").workers(25).build().await.unwrap();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..2000 {
+        let delivery = next(&mut consumer).await;
+        tasks.spawn(async move {
+            tokio::task::yield_now().await;
+            let odd = number(delivery.body()) & 1 == 1;
+            if odd { delivery.reject() } else { delivery.ack() }
+        });
+    }
+    while let Some(settlement) = soon("a worker", tasks.join_next()).await {
+        assert!(settlement.unwrap().in_time().is_ok());
+    }
+    drop(consumer);
+    assert_eq!(depth(&connection, "orders").await, 0);
+}
+
+#[tokio::test]
+async fn where_credit_cannot_change_live_a_second_consumer_takes_over_from_the_first() {
+    let (connection, peer, mut door) = connected(Default::default()).await;
+    let building = tokio::spawn(async move { connection.consumer("jobs").build().await });
+    let mut peer_of_consumer = door.next().await;
+    let consumed = |sent| match sent {
+        Sent::Consume { channel, tag, .. } => (channel, tag),
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(peer_of_consumer.next().await, Sent::Qos { count: 1, global: false, .. }));
+    let (first, first_tag) = consumed(peer_of_consumer.next().await);
+    let mut consumer = soon("a consumer", building).await.unwrap().unwrap();
+    peer_of_consumer.deliver(first, &first_tag, 1, b"a").await;
+    let held = next(&mut consumer).await;
+    // Asking for another while holding one is the sign of a second worker.
+    let asking = tokio::spawn(async move {
+        let second = next(&mut consumer).await;
+        (consumer, second)
+    });
+    let Sent::Qos { channel: second, count, .. } = peer_of_consumer.next().await else { panic!() };
+    assert!(count >= 2);
+    assert_ne!(second, first, "make before break");
+    let (_, second_tag) = consumed(peer_of_consumer.next().await);
+    match peer_of_consumer.next().await {
+        Sent::Cancel { channel, tag } => assert_eq!((channel, tag), (first, first_tag)),
+        other => panic!("{other:?}"),
+    }
+    peer_of_consumer.deliver(second, &second_tag, 1, b"b").await;
+    let (_consumer, other) = soon("the second", asking).await.unwrap();
+    // The same tag on two channels: each ack goes where its message came from.
+    other.ack();
+    assert_eq!(
+        peer_of_consumer.next().await,
+        Sent::Ack { channel: second, tag: 1, multiple: false }
+    );
+    held.ack();
+    assert_eq!(
+        peer_of_consumer.next().await,
+        Sent::Ack { channel: first, tag: 1, multiple: false }
+    );
+    assert_eq!(
+        peer_of_consumer.next().await,
+        Sent::Method { channel: first, name: "channel.close" }
+    );
+    drop(peer);
+}
+
+#[tokio::test]
+async fn acks_wait_for_a_gap_and_then_cover_what_is_finished_only() {
+    let (connection, _peer, mut door) = connected(Default::default()).await;
+    let building =
+        tokio::spawn(async move { connection.consumer("jobs").fixed_credit(100).build().await });
+    let mut peer = door.next().await;
+    peer.next().await;
+    let Sent::Consume { channel, tag, .. } = peer.next().await else { panic!() };
+    let mut consumer = soon("a consumer", building).await.unwrap().unwrap();
+    let mut held = Vec::new();
+    for number in 1..=10 {
+        peer.deliver(channel, &tag, number, b"x").await;
+        held.push(Some(next(&mut consumer).await));
+    }
+    for number in [1, 2, 3, 5, 6] {
+        held[number - 1].take().unwrap().ack();
+    }
+    assert_eq!(peer.next().await, Sent::Ack { channel, tag: 3, multiple: true });
+    assert_eq!(peer.next().await, Sent::Ack { channel, tag: 5, multiple: false });
+    assert_eq!(peer.next().await, Sent::Ack { channel, tag: 6, multiple: false });
+    held[3].take().unwrap().requeue();
+    assert_eq!(peer.next().await, Sent::Nack { channel, tag: 4, requeue: true });
+    for delivery in held.into_iter().flatten() {
+        delivery.ack();
+    }
+    assert_eq!(peer.next().await, Sent::Ack { channel, tag: 10, multiple: true });
+}
+
+#[tokio::test]
+async fn an_idle_consumer_waits_without_end() {
+    let broker = Broker::start();
+    let (connection, orders) = with_queue(&broker, "orders").await;
+    let mut consumer = connection.consumer("orders").build().await.unwrap();
+    let waited = tokio::time::timeout(Duration::from_millis(5), consumer.next()).await;
+    assert!(waited.is_err(), "a dropped wait takes nothing");
+    fill(&orders, 1).await;
+    let delivery = tokio::time::timeout(PATIENCE, consumer.next()).await.unwrap();
+    delivery.unwrap().unwrap().ack();
+}

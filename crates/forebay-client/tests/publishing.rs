@@ -1,0 +1,268 @@
+//! One outcome for each message.
+
+mod rig;
+
+use std::time::Duration;
+
+use forebay_client::{
+    Happening, Message, NotPublishedReason, Route, Unconfirmed, UnknownReason, Window,
+};
+use forebay_wire::{ShortStr, basic, connection as amqp_connection};
+use rig::peer::connected;
+use rig::{Broker, declare, depth, soon, with_queue};
+
+#[tokio::test]
+async fn a_message_is_admitted_and_then_confirmed() {
+    let broker = Broker::start();
+    let (connection, orders) = with_queue(&broker, "orders").await;
+    let outcome = orders.publish("one").await.unwrap();
+    let confirmed = soon("an outcome", outcome).await.unwrap();
+    assert!(!confirmed.republished);
+    assert_eq!(depth(&connection, "orders").await, 1);
+    let metrics = orders.metrics();
+    assert_eq!((metrics.published, metrics.confirmed, metrics.in_flight_messages), (1, 1, 0));
+}
+
+#[tokio::test]
+async fn what_no_queue_takes_comes_back_with_its_reason() {
+    let broker = Broker::start();
+    let (connection, orders) = with_queue(&broker, "orders").await;
+    let mut outcomes = Vec::new();
+    for number in 0..100 {
+        let message = Message::new(format!("{number}"));
+        let message = match number % 3 {
+            0 => message,
+            1 => message.routing_key("nowhere"),
+            _ => message.routing_key("nowhere").message_id(format!("mine-{number}")),
+        };
+        outcomes.push(orders.publish(message).await.unwrap());
+    }
+    for (number, outcome) in outcomes.into_iter().enumerate() {
+        match soon("an outcome", outcome).await {
+            Ok(_) => assert_eq!(number % 3, 0),
+            Err(Unconfirmed::Returned(why)) => {
+                assert_ne!(number % 3, 0);
+                assert_eq!(why.code, 312);
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    let unroutable = connection.publisher(Route::queue("nowhere")).allow_unroutable();
+    let publisher = unroutable.build().await.unwrap();
+    soon("an outcome", publisher.publish("x").await.unwrap()).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_the_broker_rejects_is_told_to_its_caller_alone() {
+    let (connection, mut peer, _door) = connected(Default::default()).await;
+    let publisher = connection.publisher(Route::queue("q")).build().await.unwrap();
+    let first = publisher.publish("a").await.unwrap();
+    let second = publisher.publish("b").await.unwrap();
+    let (channel, ..) = peer.published().await;
+    peer.published().await;
+    peer.send(channel, &basic::Nack { delivery_tag: 1, ..Default::default() }).await;
+    peer.confirm(channel, 2, false).await;
+    assert_eq!(soon("an outcome", first).await, Err(Unconfirmed::Rejected));
+    assert!(soon("an outcome", second).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_blocked_connection_admits_nobody_and_everything_else_goes_on() {
+    let (connection, mut peer, _door) = connected(Default::default()).await;
+    let mut happenings = connection.happenings();
+    let publisher = connection.publisher(Route::queue("q")).build().await.unwrap();
+    let before = publisher.publish("before").await.unwrap();
+    let (channel, ..) = peer.published().await;
+    let reason = ShortStr::truncated("low on memory");
+    peer.send(0, &amqp_connection::Blocked { reason }).await;
+    let blocked = soon("the news", happenings.recv()).await.unwrap();
+    assert_eq!(blocked, Happening::Blocked { reason: "low on memory".into() });
+    assert_eq!(connection.blocked().as_deref(), Some("low on memory"));
+    let patience = Duration::from_millis(1);
+    let late = publisher.publish_within(patience, "late").await.unwrap_err();
+    assert_eq!(late.reason, NotPublishedReason::DeadlinePassed);
+    // Confirms and channels go on.
+    peer.confirm(channel, 1, false).await;
+    soon("an outcome", before).await.unwrap();
+    let waiting = tokio::spawn({
+        let publisher = publisher.clone();
+        async move { publisher.publish("after").await }
+    });
+    let opening = tokio::spawn(async move { connection.channel().await });
+    peer.answer_until(|_| opening.is_finished()).await;
+    assert!(opening.await.unwrap().is_ok());
+    assert!(!waiting.is_finished());
+    peer.send(0, &amqp_connection::Unblocked::default()).await;
+    let (.., body) = peer.published().await;
+    assert_eq!(body, b"after");
+    assert!(soon("admission", waiting).await.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn a_missing_exchange_is_an_unknown_outcome_and_the_publisher_goes_on() {
+    let broker = Broker::start();
+    let (connection, orders) = with_queue(&broker, "orders").await;
+    let lost = connection.publisher(Route::exchange("none", "k")).build().await.unwrap();
+    for _ in 0..2 {
+        match soon("an outcome", lost.publish("x").await.unwrap()).await {
+            Err(Unconfirmed::Unknown(UnknownReason::ChannelClosed(why))) => {
+                assert_eq!(why.code, 404)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    soon("an outcome", orders.publish("x").await.unwrap()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_fixed_window_is_never_exceeded_and_admits_in_order() {
+    let broker = Broker::start();
+    let connection = broker.connect().await;
+    declare(&connection, "q").await;
+    let builder = connection.publisher(Route::queue("q")).window(Window::fixed(7));
+    let publisher = builder.build().await.unwrap();
+    let mut outcomes = Vec::new();
+    for number in 0..2000_u32 {
+        let message = number.to_be_bytes().to_vec();
+        outcomes.push(soon("admission", publisher.publish(message)).await.unwrap());
+        assert!(publisher.metrics().in_flight_messages <= 7);
+    }
+    for outcome in outcomes {
+        soon("an outcome", outcome).await.unwrap();
+    }
+    let channel = connection.channel().await.unwrap();
+    for number in 0..2000_u32 {
+        let (message, _) = channel.get("q", true).await.unwrap().unwrap();
+        assert_eq!(message.body(), number.to_be_bytes());
+        assert_eq!(message.properties().delivery_mode, Some(2));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_callers_share_a_publisher_and_each_gets_its_own_outcome() {
+    let broker = Broker::start();
+    let (connection, orders) = with_queue(&broker, "orders").await;
+    let tasks: Vec<_> = (0..50)
+        .map(|task| {
+            let orders = orders.clone();
+            tokio::spawn(async move {
+                for number in 0..200 {
+                    let key = if number % 10 == task % 10 { "nowhere" } else { "orders" };
+                    let message = Message::new("x").routing_key(key);
+                    let outcome = orders.publish(message).await.unwrap().await;
+                    assert_eq!(outcome.is_ok(), key == "orders");
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        soon("a caller", task).await.unwrap();
+    }
+    assert_eq!(depth(&connection, "orders").await, 50 * 180);
+    let metrics = orders.metrics();
+    assert_eq!((metrics.published, metrics.returned), (10_000, 1_000));
+    assert_eq!(metrics.published, metrics.confirmed + metrics.returned);
+}
+
+#[tokio::test]
+async fn a_deadline_hands_the_message_back_and_others_go_on() {
+    let (connection, mut peer, _door) = connected(Default::default()).await;
+    let builder = connection.publisher(Route::queue("q")).window(Window::fixed(1));
+    let publisher = builder.build().await.unwrap();
+    let held = publisher.publish("held").await.unwrap();
+    let patience = Duration::from_millis(1);
+    let late = publisher.publish_within(patience, "late").await.unwrap_err();
+    assert_eq!(late.reason, NotPublishedReason::DeadlinePassed);
+    assert_eq!(late.message.body(), b"late");
+    let (channel, .., body) = peer.published().await;
+    assert_eq!(body, b"held");
+    peer.confirm(channel, 1, false).await;
+    soon("an outcome", held).await.unwrap();
+    let after = soon("admission", publisher.publish("after")).await.unwrap();
+    let (.., body) = peer.published().await;
+    assert_eq!(body, b"after");
+    peer.confirm(channel, 2, false).await;
+    soon("an outcome", after).await.unwrap();
+}
+
+#[tokio::test]
+async fn whoever_gives_up_waiting_leaves_no_permit_behind() {
+    let broker = Broker::start();
+    let connection = broker.connect().await;
+    declare(&connection, "q").await;
+    let builder = connection.publisher(Route::queue("q")).window(Window::fixed(2));
+    let publisher = builder.build().await.unwrap();
+    for _ in 0..200 {
+        let outcome = soon("admission", publisher.publish("kept")).await.unwrap();
+        for _ in 0..5 {
+            // Polled once and dropped: admitted or waiting, whichever it was.
+            let _ = tokio::time::timeout(Duration::ZERO, publisher.publish("dropped")).await;
+        }
+        drop(outcome);
+    }
+    soon("idle", publisher.idle()).await;
+    let metrics = publisher.metrics();
+    assert_eq!((metrics.in_flight_messages, metrics.waiting), (0, 0));
+    assert_eq!(metrics.published, metrics.confirmed);
+}
+
+#[tokio::test]
+async fn dropping_everything_still_brings_the_messages_there() {
+    let broker = Broker::start();
+    let (connection, orders) = with_queue(&broker, "orders").await;
+    for _ in 0..500 {
+        drop(orders.publish("x").await.unwrap());
+    }
+    drop((orders, connection));
+    let connection = broker.connect().await;
+    soon("all there", async {
+        while depth(&connection, "orders").await < 500 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn closing_waits_for_the_outcomes() {
+    let broker = Broker::start();
+    let (connection, orders) = with_queue(&broker, "orders").await;
+    let mut outcomes = Vec::new();
+    for _ in 0..500 {
+        outcomes.push(orders.publish("x").await.unwrap());
+    }
+    soon("closed", connection.close()).await.unwrap();
+    for outcome in outcomes {
+        soon("an outcome", outcome).await.unwrap();
+    }
+    let refused = orders.publish("late").await.unwrap_err();
+    assert!(matches!(refused.reason, NotPublishedReason::Lost(_)));
+}
+
+#[tokio::test]
+async fn the_window_finds_its_size_by_itself() {
+    let broker = Broker::start();
+    let (connection, orders) = with_queue(&broker, "orders").await;
+    let mut last = None;
+    for _ in 0..20_000 {
+        last = Some(soon("admission", orders.publish(vec![0; 100])).await.unwrap());
+    }
+    soon("the last outcome", last.unwrap()).await.unwrap();
+    soon("idle", orders.idle()).await;
+    let metrics = orders.metrics();
+    assert_eq!(metrics.confirmed, 20_000);
+    assert!(metrics.window_messages >= 8);
+    assert_eq!(metrics.confirm_latency.count, 20_000);
+    let written = connection.metrics();
+    assert!(written.writes * 4 < 20_000, "{} writes for 20,000 messages", written.writes);
+}
+
+#[tokio::test]
+async fn names_that_amqp_cannot_say_are_refused() {
+    let broker = Broker::start();
+    let (connection, orders) = with_queue(&broker, "orders").await;
+    let long = "k".repeat(256);
+    assert!(connection.publisher(Route::queue(long.clone())).build().await.is_err());
+    let refused = orders.publish(Message::new("x").correlation_id(long)).await.unwrap_err();
+    assert!(matches!(refused.reason, NotPublishedReason::TooLong(_)));
+}

@@ -1,0 +1,176 @@
+//! Connections break, and what was begun on them goes on.
+
+mod rig;
+
+use std::time::Duration;
+
+use forebay_client::{
+    Binding, Connection, Exchange, Happening, Lost, NotPublishedReason, Queue, Route, Topology,
+    Unconfirmed, UnknownReason, Window,
+};
+use rig::peer::{Sent, connected};
+use rig::{Broker, soon};
+
+#[tokio::test]
+async fn what_has_no_outcome_is_published_again_with_its_id_and_a_mark() {
+    let (connection, mut peer, mut door) = connected(Default::default()).await;
+    let publisher = connection.publisher(Route::queue("q")).build().await.unwrap();
+    let first = publisher.publish("a").await.unwrap();
+    let second = publisher.publish("b").await.unwrap();
+    let (channel, id_first, marked, _) = peer.published().await;
+    assert!(!marked);
+    let (_, id_second, ..) = peer.published().await;
+    peer.confirm(channel, 1, false).await;
+    assert!(!soon("an outcome", first).await.unwrap().republished);
+    drop(peer);
+
+    let third = tokio::spawn({
+        let publisher = publisher.clone();
+        async move { publisher.publish("c").await }
+    });
+    let mut peer = door.next().await;
+    let (channel, id, marked, body) = peer.published().await;
+    assert_eq!((id, marked, body), (id_second, true, b"b".to_vec()));
+    let (_, id, marked, body) = peer.published().await;
+    assert_eq!((marked, body), (false, b"c".to_vec()));
+    assert_ne!(id, id_first);
+    peer.confirm(channel, 2, true).await;
+    assert!(soon("an outcome", second).await.unwrap().republished);
+    let third = soon("admission", third).await.unwrap().unwrap();
+    assert!(!soon("an outcome", third).await.unwrap().republished);
+    assert_eq!(connection.metrics().reconnects, 1);
+}
+
+#[tokio::test]
+async fn without_recovery_what_has_no_outcome_is_unknown() {
+    let builder = Connection::builder().without_recovery();
+    let (connection, mut peer, _door) = connected(builder).await;
+    let publisher =
+        connection.publisher(Route::queue("q")).window(Window::fixed(1)).build().await.unwrap();
+    let outcome = publisher.publish("a").await.unwrap();
+    let waiting = tokio::spawn({
+        let publisher = publisher.clone();
+        async move { publisher.publish("b").await }
+    });
+    peer.published().await;
+    drop(peer);
+    match soon("an outcome", outcome).await {
+        Err(Unconfirmed::Unknown(UnknownReason::Lost(_))) => {}
+        other => panic!("{other:?}"),
+    }
+    let refused = soon("an answer", waiting).await.unwrap().unwrap_err();
+    assert!(matches!(refused.reason, NotPublishedReason::Lost(_)));
+    assert_eq!(refused.message.body(), b"b");
+}
+
+#[tokio::test]
+async fn acks_of_an_older_connection_are_never_sent_on_a_newer_one() {
+    let (connection, _peer, mut door) = connected(Default::default()).await;
+    let building = tokio::spawn(async move {
+        let consumer = connection.consumer("q").fixed_credit(10).build().await;
+        (connection, consumer)
+    });
+    let mut peer = door.next().await;
+    peer.next().await;
+    let Sent::Consume { channel, tag, .. } = peer.next().await else { panic!() };
+    let (_connection, consumer) = soon("a consumer", building).await.unwrap();
+    let mut consumer = consumer.unwrap();
+    peer.deliver(channel, &tag, 1, b"a").await;
+    peer.deliver(channel, &tag, 2, b"b").await;
+    let old = soon("a delivery", consumer.next()).await.unwrap().unwrap();
+    drop(peer);
+
+    let mut peer = door.next().await;
+    assert!(matches!(peer.next().await, Sent::Qos { count: 10, .. }));
+    let Sent::Consume { channel, tag: new_tag, .. } = peer.next().await else { panic!() };
+    assert_ne!(new_tag, tag);
+    peer.deliver(channel, &new_tag, 1, b"b again").await;
+    let new = soon("a delivery", consumer.next()).await.unwrap().unwrap();
+    assert_eq!(new.body(), b"b again", "what waited here came from the old connection");
+    assert!(old.ack().in_time().is_err());
+    assert!(new.ack().in_time().is_ok());
+    assert_eq!(peer.next().await, Sent::Ack { channel, tag: 1, multiple: false });
+    assert_eq!(consumer.metrics().stale, 1);
+}
+
+/// A port that nobody else takes between two brokers is luck; a few tries make it certain enough.
+async fn restarted_on(address: &str) -> Broker {
+    let address = address.to_owned();
+    tokio::task::spawn_blocking(move || Broker::start_at(&address)).await.unwrap()
+}
+
+#[tokio::test]
+async fn topology_consumers_and_publishers_come_back_with_the_broker() {
+    let broker = Broker::start();
+    let address = broker.address();
+    let connection = broker.connect().await;
+    let mut happenings = connection.happenings();
+    let topology = Topology::new()
+        .exchange(Exchange::transient("events", "topic"))
+        .queue(Queue::transient("log"))
+        .binding(Binding::new("log", "events", "app.#"));
+    connection.declare(topology).await.unwrap();
+    let publisher =
+        connection.publisher(Route::exchange("events", "app.start")).build().await.unwrap();
+    let mut consumer = connection.consumer("log").build().await.unwrap();
+    soon("an outcome", publisher.publish("before").await.unwrap()).await.unwrap();
+    let delivery = soon("a delivery", consumer.next()).await.unwrap().unwrap();
+    assert_eq!(delivery.body(), b"before");
+    delivery.ack();
+
+    // A broker in memory forgets everything.
+    tokio::task::spawn_blocking(move || broker.stop()).await.unwrap();
+    let waiting = tokio::spawn({
+        let publisher = publisher.clone();
+        async move { publisher.publish("after").await.unwrap().await }
+    });
+    let _broker = restarted_on(&address).await;
+    let delivery = soon("a delivery", consumer.next()).await.unwrap().unwrap();
+    assert_eq!(delivery.body(), b"after");
+    delivery.ack();
+    soon("an outcome", waiting).await.unwrap().unwrap();
+    let mut seen = Vec::new();
+    while let Ok(happening) = happenings.try_recv() {
+        seen.push(happening);
+    }
+    assert!(seen.iter().any(|happening| matches!(happening, Happening::Lost { .. })));
+    assert!(seen.iter().any(|happening| matches!(happening, Happening::Retrying { .. })));
+    assert!(
+        seen.iter()
+            .any(|h| matches!(h, Happening::Connected { reconnects, .. } if *reconnects > 0))
+    );
+}
+
+#[tokio::test]
+async fn rounds_of_recovery_are_bounded_when_told_so() {
+    let broker = Broker::start();
+    let connection = Connection::builder().recovery_rounds(1).open(&broker.uri()).await.unwrap();
+    let publisher = connection.publisher(Route::queue("q")).build().await.unwrap();
+    tokio::task::spawn_blocking(move || broker.stop()).await.unwrap();
+    let refused = soon("giving up", async {
+        loop {
+            match publisher.publish_within(Duration::from_millis(10), "x").await {
+                Err(refused) if matches!(refused.reason, NotPublishedReason::Lost(_)) => {
+                    break refused;
+                }
+                Ok(outcome) => drop(outcome.await),
+                Err(_) => {}
+            }
+        }
+    })
+    .await;
+    assert_eq!(refused.message.body(), b"x");
+}
+
+#[tokio::test]
+async fn closing_while_it_connects_again_ends_at_once() {
+    let broker = Broker::start();
+    let connection = broker.connect().await;
+    let mut happenings = connection.happenings();
+    tokio::task::spawn_blocking(move || broker.stop()).await.unwrap();
+    while !matches!(soon("a retry", happenings.recv()).await.unwrap(), Happening::Retrying { .. }) {
+    }
+    let channel = connection.channel().await;
+    assert!(channel.is_err());
+    assert!(matches!(soon("closed", connection.close()).await, Ok(()) | Err(Lost::ClosedByUs)));
+}
