@@ -18,6 +18,7 @@ use crate::poller::Poller;
 use crate::shard_loop::{LoopFailed, Setup, ShardLoop};
 use crate::shard_setup::{self, Opened};
 use crate::start_error::StartError;
+use forebay_store::Disk;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -53,6 +54,19 @@ impl Server {
     /// The configuration makes no sense, an address is taken, the data directory is locked by
     /// another server, unwritable, of a newer format or damaged.
     pub fn start(config: Config) -> Result<Server, StartError> {
+        Server::start_with(config, None)
+    }
+
+    /// As [`Server::start`], with the store on a disk of the caller's making, for tests of what reaches it
+    /// and when. [`Config::data`] is only a name for it in messages; it must be [`Data::Dir`].
+    ///
+    /// # Errors
+    /// As for [`Server::start`].
+    pub fn start_on(disk: Arc<dyn Disk>, config: Config) -> Result<Server, StartError> {
+        Server::start_with(config, Some(disk))
+    }
+
+    fn start_with(config: Config, disk: Option<Arc<dyn Disk>>) -> Result<Server, StartError> {
         let started = Instant::now();
         config.check()?;
         let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
@@ -76,7 +90,7 @@ impl Server {
                 .spawn(move || {
                     // A panic in this thread must not leave others waiting for its outcome.
                     let _ended = EndOnDrop(outcome.clone());
-                    let started = StartedShard { config, listeners, started };
+                    let started = StartedShard { config, disk, listeners, started };
                     run_shard(started, &ready, &outcome);
                 })
                 .map_err(StartError::System)?
@@ -193,6 +207,8 @@ fn ask_status(mailbox: &Mailbox) -> Option<Snapshot> {
 /// What the shard's thread takes along.
 struct StartedShard {
     config: Config,
+    /// Instead of the directory's.
+    disk: Option<Arc<dyn Disk>>,
     listeners: Vec<TcpListener>,
     started: Instant,
 }
@@ -234,10 +250,10 @@ fn run_shard(
 
 /// Opens the store and builds the loop, on the shard's own thread: none of it needs to be `Send`.
 fn set_up(started: StartedShard) -> Result<(ShardLoop, Arc<Mailbox>), StartError> {
-    let StartedShard { config, listeners, started } = started;
+    let StartedShard { config, disk, listeners, started } = started;
     let poller = Poller::new().map_err(StartError::System)?;
     let mailbox = Arc::new(Mailbox::new(poller.waker()));
-    let Opened { shard, disk } = shard_setup::open(&config)?;
+    let Opened { shard, disk } = shard_setup::open(&config, disk)?;
     let lanes = match disk {
         None => None,
         Some(disk) => {

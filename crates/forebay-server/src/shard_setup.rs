@@ -18,13 +18,14 @@ pub(crate) struct Opened {
     pub(crate) disk: Option<Arc<dyn Disk>>,
 }
 
-/// Recovers the store and makes the shard. Blocks for as long as recovery takes.
-pub(crate) fn open(config: &Config) -> Result<Opened, StartError> {
+/// Recovers the store, from `disk` if there is one instead of the directory's, and makes the shard. Blocks
+/// for as long as recovery takes.
+pub(crate) fn open(config: &Config, disk: Option<Arc<dyn Disk>>) -> Result<Opened, StartError> {
     let shard_config = shard_config(config)?;
     let (store, recovered, disk) = match &config.data {
         Data::Memory => (Store::in_memory(), None, None),
         Data::Dir(dir) => {
-            let (store, recovered, disk) = open_store(dir, config)?;
+            let (store, recovered, disk) = open_store(dir, config, disk)?;
             (store, Some(recovered), Some(disk))
         }
     };
@@ -35,10 +36,14 @@ pub(crate) fn open(config: &Config) -> Result<Opened, StartError> {
 fn open_store(
     dir: &Path,
     config: &Config,
+    disk: Option<Arc<dyn Disk>>,
 ) -> Result<(Store, Recovered, Arc<dyn Disk>), StartError> {
-    let disk: Arc<dyn Disk> = match FileDisk::new(dir) {
-        Ok(disk) => Arc::new(disk),
-        Err(source) => return Err(StartError::DataDir { dir: dir.to_owned(), source }),
+    let disk = match disk {
+        Some(disk) => disk,
+        None => match FileDisk::new(dir) {
+            Ok(disk) => Arc::new(disk),
+            Err(source) => return Err(StartError::DataDir { dir: dir.to_owned(), source }),
+        },
     };
     let options = Options {
         log_cap_bytes: config.log_cap_bytes,
