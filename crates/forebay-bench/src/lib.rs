@@ -15,6 +15,7 @@
 #![cfg(target_os = "linux")]
 
 mod consumer;
+mod costs;
 mod generator;
 mod latency;
 mod peer;
@@ -24,6 +25,7 @@ mod process;
 mod publisher;
 mod report;
 
+pub use costs::{Costs, LoadCost};
 pub use generator::{LoadError, run};
 pub use plan::{Plan, PlanError};
 pub use report::{LatencyReport, Report, Sample};

@@ -18,7 +18,7 @@ const RISE_READINGS: usize = 3;
 
 #[derive(Debug, Default)]
 pub(crate) struct NetworkRtt {
-    route_us: u64, // least since the last change of route
+    route_us: u64, // average since the last change of route
     recent: [u64; READINGS],
     taken: usize,
     same: u32,
@@ -38,9 +38,11 @@ impl NetworkRtt {
         let Some(now_us) = self.get() else { return false };
         let longest_us = (LONGER_FACTOR * self.route_us).max(self.route_us + LONGER_MIN_US);
         let longer = self.taken > 1 && now_us >= longest_us;
-        if longer || self.taken == 1 || now_us < self.route_us {
-            self.route_us = now_us;
-        }
+        self.route_us = match longer || self.taken == 1 {
+            true => now_us,
+            // A slow average, so that noise does not look like a change, and a gradual change does.
+            false => (15 * self.route_us + now_us) / 16,
+        };
         longer
     }
 

@@ -4,9 +4,9 @@
 //! round   from one message sent to its confirm; once per round:
 //!   r       mean confirm latency of the round            sig = least of the last 3 means
 //!   net     the kernel's round trip, at most r; 0 where there is none
-//!   s       least (latency - net) of the last 5 to 10 s, not above 4 * least ever + 2 ms
+//!   s       least (latency - net) of the last 5 to 10 s, not above 4 * least ever + 0.5 ms
 //!   base    net + s
-//!   target  base + clamp(1.5 s, 5 ms, 100 ms) + min(net / 10, 20 ms)
+//!   target  base + min(max(1.5 s, clamp(6 s, 1 ms, 5 ms)), 100 ms) + min(net / 10, 20 ms)
 //!
 //!   startup   r <= target and limited: W *= 2
 //!             r > target in a second round: W *= max(1/2, target / r), velocity = W/16, startup ends
@@ -23,7 +23,8 @@
 //! - **net from the kernel.** One latency cannot tell a longer route from a longer queue. Where it doubles,
 //!   the window starts over from where it is, and while it rises nothing is cut.
 //! - **1.5 s.** A confirm waits for the commit that is running and then for its own: twice the idle latency
-//!   is health under group commit, and the half is for variance.
+//!   is health under group commit, and the half is for variance. Where `s` is short one slow commit in a
+//!   hundred weighs more, hence up to 6 s, but no more than CoDel's 5 ms.
 //! - **The cap on s.** With a thousand flows in overload nobody ever sees an empty queue; without the cap
 //!   each takes the others' queue for the base, and all grow. Without `net` a longer route would be taken
 //!   for overload, so there the cap is 100 ms above the least, and a window that was 10 s at its floor
@@ -52,8 +53,11 @@ pub const FLOOR_BYTES: u64 = 64 * 1024;
 /// The window of bytes never exceeds this unless told otherwise.
 pub const CEILING_BYTES: u64 = 256 * 1024 * 1024;
 
-/// Delay above the base that is always allowed.
-const ALLOWANCE_MIN_US: f64 = 5_000.0;
+/// Delay above the base that is always allowed: what the schedulers of two busy machines add by themselves.
+const ALLOWANCE_MIN_US: f64 = 1_000.0;
+/// Queueing that is allowed on a fast broker, in units of `s`, and where "fast" ends.
+const FAST_SERVICES: f64 = 6.0;
+const FAST_ALLOWANCE_MAX_US: f64 = 5_000.0;
 /// Delay above the base that is allowed at most: bounds the harm of a wrong `s`.
 const ALLOWANCE_MAX_US: u64 = 100_000;
 /// Rounds of a longer network vary more.
@@ -64,7 +68,7 @@ const SERVICE_BUCKET_US: u64 = 5_000_000;
 const ALLOWANCE_SERVICES: f64 = 1.5;
 /// The cap on `s`, from the least ever seen.
 const DRIFT_FACTOR: f64 = 4.0;
-const DRIFT_SLACK_US: f64 = 2_000.0;
+const DRIFT_SLACK_US: f64 = 500.0;
 /// The cap's slack where the network is not known: as much as a route may lengthen unseen.
 const DRIFT_UNKNOWN_US: f64 = 100_000.0;
 /// From here on to the target growth is slow: share of the allowance.
@@ -232,7 +236,8 @@ impl Pfw {
             false => self.service_least + DRIFT_UNKNOWN_US,
         });
         let allowance_us = (ALLOWANCE_SERVICES * service_us)
-            .clamp(ALLOWANCE_MIN_US, ALLOWANCE_MAX_US as f64)
+            .max((FAST_SERVICES * service_us).clamp(ALLOWANCE_MIN_US, FAST_ALLOWANCE_MAX_US))
+            .min(ALLOWANCE_MAX_US as f64)
             + (0.1 * network_us).min(NETWORK_ALLOWANCE_MAX_US);
         self.base_us = network_us + service_us;
         self.target_us = self.base_us + allowance_us.min(self.options.added_delay_max_us as f64);

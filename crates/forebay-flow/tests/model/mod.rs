@@ -7,8 +7,8 @@
 //!    └────────────────────────────────── confirm, half a round trip ◄─────────────────────┘
 //! ```
 //!
-//! Costs (`Costs::default`) are round numbers near what was measured on our broker; see
-//! docs/decisions on the publisher window. A commit takes 0.8 to 1.2 x fsync and something for
+//! `Costs::default` is a broker of 60 000 messages a second, made up; what ours costs was measured with
+//! `forebay-costs` (docs/decisions/0015-publisher-window.md). A commit takes 0.8 to 1.2 x fsync and something for
 //! each message, and one in a hundred takes five times as long. The broker reads at most a budget of what it
 //! has not committed: 5 ms or three commits of its recent rate. Not modelled: TCP, sizes, several cores,
 //! consumers other than as CPU time per message.
