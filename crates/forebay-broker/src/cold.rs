@@ -119,8 +119,9 @@ impl Shard {
         if queue.loading {
             return;
         }
+        let held_upto = queue.held_upto();
         while queue.head.len() > pressure.keep_messages
-            && let Some(entry) = queue.head.pop_back_if(|entry| entry.seq > queue.delivered_upto)
+            && let Some(entry) = queue.head.pop_back_if(|entry| entry.seq > held_upto)
         {
             let Some(run) = entry.home.as_run() else {
                 queue.head.push_back(entry);
@@ -260,7 +261,7 @@ impl Shard {
             self.runs.remove(&run);
         }
         let home = Home::run(run);
-        let was_delivered = queue.redelivered_upto;
+        let was_delivered = queue.known_upto();
         for (seq, _, bytes) in messages {
             match Message::from_stored(bytes) {
                 Some(message) => {
@@ -338,13 +339,14 @@ fn share_of_ready_bytes(queue: &Queue, messages: usize) -> u64 {
     queue.ready_bytes * messages as u64 / queue.ready_in_ram().max(1) as u64
 }
 
-/// The head keeps what is needed next, what was delivered before, and what a run file holds already:
-/// only messages that were never delivered nor spilled are spilled. The rest becomes the tail.
+/// The head keeps what is needed next, what a run file holds already, and all places to which a delivery
+/// may come back. The rest becomes the tail.
 fn split_head(queue: &mut Queue, pressure: &Pressure) {
+    let held_upto = queue.held_upto();
     let must_stay = queue
         .head
         .iter()
-        .rposition(|entry| entry.seq <= queue.delivered_upto || entry.home.as_run().is_some())
+        .rposition(|entry| entry.seq <= held_upto || entry.home.as_run().is_some())
         .map_or(0, |last| last + 1);
     let mut keep = 0;
     let mut bytes = 0;

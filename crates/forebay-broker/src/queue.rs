@@ -142,6 +142,17 @@ impl Queue {
         }
     }
 
+    /// Up to this number a message may be out and come back to its place: what is between must stay in RAM.
+    pub(crate) fn held_upto(&self) -> Seq {
+        if self.unacked == 0 { 0 } else { self.delivered_upto }
+    }
+
+    /// Up to this number every message here was delivered before, or may have been before a restart:
+    /// messages are delivered in order, so what is here below the highest one delivered came back.
+    pub(crate) fn known_upto(&self) -> Seq {
+        self.delivered_upto.max(self.redelivered_upto)
+    }
+
     /// Messages waiting to be delivered, in RAM and on disk.
     pub(crate) fn ready(&self) -> u64 {
         let cold: u64 = self.cold.iter().map(|run| run.messages + run.before.len() as u64).sum();

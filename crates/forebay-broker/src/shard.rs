@@ -435,8 +435,7 @@ impl Shard {
                     for (_, queue) in &self.queues {
                         if queue.stored {
                             // A crash before this life made them doubtful, and they still are.
-                            let upto = queue.delivered_upto.max(queue.redelivered_upto);
-                            self.store.note_delivered(queue.id, upto);
+                            self.store.note_delivered(queue.id, queue.known_upto());
                         }
                     }
                     self.store.shutdown();

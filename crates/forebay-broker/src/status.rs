@@ -58,6 +58,8 @@ pub struct QueueStatus {
     pub ready_bytes: u64,
     /// Messages that are only on disk.
     pub cold: u64,
+    /// Messages that are being written to disk to make room, and wait for it.
+    pub spilling: u64,
     /// Survives a restart.
     pub durable: bool,
 }
@@ -113,6 +115,7 @@ impl Shard {
                 consumers: queue.consumers.len(),
                 ready_bytes: queue.ready_bytes,
                 cold: queue.cold.iter().map(|run| run.messages).sum(),
+                spilling: queue.spilling.iter().map(|run| run.entries.len() as u64).sum(),
                 durable: queue.durable,
             })
             .collect();

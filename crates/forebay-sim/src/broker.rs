@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use forebay_broker::{Input, Shard, ShardConfig};
-use forebay_store::{Lane, MemDisk, OpenError, Options, Request, StoreFailed, open, perform};
+use forebay_store::{
+    Lane, MemDisk, OpenError, Options, Request, Store, StoreFailed, open, perform,
+};
 
 use crate::random::Random;
 
@@ -21,16 +23,21 @@ impl Broker {
         disk: &Arc<MemDisk>,
         options: &Options,
         config: ShardConfig,
+        in_memory: bool,
     ) -> Result<Broker, OpenError> {
-        let (store, recovered) = open(disk.clone(), options.clone())?;
-        match Shard::new(config, store, Some(recovered)) {
-            Ok(shard) => Ok(Broker { shard, log: None, background: None }),
-            Err(error) => Err(OpenError::Damaged {
-                file: "store".to_owned(),
-                offset: 0,
-                what: error.to_string(),
-            }),
+        if in_memory {
+            return Shard::new(config, Store::in_memory(), None)
+                .map(Broker::new)
+                .map_err(|error| damaged(&error.to_string()));
         }
+        let (store, recovered) = open(disk.clone(), options.clone())?;
+        Shard::new(config, store, Some(recovered))
+            .map(Broker::new)
+            .map_err(|error| damaged(&error.to_string()))
+    }
+
+    fn new(shard: Shard) -> Broker {
+        Broker { shard, log: None, background: None }
     }
 
     /// Takes the requests that there are, as the shell does at the end of a turn.
@@ -82,4 +89,8 @@ impl Broker {
             }
         }
     }
+}
+
+fn damaged(what: &str) -> OpenError {
+    OpenError::Damaged { file: "store".to_owned(), offset: 0, what: what.to_owned() }
 }

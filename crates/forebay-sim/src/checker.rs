@@ -103,7 +103,8 @@ impl World {
         if frame.size_bytes() > link.frame_max as usize {
             return broken("a frame beyond frame-max");
         }
-        let Some(assembling) = link.assembling.as_mut().filter(|a| a.channel == frame.channel) else {
+        let Some(assembling) = link.assembling.as_mut().filter(|a| a.channel == frame.channel)
+        else {
             return broken("content without its method");
         };
         if frame.kind == FrameKind::Header {

@@ -229,9 +229,11 @@ impl Client {
                 if channel.job == Job::Confirm && channel.outstanding >= swarm.window_messages {
                     return commands;
                 }
-                channel.outstanding += 1;
-                channel.published += 1;
-                say(ChannelCommand::Publish(message(swarm, &mut random, next_id)));
+                for id in (next_id..).take(1 + random.below(swarm.burst_messages) as usize) {
+                    channel.outstanding += 1;
+                    channel.published += 1;
+                    say(ChannelCommand::Publish(message(swarm, &mut random, id)));
+                }
             }
             Job::Transact => {
                 if !channel.prepared {
@@ -267,6 +269,9 @@ impl Client {
             Job::Consume => {
                 if self.finishing {
                     settle_all(channel, &mut say);
+                    return commands;
+                }
+                if swarm.slow_consumers && random.below(8) > 0 {
                     return commands;
                 }
                 let settle_now = channel.unacked.len() > HOARD_MESSAGES || random.below(4) > 0;
@@ -342,7 +347,7 @@ fn message(swarm: &Swarm, random: &mut Random, id: u32) -> Published {
     let body_bytes = match random.below(16) {
         0 if swarm.large_bodies => 9_000 + random.below(20_000) as u32,
         1..3 if swarm.large_bodies => 1_000 + random.below(5_000) as u32,
-        _ => 4 + random.below(300) as u32,
+        _ => 4 + random.below(swarm.body_bytes) as u32,
     };
     Published {
         id,
@@ -414,7 +419,8 @@ fn consume(
                 channel.no_ack.remove(tag);
             }
             let exclusive = random.one_in(20);
-            let queue = if random.one_in(8) { random.pick(&PASSING_QUEUES) } else { some_queue(random) };
+            let queue =
+                if random.one_in(8) { random.pick(&PASSING_QUEUES) } else { some_queue(random) };
             say(ChannelCommand::Consume { queue, tag, no_ack, exclusive });
         }
         (Some(tag), _) if random.one_in(20) => {
@@ -423,7 +429,8 @@ fn consume(
         }
         _ if random.one_in(4) => {
             let none = swarm.prefetch_max == 0 && random.one_in(2);
-            let count = if none { 0 } else { 1 + random.below(u64::from(swarm.prefetch_max)) as u16 };
+            let count =
+                if none { 0 } else { 1 + random.below(u64::from(swarm.prefetch_max)) as u16 };
             say(ChannelCommand::Qos { count, global: random.one_in(4) });
         }
         _ => channel.waiting = false,

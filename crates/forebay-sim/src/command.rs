@@ -1,9 +1,9 @@
 //! What a client may ask of a broker, as the model understands it and as bytes.
 
 use forebay_wire::{
-    PROTOCOL_HEADER, Properties, RawProperties, ShortStr, TableBuf, Value, WireMethod, basic, channel, confirm,
-    connection, exchange, queue, tx, write_body_frame, write_header_frame, write_heartbeat,
-    write_method,
+    PROTOCOL_HEADER, Properties, RawProperties, ShortStr, TableBuf, Value, WireMethod, basic,
+    channel, confirm, connection, exchange, queue, tx, write_body_frame, write_header_frame,
+    write_heartbeat, write_method,
 };
 
 use crate::message::Published;
@@ -266,8 +266,9 @@ impl ChannelCommand {
             }),
             ChannelCommand::DeclareExchange { exchange, kind, alternate } => {
                 let arguments = match alternate {
-                    Some(name) => TableBuf::new()
-                        .with("alternate-exchange", Value::LongStr(name.as_bytes())),
+                    Some(name) => {
+                        TableBuf::new().with("alternate-exchange", Value::LongStr(name.as_bytes()))
+                    }
                     None => TableBuf::new(),
                 };
                 put(&exchange::Declare {
@@ -317,4 +318,3 @@ fn publish(message: &Published, number: u16, frame_max: u32, out: &mut Vec<u8>) 
 pub(crate) fn properties(persistent: bool) -> Properties<'static> {
     Properties { delivery_mode: Some(if persistent { 2 } else { 1 }), ..Properties::default() }
 }
-

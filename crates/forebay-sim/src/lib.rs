@@ -21,6 +21,7 @@ mod client;
 mod command;
 mod event;
 mod finish;
+mod invariants;
 mod lifecycle;
 mod link;
 mod message;

@@ -142,7 +142,7 @@ impl World {
         for _ in 0..random.below(crashes as u64 + 1) {
             self.disk.stop_after(random.below(30));
             let config = self.swarm.config(self.seed ^ self.starts);
-            if let Ok(mut broker) = Broker::start(&self.disk, &self.swarm.options, config) {
+            if let Ok(mut broker) = self.start_broker(config) {
                 // It got as far as its first requests.
                 broker.take_requests(self.now_us);
                 broker.die(&self.disk, random);
@@ -151,13 +151,13 @@ impl World {
             self.lose(death, random);
         }
         let config = self.swarm.config(self.seed ^ self.starts);
-        let started = match Broker::start(&self.disk, &self.swarm.options, config.clone()) {
+        let started = match self.start_broker(config.clone()) {
             Err(OpenError::Io { source, .. })
                 if source.kind() == std::io::ErrorKind::StorageFull =>
             {
                 self.disk.set_capacity(None);
                 self.disk.kill();
-                Broker::start(&self.disk, &self.swarm.options, config)
+                self.start_broker(config)
             }
             started => started,
         };
@@ -171,6 +171,10 @@ impl World {
         self.model.restarted(end);
         self.trace.note("started");
         self.declare_base()
+    }
+
+    fn start_broker(&self, config: forebay_broker::ShardConfig) -> Result<Broker, OpenError> {
+        Broker::start(&self.disk, &self.swarm.options, config, self.swarm.in_memory)
     }
 
     /// Somebody declares the base topology, deletes what came and went, and counts what is there.
@@ -298,7 +302,9 @@ impl World {
         match result {
             Ok(()) => Ok(()),
             Err(failed) if self.flipped => Err(Stop::Detected(failed.to_string())),
-            Err(failed) => Ok(violation("the store works while the disk does", failed.to_string())?),
+            Err(failed) => {
+                Ok(violation("the store works while the disk does", failed.to_string())?)
+            }
         }
     }
 }

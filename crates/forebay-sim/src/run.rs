@@ -65,7 +65,7 @@ fn drive(seed: u64, swarm: &Swarm, source: Source<'_>, verbose: bool) -> Report 
 impl World {
     fn new(seed: u64, swarm: &Swarm, verbose: bool) -> Step<World> {
         let disk = Arc::new(MemDisk::new());
-        let broker = Broker::start(&disk, &swarm.options, swarm.config(seed))
+        let broker = Broker::start(&disk, &swarm.options, swarm.config(seed), swarm.in_memory)
             .map_err(|error| Stop::Detected(error.to_string()))?;
         // The first start is like all others.
         disk.kill();

@@ -40,6 +40,14 @@ pub struct Swarm {
     pub mandatory_sixteenths: u64,
     /// Bodies of some KiB now and then.
     pub large_bodies: bool,
+    /// Most bodies are at most so large, in bytes.
+    pub body_bytes: u64,
+    /// Messages that a publisher makes at a time.
+    pub burst_messages: u64,
+    /// Consumers come late and settle slowly, so that backlogs build.
+    pub slow_consumers: bool,
+    /// There is no disk, and nothing survives.
+    pub in_memory: bool,
     /// Unconfirmed messages a publisher may have.
     pub window_messages: usize,
     /// Largest prefetch asked for; 0: also none.
@@ -102,7 +110,11 @@ impl Swarm {
             salvage: false,
         };
         let large_bodies = random.one_in(3);
+        let deep = random.one_in(4);
+        let in_memory = random.one_in(12);
         let faults = random.below(8) > 0;
+        // Of the faults of disks and processes a broker in memory knows nothing.
+        let on_disk = |weight: u32| if in_memory { 0 } else { weight };
         let weight = |random: &mut Random, most: u64| match faults && random.one_in(2) {
             true => 1 + random.below(most) as u32,
             false => 0,
@@ -114,6 +126,10 @@ impl Swarm {
             persistent_sixteenths: random.pick(&[16, 12, 8, 0]),
             mandatory_sixteenths: random.pick(&[0, 0, 4]),
             large_bodies,
+            body_bytes: if deep { 3_000 } else { 300 },
+            burst_messages: if deep { 8 } else { 1 },
+            slow_consumers: deep || random.one_in(4),
+            in_memory,
             window_messages: random.pick(&[1, 8, 100]),
             prefetch_max: random.pick(&[0, 1, 3, 50]),
             requeue_one_in: random.pick(&[0, 2, 5, 20]),
@@ -124,24 +140,26 @@ impl Swarm {
             reset: weight(random, 12),
             vanish: weight(random, 4),
             stall: weight(random, 8),
-            kill: weight(random, 6),
+            kill: on_disk(weight(random, 6)),
             // What the policy does not promise to survive is not asked of it.
             power_loss: match durability {
-                Durability::Always => weight(random, 6),
+                Durability::Always => on_disk(weight(random, 6)),
                 _ => 0,
             },
             recovery_crash_one_in: random.pick(&[0, 2, 4]),
-            disk_error: weight(random, 3),
-            disk_full: weight(random, 2),
+            disk_error: on_disk(weight(random, 3)),
+            disk_full: on_disk(weight(random, 2)),
             bit_flip: match random.one_in(16) {
-                true => weight(random, 3),
+                true => on_disk(weight(random, 3)),
                 false => 0,
             },
-            restart: weight(random, 2),
+            restart: on_disk(weight(random, 2)),
             slow_disk: random.one_in(3),
             options,
             // The first message of each queue stays in memory, however large.
             memory_budget_bytes: match large_bodies {
+                // Without a disk, what nobody consumes fills the memory, and publishers wait for good.
+                _ if in_memory => 64 << 20,
                 true => random.pick(&[512 << 10, 16 << 20]),
                 false => random.pick(&[160 << 10, 512 << 10, 16 << 20]),
             },

@@ -12,4 +12,6 @@ mod publishing;
 mod queue_model;
 mod queues;
 mod recorded;
+mod redelivery;
 mod rig;
+mod scene;

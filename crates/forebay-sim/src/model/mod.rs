@@ -167,9 +167,9 @@ impl Model {
 
     /// Whether every request has its answer.
     pub(crate) fn is_answered(&self) -> bool {
-        self.connections
-            .values()
-            .all(|connection| connection.channels.values().all(|channel| channel.replies.is_empty()))
+        self.connections.values().all(|connection| {
+            connection.channels.values().all(|channel| channel.replies.is_empty())
+        })
     }
 
     /// The broker is done with a connection and listens to nothing more.
@@ -184,6 +184,23 @@ impl Model {
         if let Some(connection) = self.connections.get_mut(&client) {
             connection.closing = true;
         }
+    }
+
+    /// A consumer of this queue that could take a message: its client and tag.
+    pub(crate) fn idle_consumer(&self, queue: &str) -> Option<(usize, Name)> {
+        if !self.certain() {
+            return None;
+        }
+        let queue = self.queues.get(queue)?;
+        queue.consumers.iter().find_map(|(client, number, tag)| {
+            let channel = self.connections.get(client)?.channels.get(number)?;
+            let consumer = channel.consumers.get(tag)?;
+            let below = |limit: u16, held: usize| limit == 0 || held < usize::from(limit);
+            let free = consumer.no_ack
+                || below(consumer.prefetch, channel.held_by(Some((tag, consumer.serial))))
+                    && below(channel.prefetch_global, channel.held_by(None));
+            (free && !consumer.cancelled && !channel.failed).then_some((*client, *tag))
+        })
     }
 
     /// Queues in which something may wait.
@@ -203,8 +220,10 @@ impl Model {
                 if let channel::Mode::Confirm { outstanding, .. } = &channel.mode
                     && let Some((sequence, pending)) = outstanding.first_key_value()
                 {
-                    let what =
-                        format!("{at}: publish {sequence} of {} open: {pending:?}", outstanding.len());
+                    let what = format!(
+                        "{at}: publish {sequence} of {} open: {pending:?}",
+                        outstanding.len()
+                    );
                     return violation("every publish settles", what);
                 }
                 if let Some(reply) = channel.replies.front() {

@@ -117,7 +117,10 @@ impl Model {
             return Ok(());
         }
         let Some(channel) = self.channel(client, number) else {
-            return violation("protocol", format!("client {client}: {sent:?} on closed channel {number}"));
+            return violation(
+                "protocol",
+                format!("client {client}: {sent:?} on closed channel {number}"),
+            );
         };
         let failed = channel.failed;
         match sent {
@@ -162,7 +165,10 @@ impl Model {
         let failed = channel.failed;
         let mut due = channel.replies.pop_front();
         // A get that waited for the disk is not answered on a channel that closes.
-        while failed && matches!(due, Some(Reply::Get { .. })) && !matches!(sent, Sent::GetOk { .. } | Sent::GetEmpty) {
+        while failed
+            && matches!(due, Some(Reply::Get { .. }))
+            && !matches!(sent, Sent::GetOk { .. } | Sent::GetEmpty)
+        {
             due = channel.replies.pop_front();
         }
         let Some(due) = due else {
@@ -260,7 +266,17 @@ impl Model {
             let what = format!("client {client}: delivery to {name} after its end");
             return violation("protocol", what);
         }
-        self.take(client, number, Some((name, consumer.serial)), consumer.queue, consumer.no_ack, tag, redelivered, content, round)?;
+        self.take(
+            client,
+            number,
+            Some((name, consumer.serial)),
+            consumer.queue,
+            consumer.no_ack,
+            tag,
+            redelivered,
+            content,
+            round,
+        )?;
         let Some(channel) = self.channel(client, number) else { return Ok(()) };
         if consumer.no_ack || !exact {
             return Ok(());
@@ -311,7 +327,8 @@ impl Model {
         let message = self.genuine(content)?;
         let op = self.op;
         let certain = round.exact;
-        let who = format!("client {client}, channel {number}, queue {queue}, message {}", message.id);
+        let who =
+            format!("client {client}, channel {number}, queue {queue}, message {}", message.id);
         let recovering = self
             .channel(client, number)
             .is_some_and(|c| c.replies.iter().any(|reply| matches!(reply, Reply::RecoverOk)));
@@ -330,10 +347,16 @@ impl Model {
         let flag = found.instances[&position].flag;
         match flag {
             Flag::Set if !redelivered => {
-                return violation("redelivered is told", format!("{who}: not marked as redelivered"));
+                return violation(
+                    "redelivered is told",
+                    format!("{who}: not marked as redelivered"),
+                );
             }
             Flag::Unset if redelivered && certain => {
-                return violation("redelivered is told", format!("{who}: wrongly marked as redelivered"));
+                return violation(
+                    "redelivered is told",
+                    format!("{who}: wrongly marked as redelivered"),
+                );
             }
             _ => {}
         }
@@ -413,7 +436,8 @@ impl Model {
             return violation("every publish settles", format!("{who} settles nothing"));
         }
         let unreturned = settled.values().any(|pending| pending.return_due);
-        if unreturned && channel.returns_due.len() > outstanding.values().filter(|p| p.return_due).count()
+        if unreturned
+            && channel.returns_due.len() > outstanding.values().filter(|p| p.return_due).count()
         {
             let what = format!("{who} came before the return: {:?}", channel.returns_due);
             return violation("a return comes first", what);

@@ -229,8 +229,14 @@ impl Model {
                 found.exclusive_consumer = exclusive;
                 if let Some(channel) = self.channel(client, number) {
                     let prefetch = channel.prefetch;
-                    let consumer =
-                        Consumer { queue, serial: op, no_ack, exclusive, prefetch, cancelled: false };
+                    let consumer = Consumer {
+                        queue,
+                        serial: op,
+                        no_ack,
+                        exclusive,
+                        prefetch,
+                        cancelled: false,
+                    };
                     channel.consumers.insert(tag, consumer);
                 }
                 Ok(Some(Reply::ConsumeOk(tag)))
@@ -251,7 +257,9 @@ impl Model {
                 self.usable(client, queue)?;
                 Ok(Some(Reply::Get { queue, no_ack }))
             }
-            ChannelCommand::Ack { tag, multiple } => self.settle(client, number, tag, multiple, false),
+            ChannelCommand::Ack { tag, multiple } => {
+                self.settle(client, number, tag, multiple, false)
+            }
             ChannelCommand::Nack { tag, multiple, requeue } => {
                 self.settle(client, number, tag, multiple, requeue)
             }
@@ -350,7 +358,8 @@ impl Model {
         if !self.topology.has_exchange(message.exchange) {
             return Err(NOT_FOUND);
         }
-        if let Some(Channel { mode: Mode::Tx { publishes, .. }, .. }) = self.channel(client, number) {
+        if let Some(Channel { mode: Mode::Tx { publishes, .. }, .. }) = self.channel(client, number)
+        {
             publishes.push(message);
             return Ok(None);
         }
@@ -428,9 +437,7 @@ impl Model {
         let settled: Vec<(u64, Unacked)> =
             tags.into_iter().filter_map(|tag| Some((tag, channel.unacked.remove(&tag)?))).collect();
         if let Mode::Tx { held, .. } = &mut channel.mode {
-            held.extend(
-                settled.into_iter().map(|(tag, unacked)| Held { tag, unacked, requeue }),
-            );
+            held.extend(settled.into_iter().map(|(tag, unacked)| Held { tag, unacked, requeue }));
             return Ok(None);
         }
         let op = self.op;

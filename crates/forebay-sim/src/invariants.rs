@@ -1,0 +1,65 @@
+//! What must hold at every step, whatever happens: bounds, and work for those who can do it.
+
+use forebay_broker::ConnectionId;
+
+use crate::link::UPSTREAM_MAX_BYTES;
+use crate::violation::violation;
+use crate::world::{Step, World};
+
+/// Bytes outgoing above which a connection may be passed over (`OUT_SOFT_MIN_BYTES` of the broker).
+const OUT_SOFT_BYTES: usize = 16 * 1024;
+
+/// Bytes outgoing above which a connection is not read, and what one reading may add to it.
+const OUT_BOUND_BYTES: usize = (1 << 20) + (256 << 10);
+
+/// The largest message of a world with what the broker keeps beside it, in bytes.
+const MESSAGE_BYTES: u64 = 32_000;
+
+impl World {
+    /// Every buffer within its bound.
+    pub(crate) fn check_bounds(&mut self) -> Step {
+        let status = self.broker.shard.status();
+        if status.memory_bytes <= status.memory_budget_bytes {
+            self.trickled_bytes = 0;
+        }
+        // Whoever is being read when the budget is reached is read to the end of the piece; and each
+        // queue keeps its first message in memory, however large.
+        let reading = (UPSTREAM_MAX_BYTES as u64 + MESSAGE_BYTES) * self.links.len() as u64;
+        let first = MESSAGE_BYTES * status.queue_count as u64;
+        // A small message takes several times its bytes in memory.
+        let most = status.memory_budget_bytes + 4 * reading + first + 8 * self.trickled_bytes;
+        if status.memory_bytes > most {
+            let what = format!("memory of messages: {} of {most} bytes", status.memory_bytes);
+            violation("every buffer is within its bound", what)?;
+        }
+        for client in 0..self.links.len() {
+            let bytes = self.broker.shard.outgoing(ConnectionId(client as u32)).len();
+            if bytes > OUT_BOUND_BYTES {
+                let what = format!("client {client} has {bytes} bytes outgoing");
+                violation("every buffer is within its bound", what)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// After a turn no consumer with credit is left waiting for a message that is in memory
+    /// and stays there.
+    pub(crate) fn check_nobody_idle(&mut self) -> Step {
+        let busy = self.broker.shard.next_deadline_us().is_some_and(|at| at <= self.now_us);
+        if busy || self.stopping {
+            return Ok(());
+        }
+        for queue in &self.broker.shard.status().queues {
+            if queue.ready == 0 || queue.consumers == 0 || queue.cold + queue.spilling > 0 {
+                continue;
+            }
+            let Some((client, tag)) = self.model.idle_consumer(&queue.name) else { continue };
+            let outgoing = self.broker.shard.outgoing(ConnectionId(client as u32)).len();
+            if outgoing < OUT_SOFT_BYTES {
+                let what = format!("{tag} of client {client} while {queue:?}");
+                violation("nobody is idle while a message waits", what)?;
+            }
+        }
+        Ok(())
+    }
+}
