@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use support::fast_random::FastRandom;
 use support::fuzz_bodies::TARGETS;
 
-const INPUTS: usize = 600;
+const INPUTS: usize = 300;
 
 fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let directory =
