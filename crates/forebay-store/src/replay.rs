@@ -166,6 +166,14 @@ impl Replay {
         for (id, run) in staged.runs {
             self.insert_run(id, run);
         }
+        // Where the SPILL of a run was among what is missing, its messages would be in both places.
+        for run in self.runs.values() {
+            if let Some(queue) = self.queues.get_mut(&run.queue) {
+                for (first, last) in run.live.iter() {
+                    take_range(&mut queue.messages, first, last);
+                }
+            }
+        }
     }
 
     fn insert_run(&mut self, id: RunId, run: ReplayedRun) {
