@@ -84,6 +84,23 @@ fn a_limit_at_the_ceiling_is_nobodys_configuration() {
 }
 
 #[test]
+fn a_body_longer_than_its_header_says_closes_the_connection() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    rig.method(id, 1, &declare("q", false));
+    rig.trace(id);
+    let mut bytes = publish_bytes("", "q", false, &Properties::default(), b"body");
+    let at = bytes.windows(4).position(|four| four == [0, 60, 0, 0]).expect("a header frame") + 4;
+    bytes[at..at + 8].copy_from_slice(&3u64.to_be_bytes());
+    rig.bytes(id, &bytes);
+    assert_eq!(
+        rig.trace(id),
+        ["0 connection.close 505 UNEXPECTED_FRAME - the content body is longer than its header \
+          announced"]
+    );
+}
+
+#[test]
 fn cc_and_bcc_add_keys_and_bcc_stays_secret() {
     let mut rig = Rig::new();
     let id = rig.client();
