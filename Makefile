@@ -3,7 +3,7 @@
 # Only Rust has to be there beforehand; `make test` installs the rest (as root, or with sudo).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test setup lint unit conformance crash mutants docs bench clean
+.PHONY: help demo build test setup lint unit conformance crash docs bench clean
 
 help: ## this list
 	@echo "make TARGET, where TARGET is one of:"
@@ -32,9 +32,6 @@ conformance: ## other people's clients on Forebay and on RabbitMQ, compared case
 
 crash: ## kill -9 under load: nothing confirmed may be missing
 	@scripts/test.sh build crash
-
-mutants: ## deliberate faults, one by one: simulator or tests must notice each (half an hour); ARGS="--only NAME"
-	@bash -c '. scripts/lib.sh; need_rust; exec scripts/mutate.py $(ARGS)'
 
 docs: ## links in the documents; commands and programs in README and guide, as written
 	@scripts/test.sh setup tidy build docs

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Puts deliberate faults into the code, one by one, and shows that a check notices each of them.
 
-    scripts/mutate.py                     all mutants (`make mutants`)
+    scripts/mutate.py                     all mutants
     scripts/mutate.py --only NAME ...     these; a name may hold * and ?
     scripts/mutate.py --list              names, what they break, and what is to catch them
     scripts/mutate.py --seeds 500         fewer seeds than 3000 for each
@@ -285,6 +285,8 @@ def main():
         return 0
 
     os.nice(5)
+    # What was started ends with this script.
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: sys.exit(1))
     began = time.monotonic()
     tree = files()
     stale = 0
