@@ -3,7 +3,7 @@
 # Only Rust has to be there beforehand; `make test` installs the rest (as root, or with sudo).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test setup lint unit conformance crash docs bench clean
+.PHONY: help demo build test setup lint unit sim conformance crash docs bench clean
 
 help: ## this list
 	@echo "make TARGET, where TARGET is one of:"
@@ -26,6 +26,10 @@ lint: ## house rules, licences, formatting, clippy
 
 unit: ## unit, property, integration and documentation tests; no network, nothing to install
 	@scripts/test.sh unit
+
+sim: ## the simulator: SEEDS=N from SEED_BASE=B; or SEED=S, with TRACE=1 or SHRINK=1
+	@bash -c '. scripts/lib.sh; need_rust; exec cargo run -q --profile sim --locked -p forebay-sim -- \
+	  $(if $(SEED),--seed $(SEED) $(if $(TRACE),--trace) $(if $(SHRINK),--shrink),--seeds $(or $(SEEDS),1000) --base $(or $(SEED_BASE),0))'
 
 conformance: ## other people's clients on Forebay and on RabbitMQ, compared case by case
 	@scripts/test.sh setup build conformance

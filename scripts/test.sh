@@ -19,6 +19,7 @@ licences         120    licences of all dependencies against deny.toml
 format            60    cargo fmt --check
 clippy           900    cargo clippy, all targets, warnings are errors
 unit            1200    unit, property and integration tests, and the examples in the documentation
+sim              600    the simulator: fixed seeds and fresh ones, three minutes of them
 build            900    release build of the binary
 conformance     1200    other people's clients, on Forebay and on RabbitMQ, case by case
 crash            900    kill -9 under load, again and again, and peers that misbehave: nothing confirmed may be missing
@@ -33,6 +34,12 @@ run_format() { component rustfmt && cargo fmt --check; }
 run_clippy() { component clippy && cargo clippy --workspace --all-targets --locked -- -D warnings; }
 # The binary's own tests are whole processes under load, so they run in release, in the step below.
 run_unit() { cargo test --workspace --exclude forebay-cli --locked --no-fail-fast; }
+# Fixed seeds, so that a change is compared with the same runs as before; fresh ones, so that time finds more.
+run_sim() {
+  cargo build --profile sim --locked -p forebay-sim &&
+    target/sim/forebay-sim --seeds 3000 --base 0 --seconds 90 &&
+    target/sim/forebay-sim --seeds 1000000 --base "$(date +%s)0000" --seconds 90
+}
 run_build() { cargo build --release --locked -p forebay-cli; }
 run_conformance() { have_forebay && tests/conformance/run.py --broker both --forebay "$forebay"; }
 run_crash() { cargo test --release --locked --no-fail-fast -p forebay-cli; }

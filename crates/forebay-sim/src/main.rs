@@ -6,13 +6,15 @@ use std::time::Instant;
 use forebay_sim::{Statistics, Swarm, run, shrink};
 
 const USAGE: &str = "\
-usage: forebay-sim [--seeds N] [--base B]     run N seeds from B on
+usage: forebay-sim [--seeds N] [--base B] [--seconds S]
+                                              run N seeds from B on, no longer than S seconds
        forebay-sim --seed S [--trace]         run one seed; print every event and every frame
        forebay-sim --seed S --shrink          run one seed and shorten its event list";
 
 struct Arguments {
     seeds: u64,
     base: u64,
+    seconds: u64,
     trace: bool,
     shrink: bool,
 }
@@ -28,7 +30,12 @@ fn main() -> ExitCode {
     let began = Instant::now();
     let mut total = Statistics::default();
     let mut violations = 0;
-    for seed in arguments.base..arguments.base + arguments.seeds {
+    let mut seeds = 0;
+    for seed in (arguments.base..).take(usize::try_from(arguments.seeds).unwrap_or(usize::MAX)) {
+        if began.elapsed().as_secs() >= arguments.seconds {
+            break;
+        }
+        seeds += 1;
         let swarm = Swarm::new(seed);
         let report = run(seed, &swarm, arguments.trace);
         add(&mut total, &report.statistics);
@@ -44,9 +51,8 @@ fn main() -> ExitCode {
     }
     let seconds = began.elapsed().as_secs_f64();
     println!(
-        "{} seeds from {}: {} events ({:.2} M a minute), {} crashes, {} restarts, {} disk failures, \
+        "{seeds} seeds from {}: {} events ({:.2} M a minute), {} crashes, {} restarts, {} disk failures, \
          {} damages found, {} messages, {} confirms, {} deliveries, {} runs; {violations} violations",
-        arguments.seeds,
         arguments.base,
         total.events,
         total.events as f64 / seconds * 60.0 / 1e6,
@@ -63,7 +69,7 @@ fn main() -> ExitCode {
 }
 
 fn arguments() -> Result<Arguments, String> {
-    let mut arguments = Arguments { seeds: 100, base: 0, trace: false, shrink: false };
+    let mut arguments = Arguments { seeds: 100, base: 0, seconds: u64::MAX, trace: false, shrink: false };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut number = || -> Result<u64, String> {
@@ -73,6 +79,7 @@ fn arguments() -> Result<Arguments, String> {
         match word.as_str() {
             "--seeds" => arguments.seeds = number()?,
             "--base" => arguments.base = number()?,
+            "--seconds" => arguments.seconds = number()?,
             "--seed" => {
                 arguments.base = number()?;
                 arguments.seeds = 1;

@@ -69,6 +69,7 @@ impl World {
             .map_err(|error| Stop::Detected(error.to_string()))?;
         // The first start is like all others.
         disk.kill();
+        disk.set_lying(swarm.lying_disk);
         let clients: Vec<Client> =
             swarm.clients.iter().enumerate().map(|(at, jobs)| Client::new(at, jobs)).collect();
         let mut world = World {

@@ -46,6 +46,9 @@ pub struct Swarm {
     pub burst_messages: u64,
     /// Consumers come late and settle slowly, so that backlogs build.
     pub slow_consumers: bool,
+    /// Syncs say they are done and are not. Never by chance: it breaks every promise, and is there to show
+    /// that this is seen.
+    pub lying_disk: bool,
     /// There is no disk, and nothing survives.
     pub in_memory: bool,
     /// Unconfirmed messages a publisher may have.
@@ -130,6 +133,7 @@ impl Swarm {
             burst_messages: if deep { 8 } else { 1 },
             slow_consumers: deep || random.one_in(4),
             in_memory,
+            lying_disk: false,
             window_messages: random.pick(&[1, 8, 100]),
             prefetch_max: random.pick(&[0, 1, 3, 50]),
             requeue_one_in: random.pick(&[0, 2, 5, 20]),

@@ -5,19 +5,19 @@ use crate::event::Event;
 
 /// What a run has done so far.
 #[derive(Debug)]
-pub struct Trace {
+pub(crate) struct Trace {
     hash: u64,
     verbose: bool,
 }
 
 impl Trace {
     /// A record that is printed to standard error as it comes, or only hashed.
-    pub fn new(verbose: bool) -> Trace {
+    pub(crate) fn new(verbose: bool) -> Trace {
         Trace { hash: 0xCBF2_9CE4_8422_2325, verbose }
     }
 
     /// FNV-1a over everything so far: equal for equal runs.
-    pub fn hash(&self) -> u64 {
+    pub(crate) fn hash(&self) -> u64 {
         self.hash
     }
 

@@ -62,7 +62,7 @@ impl From<Violation> for Stop {
 pub(crate) type Step<T = ()> = Result<T, Stop>;
 
 /// The simulated world.
-pub struct World {
+pub(crate) struct World {
     pub(crate) seed: u64,
     pub(crate) swarm: Swarm,
     pub(crate) now_us: u64,

@@ -70,10 +70,7 @@ pub(crate) enum Reply {
     },
     RecoverOk,
     /// Ready messages: at least, at most, unless in doubt.
-    DeclareOk {
-        queue: Name,
-        ready: Option<(usize, usize)>,
-    },
+    DeclareOk(Option<(usize, usize)>),
     DeleteOk(Option<(usize, usize)>),
     PurgeOk(Option<(usize, usize)>),
     BindOk,
@@ -90,7 +87,7 @@ impl Reply {
     pub(crate) fn may_wait(&self) -> bool {
         matches!(
             self,
-            Reply::DeclareOk { .. }
+            Reply::DeclareOk(_)
                 | Reply::DeleteOk(_)
                 | Reply::BindOk
                 | Reply::UnbindOk

@@ -186,7 +186,7 @@ impl Model {
             range.is_none_or(|(least, most)| (least..=most).contains(&(count as usize)))
         };
         match (&due, sent) {
-            (Reply::DeclareOk { ready, .. }, Sent::DeclareOk { count })
+            (Reply::DeclareOk(ready), Sent::DeclareOk { count })
             | (Reply::DeleteOk(ready), Sent::DeleteOk { count })
             | (Reply::PurgeOk(ready), Sent::PurgeOk { count }) => {
                 if within(*ready, count) {
@@ -239,6 +239,10 @@ impl Model {
             }
             (Reply::Error(code), Sent::Error { code: sent, .. }) if *code == sent => Ok(()),
             (due, Sent::Ok(name)) if due.name() == Some(name) => Ok(()),
+            (due, Sent::Error { code, text }) => {
+                let what = format!("client {client}: {code} '{text}' where {due:?} was due");
+                violation("protocol", what)
+            }
             (due, sent) => wrong(due, &sent),
         }
     }

@@ -294,7 +294,7 @@ impl Model {
                     found.exclusive = exclusive.then_some(client);
                 }
                 let ready = certain.then(|| found.ready_range());
-                Ok(Some(Reply::DeclareOk { queue, ready }))
+                Ok(Some(Reply::DeclareOk(ready)))
             }
             ChannelCommand::DeleteQueue(queue) => {
                 if !self.queues.get(queue).is_some_and(|queue| queue.exists) {

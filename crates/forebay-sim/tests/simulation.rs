@@ -1,0 +1,80 @@
+//! The simulator itself: it repeats, it shrinks, and its checker sees.
+
+use forebay_sim::{Event, Job, Swarm, replay, run, shrink};
+
+/// Seeds that once broke a promise; what they found is held by tests of its own where it happened
+/// (`forebay-broker/tests/behaviour/redelivery.rs`). A later commit makes other runs of them, so they
+/// are kept as runs that were interesting, not as proofs.
+const REMEMBERED: [u64; 5] = [11, 16, 31, 32_575, 31_393];
+
+#[test]
+fn remembered_seeds_keep_every_promise() {
+    for seed in REMEMBERED {
+        let report = run(seed, &Swarm::new(seed), false);
+        assert_eq!(report.violation, None, "seed {seed}");
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    for seed in 0..8 {
+        let swarm = Swarm::new(seed);
+        let (one, other) = (run(seed, &swarm, false), run(seed, &swarm, false));
+        assert_eq!(one.trace_hash, other.trace_hash, "seed {seed}");
+        assert_eq!(one.statistics, other.statistics, "seed {seed}");
+        // And so is the list of its events.
+        let again = replay(seed, &swarm, &one.events, false);
+        assert_eq!(again.trace_hash, one.trace_hash, "seed {seed}");
+    }
+}
+
+#[test]
+fn two_seeds_are_two_runs() {
+    let swarm = Swarm::new(1);
+    assert_ne!(run(1, &swarm, false).trace_hash, run(2, &swarm, false).trace_hash);
+}
+
+/// A disk that says it has synced and has not: no software can keep its promise on it, and a checker
+/// that does not see that sees nothing.
+#[test]
+fn a_lying_disk_is_seen() {
+    let seen = (0..40).filter(|seed| {
+        let mut swarm = lying(*seed);
+        swarm.lying_disk = true;
+        let lied_to = run(*seed, &swarm, false).violation;
+        swarm.lying_disk = false;
+        assert_eq!(run(*seed, &swarm, false).violation, None, "seed {seed} on an honest disk");
+        lied_to.is_some()
+    });
+    assert!(seen.count() > 20, "most lies together with a power loss must be seen");
+}
+
+/// A world of confirming publishers in which the power goes now and then.
+fn lying(seed: u64) -> Swarm {
+    let mut swarm = Swarm::new(seed).calm();
+    swarm.clients = vec![vec![Job::Confirm], vec![Job::Confirm, Job::Confirm]];
+    swarm.persistent_sixteenths = 16;
+    swarm.in_memory = false;
+    swarm.options.durability = forebay_store::Durability::Always;
+    swarm.events = 1_000;
+    swarm.power_loss = 6;
+    swarm
+}
+
+#[test]
+fn a_failing_run_shrinks_to_a_short_one_that_fails_the_same_way() {
+    let (seed, swarm, report) = (0..40)
+        .map(|seed| {
+            let mut swarm = lying(seed);
+            swarm.lying_disk = true;
+            (seed, swarm.clone(), run(seed, &swarm, false))
+        })
+        .find(|(.., report)| report.violation.is_some())
+        .expect("a lying disk is seen");
+    let violation = report.violation.expect("it was found by it");
+    let before = report.events.len();
+    let (events, shrunk) = shrink(seed, &swarm, report.events, violation.clone());
+    assert_eq!(shrunk.rule, violation.rule);
+    assert!(events.len() < 60.min(before), "{} of {before} events", events.len());
+    assert!(events.iter().any(|event| matches!(event, Event::Die { .. })), "without a death?");
+}
