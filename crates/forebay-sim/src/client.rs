@@ -33,6 +33,8 @@ enum State {
 struct Channel {
     job: Job,
     state: State,
+    /// Its close is on its way.
+    closing: bool,
     /// An answer is awaited.
     waiting: bool,
     /// Confirms or transactions are on, or qos is set.
@@ -120,6 +122,8 @@ impl Client {
                 channel.state = State::Open;
                 channel.waiting = false;
             }
+            // Its own close has crossed this one, and its answer is on the way.
+            Method::ChannelClose(_) if channel.closing => {}
             Method::ChannelClose(_) => channel.state = State::Refused,
             Method::ChannelCloseOk(_) => *channel = Channel::new(channel.job),
             Method::BasicDeliver(deliver) => {
@@ -198,6 +202,7 @@ impl Client {
         if !self.finishing && !channel.waiting && random.one_in(500) {
             channel.waiting = true;
             channel.state = State::Opening;
+            channel.closing = true;
             say(ChannelCommand::Close);
             return commands;
         }
@@ -324,6 +329,7 @@ impl Channel {
         Channel {
             job,
             state: State::Closed,
+            closing: false,
             waiting: false,
             prepared: false,
             outstanding: 0,

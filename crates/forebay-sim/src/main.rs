@@ -69,7 +69,8 @@ fn main() -> ExitCode {
 }
 
 fn arguments() -> Result<Arguments, String> {
-    let mut arguments = Arguments { seeds: 100, base: 0, seconds: u64::MAX, trace: false, shrink: false };
+    let mut arguments =
+        Arguments { seeds: 100, base: 0, seconds: u64::MAX, trace: false, shrink: false };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut number = || -> Result<u64, String> {

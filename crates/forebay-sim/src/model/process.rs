@@ -51,6 +51,11 @@ impl Model {
                 connection.channels.remove(&number);
                 return;
             }
+            // Both sides close at once: each is answered.
+            ChannelCommand::Close if channel.failed => {
+                channel.replies.push_back(Reply::CloseOk);
+                return;
+            }
             _ if channel.failed => return,
             ChannelCommand::Close => {
                 let mut closed = Channel::new();
