@@ -266,7 +266,7 @@ impl World {
             }
         }
         self.broker.take_requests(self.now_us);
-        if self.statistics.events % 8 == 0 {
+        if self.statistics.events.is_multiple_of(8) {
             self.check_bounds()?;
             self.check_nobody_idle()?;
         }
