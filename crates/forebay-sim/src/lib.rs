@@ -9,7 +9,7 @@
 //!                              model
 //! ```
 //!
-//! Each step [`choose`](world) picks one event that can happen: a client acts, bytes move, a disk request
+//! Each step `choose` picks one event that can happen: a client acts, bytes move, a disk request
 //! completes, a turn ends, somebody dies. Nothing else in here is left to chance, so a seed is a run, and
 //! so is a list of [events](Event). `docs/testing.md` tells how to run one, read its trace and add a
 //! fault or an invariant.
