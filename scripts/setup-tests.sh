@@ -12,6 +12,7 @@ have() { command -v "$1" >/dev/null 2>&1; }
 # that is here already, from wherever, is taken as it is.
 packages=()
 [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || packages+=(rabbitmq-server)
+have ip || packages+=(iproute2)
 have python3 && python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3 python3-venv)
 have npm || packages+=(nodejs npm)
 have go || packages+=(golang-go)
