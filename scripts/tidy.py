@@ -99,7 +99,7 @@ ARROWS = {
     "forebay-client": {"forebay-wire", "forebay-flow"},  # talks to any broker: must not know ours
     "forebay-server": {"forebay-wire", "forebay-store", "forebay-broker"},
     "forebay": {"forebay-server", "forebay-client"},
-    "forebay-bench": {"forebay-wire", "forebay-client"},  # measures brokers from outside, ours like others
+    "forebay-bench": {"forebay-wire", "forebay-flow", "forebay-client"},  # measures brokers from outside, ours like others
     "forebay-cli": {"forebay-wire", "forebay-store", "forebay-client", "forebay-server", "forebay", "forebay-bench"},
     "forebay-sim": {"forebay-wire", "forebay-store", "forebay-broker"},  # runs the machines; what is above them is not simulated
 }

@@ -18,6 +18,7 @@ mod consumer;
 mod costs;
 mod generator;
 mod latency;
+pub mod link;
 mod peer;
 mod plan;
 mod poller;
