@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use forebay_wire::{AmqpUri, UriError};
 use tokio::sync::{broadcast, oneshot};
 
+use crate::caller::Caller;
 use crate::channel::Channel;
 use crate::consumer::ConsumerBuilder;
 use crate::error::{ChannelFault, DeclareError, Lost, OpenError};
@@ -220,6 +221,11 @@ impl Connection {
     /// A consumer of `queue`; finish it with [`ConsumerBuilder::build`].
     pub fn consumer(&self, queue: impl Into<String>) -> ConsumerBuilder {
         ConsumerBuilder::new(self.clone(), queue.into())
+    }
+
+    /// A caller, for requests with replies.
+    pub fn caller(&self) -> Caller {
+        Caller::new(self)
     }
 
     /// What happens from now on: losses, reconnects, blocking. A watcher that does not look misses the

@@ -22,12 +22,14 @@
 //!   [declared](Connection::declare), published and consumed on it goes on.
 //! - [`Publisher`]: one outcome a message, and a window that tunes itself.
 //! - [`Consumer`]: credit that follows the workers, acks that leave together.
+//! - [`Caller`]: requests with replies, by direct reply-to.
 //! - [`Channel`]: AMQP as it is.
 //! - [`blocking`]: a small client for programs that like to wait.
 //! - [`machine`]: one connection as a state machine without sockets, clock or threads, for load generators
 //!   and other shells.
 
 pub mod blocking;
+mod caller;
 mod channel;
 mod connection;
 mod consumer;
@@ -45,6 +47,7 @@ mod retry;
 mod session;
 mod shell;
 
+pub use caller::{CallError, Caller};
 pub use channel::{Channel, Consume, DeclareExchange, DeclareQueue, QueueInfo};
 pub use connection::{Connection, ConnectionBuilder};
 pub use consumer::{BuildConsumerError, Consumer, ConsumerBuilder, Delivery, Settlement, Stale};
@@ -57,8 +60,8 @@ pub use outcome::{Confirmed, NotPublished, NotPublishedReason, Unconfirmed, Unkn
 pub use publisher::{Outcome, Publisher, PublisherBuilder, Route, Window};
 pub use received::Received;
 pub use session::{
-    Binding, CREDIT_MAX, Exchange, INBOX_BYTES_MAX, Queue, RETURNS_KEPT_MAX, ReturnedMessage,
-    Topology,
+    Binding, CALLS_MAX, CREDIT_MAX, Exchange, INBOX_BYTES_MAX, Queue, RETURNS_KEPT_MAX,
+    ReturnedMessage, Topology,
 };
 pub use shell::{ByteStream, HAPPENINGS_KEPT, StreamFuture};
 

@@ -192,14 +192,14 @@ impl Message {
         Ok(())
     }
 
-    /// Appends flag word and property list; `id` is for a message without one of its own.
+    /// Appends flag word and property list; `id` is for a message without one of its own, none if empty.
     pub(crate) fn encode_properties(&self, out: &mut Vec<u8>, id: &str, republished: bool) {
         let Some(extra) = self.extra.as_deref() else {
-            if !republished {
+            if !republished && !id.is_empty() {
                 encode_plain(out, id);
                 return;
             }
-            return self.encode_extra(&Extra::default(), out, id, true);
+            return self.encode_extra(&Extra::default(), out, id, republished);
         };
         self.encode_extra(extra, out, id, republished);
     }
@@ -218,7 +218,8 @@ impl Message {
             correlation_id: short(&extra.correlation_id),
             reply_to: short(&extra.reply_to),
             expiration: short(&expiration),
-            message_id: short(&extra.message_id).or(Some(ShortStr::truncated(id))),
+            message_id: short(&extra.message_id)
+                .or((!id.is_empty()).then(|| ShortStr::truncated(id))),
             timestamp: extra.timestamp_s,
             type_name: short(&extra.type_name),
             user_id: short(&extra.user_id),

@@ -23,8 +23,8 @@ const FIXED_BYTES_MAX: u64 = 256 << 20;
 /// Where a publisher's messages go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    exchange: String,
-    routing_key: String,
+    pub(crate) exchange: String,
+    pub(crate) routing_key: String,
 }
 
 impl Route {

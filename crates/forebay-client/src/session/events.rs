@@ -14,6 +14,7 @@ pub(super) enum Todo {
     Declared,
     DeclarationRefused(Refusal),
     ReopenLedger(usize),
+    ReopenCalls(usize),
     Consuming(usize, u16),
     Opened,
 }
@@ -27,6 +28,7 @@ impl Session {
             users,
             ledgers,
             intakes,
+            calls,
             inbox_bytes,
             blocked,
             closed,
@@ -62,7 +64,8 @@ impl Session {
                         let tag = delivery.consumer_tag.to_string();
                         *inbox_bytes += users[key].delivered(&tag, message, wakeups);
                     }
-                    _ => {}
+                    Owner::Calls(key) => calls[key].replied(&delivery, wakeups),
+                    Owner::Ledger(_) | Owner::Redeclaring | Owner::Nobody => {}
                 },
                 Event::Reply { channel, method } => match owner(owners, channel) {
                     Owner::User(key) => users[key].reply(Reply::from_method(&method), wakeups),
@@ -76,7 +79,7 @@ impl Session {
                             todo.push(Todo::Declared);
                         }
                     }
-                    Owner::Ledger(_) | Owner::Nobody => {}
+                    Owner::Ledger(_) | Owner::Calls(_) | Owner::Nobody => {}
                 },
                 Event::Got { delivery, message_count } => {
                     if let Owner::User(key) = owner(owners, delivery.channel) {
@@ -86,6 +89,7 @@ impl Session {
                 }
                 Event::Returned(returned) => match owner(owners, returned.channel) {
                     Owner::Ledger(key) => ledgers[key].returned(&returned),
+                    Owner::Calls(key) => calls[key].returned(&returned, wakeups),
                     Owner::User(key) => users[key].returned(&returned),
                     _ => {}
                 },
@@ -110,6 +114,10 @@ impl Session {
                             todo.push(Todo::ReopenLedger(key));
                         }
                         Owner::Intake(key) => intakes[key].channel_closed(channel, &why, wakeups),
+                        Owner::Calls(key) => {
+                            calls[key].channel_closed(&why, wakeups);
+                            todo.push(Todo::ReopenCalls(key));
+                        }
                         Owner::Redeclaring => todo.push(Todo::DeclarationRefused(why)),
                         Owner::Nobody => {}
                     }
@@ -165,6 +173,7 @@ impl Session {
                     }
                 }
                 Todo::ReopenLedger(key) => self.open_ledger(key, now_us),
+                Todo::ReopenCalls(key) => self.open_calls(key),
                 Todo::Declared => {
                     if let Some(redeclaring) = &mut self.redeclaring {
                         redeclaring.answered(&mut self.machine);

@@ -15,6 +15,7 @@
 //! Whoever changes something holds the session alone (the shell's one mutex), encodes straight into the
 //! machine's send buffer, and leaves in [`Session::wakeups`] those to wake afterwards.
 
+mod calls;
 mod credit;
 mod events;
 mod intake;
@@ -32,6 +33,8 @@ use crate::error::{Lost, Refusal};
 use crate::happening::Happening;
 use crate::machine::{Machine, Options};
 
+pub use calls::CALLS_MAX;
+pub(crate) use calls::Calls;
 pub use credit::CREDIT_MAX;
 pub(crate) use credit::Credit;
 pub(crate) use intake::{DeliveryKey, How, Intake, Verdict};
@@ -62,6 +65,7 @@ enum Owner {
     User(usize),
     Ledger(usize),
     Intake(usize),
+    Calls(usize),
     Redeclaring,
 }
 
@@ -74,6 +78,7 @@ pub(crate) struct Session {
     users: Slab<UserChannel>,
     ledgers: Slab<Ledger>,
     intakes: Slab<Intake>,
+    calls: Slab<Calls>,
     /// To be declared once the login is through.
     topology: Topology,
     redeclaring: Option<Redeclaring>,
@@ -103,6 +108,7 @@ impl Session {
             users: Slab::new(),
             ledgers: Slab::new(),
             intakes: Slab::new(),
+            calls: Slab::new(),
             topology: Topology::new(),
             redeclaring: None,
             next_tap: 0,
@@ -174,6 +180,9 @@ impl Session {
         for (_, intake) in &mut self.intakes {
             intake.lost(now_us);
         }
+        for (_, calls) in &mut self.calls {
+            calls.lost(lost, &mut self.wakeups);
+        }
     }
 
     /// The connection is over, and there will be no other.
@@ -185,6 +194,9 @@ impl Session {
         }
         for (_, intake) in &mut self.intakes {
             intake.give_up(lost, &mut self.wakeups);
+        }
+        for (_, calls) in &mut self.calls {
+            calls.give_up(lost, &mut self.wakeups);
         }
     }
 
@@ -235,6 +247,9 @@ impl Session {
         if std::mem::take(&mut self.backlog) {
             for (_, ledger) in &mut self.ledgers {
                 self.backlog |= ledger.pump(&mut self.machine, now_us, &mut self.wakeups);
+            }
+            for (_, calls) in &mut self.calls {
+                self.backlog |= calls.pump(&mut self.machine);
             }
         }
     }
@@ -364,6 +379,46 @@ impl Session {
         }
     }
 
+    // ---- callers
+
+    pub(crate) fn add_calls(&mut self, calls: Calls) -> usize {
+        let key = self.calls.insert(calls);
+        if let Phase::Over(lost) = self.phase.clone() {
+            self.calls[key].give_up(&lost, &mut self.wakeups);
+        } else if self.phase == Phase::Up {
+            self.open_calls(key);
+        }
+        key
+    }
+
+    pub(crate) fn calls(&mut self, key: usize) -> &mut Calls {
+        &mut self.calls[key]
+    }
+
+    pub(crate) fn call(
+        &mut self,
+        key: usize,
+        exchange: &str,
+        routing_key: &str,
+        message: crate::Message,
+    ) -> Result<u64, crate::CallError> {
+        self.backlog |= self.machine.outgoing().len() >= self.machine.outgoing_bytes_max();
+        self.calls[key].call(&mut self.machine, exchange, routing_key, message)
+    }
+
+    pub(crate) fn drop_calls(&mut self, key: usize) {
+        if let Some(number) = self.calls.remove(key).channel() {
+            let _ = self.machine.close_channel(number);
+            self.own(number, Owner::Nobody);
+        }
+    }
+
+    fn open_calls(&mut self, key: usize) {
+        if let Some(number) = self.calls[key].opened(&mut self.machine) {
+            self.own(number, Owner::Calls(key));
+        }
+    }
+
     fn restored(&mut self, now_us: u64) {
         if self.phase == Phase::Restoring
             && self.redeclaring.as_ref().is_none_or(Redeclaring::is_done)
@@ -381,6 +436,9 @@ impl Session {
         }
         for key in self.intakes.iter().map(|(key, _)| key).collect::<Vec<_>>() {
             self.open_intake(key, now_us);
+        }
+        for key in self.calls.iter().map(|(key, _)| key).collect::<Vec<_>>() {
+            self.open_calls(key);
         }
     }
 

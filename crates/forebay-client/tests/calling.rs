@@ -1,0 +1,85 @@
+//! Requests with replies.
+
+mod rig;
+
+use std::time::Duration;
+
+use forebay_client::{CallError, Connection, Route};
+use rig::peer::connected;
+use rig::{Broker, PATIENCE, declare, soon, with_queue};
+
+/// Answers each request with its body twice; replies in pairs, the later one first.
+async fn answer(connection: Connection) {
+    let replies = connection.publisher(Route::queue("")).allow_unroutable().build().await.unwrap();
+    let mut requests = connection.consumer("rpc").build().await.unwrap();
+    let mut held = None;
+    while let Ok(Some(request)) = requests.next().await {
+        let twice = [request.body(), request.body()].concat();
+        let reply = request.reply(twice).expect("a caller wants an answer");
+        request.ack();
+        match held.take() {
+            None => held = Some(reply),
+            Some(earlier) => {
+                drop(replies.publish(reply).await.unwrap());
+                drop(replies.publish(earlier).await.unwrap());
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_reply_finds_its_caller_whatever_their_order() {
+    let broker = Broker::start();
+    let connection = broker.connect().await;
+    declare(&connection, "rpc").await;
+    let answering = tokio::spawn(answer(connection.clone()));
+    let caller = connection.caller();
+    let calls: Vec<_> = (0..200)
+        .map(|number| {
+            let caller = caller.clone();
+            tokio::spawn(async move {
+                let request = format!("{number}-");
+                caller.call(PATIENCE, &Route::queue("rpc"), request).await
+            })
+        })
+        .collect();
+    for (number, call) in calls.into_iter().enumerate() {
+        let reply = soon("a reply", call).await.unwrap().unwrap();
+        assert_eq!(reply.body(), format!("{number}-{number}-").as_bytes());
+    }
+    answering.abort();
+}
+
+#[tokio::test]
+async fn a_request_nobody_takes_is_an_error_at_once() {
+    let broker = Broker::start();
+    let (connection, _orders) = with_queue(&broker, "orders").await;
+    let caller = connection.caller();
+    let error = caller.call(PATIENCE, &Route::queue("none"), "x").await.unwrap_err();
+    assert!(matches!(error, CallError::Unroutable(_)), "{error}");
+    let error = caller.call(PATIENCE, &Route::exchange("none", "k"), "x").await.unwrap_err();
+    assert!(matches!(error, CallError::ChannelClosed(_)), "{error}");
+    let error =
+        caller.call(Duration::from_millis(1), &Route::queue("orders"), "x").await.unwrap_err();
+    assert_eq!(error, CallError::TimedOut { unsent: false });
+}
+
+#[tokio::test]
+async fn a_lost_connection_ends_its_calls_and_the_next_ones_go_on() {
+    let (connection, mut peer, mut door) = connected(Default::default()).await;
+    let caller = connection.caller();
+    let calling = tokio::spawn({
+        let caller = caller.clone();
+        async move { caller.call(PATIENCE, &Route::queue("rpc"), "a").await }
+    });
+    peer.published().await;
+    drop(peer);
+    let error = soon("an answer", calling).await.unwrap().unwrap_err();
+    assert!(matches!(error, CallError::Lost(_)), "{error}");
+    let calling =
+        tokio::spawn(async move { caller.call(PATIENCE, &Route::queue("rpc"), "b").await });
+    let mut peer = door.next().await;
+    let (.., body) = peer.published().await;
+    assert_eq!(body, b"b");
+    calling.abort();
+}
