@@ -3,19 +3,24 @@
 //! A message is acked after its body was written *and* flushed, so a full disk or a closed pipe
 //! behind us loses nothing: what was not written goes back to its queue.
 
+use std::collections::VecDeque;
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write};
 use std::time::Duration;
 
-use forebay_client::blocking::{
-    Channel, Connection, ConsumeOptions, Consumer, DeclareQueue, Message,
+use forebay_client::{
+    CREDIT_MAX, ChannelFault, Connection, Consumer, DeclareQueue, Delivery, Received,
 };
 use serde_json::{Map, Value, json};
+use tokio::time::timeout;
 
 use crate::exit::Exit;
+use crate::runtime::runtime;
 use crate::stop_signal::StopSignal;
 
 /// Written bytes after which standard output is flushed and what was written is acked.
 const FLUSH_BYTES: usize = 64 * 1024;
+/// Messages after which the same is done.
+const UNFLUSHED_MAX: usize = 250;
 /// How soon a signal is noticed while nothing arrives.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(100);
 /// How long to wait for a message before asking whether the queue is empty.
@@ -43,10 +48,9 @@ pub(crate) struct Args {
     /// Stop when the queue is empty
     #[arg(long, alias = "no-wait")]
     until_empty: bool,
-    /// Messages that may be on their way to us at a time
-    #[arg(long, value_name = "N", default_value_t = 500,
-          value_parser = clap::value_parser!(u16).range(1..))]
-    prefetch: u16,
+    /// Messages that may be on their way to us at a time; found out by itself unless given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    prefetch: Option<u16>,
     /// Write each message as a JSON object with its routing key and properties
     #[arg(long)]
     json: bool,
@@ -67,37 +71,48 @@ pub(crate) fn run(args: Args) -> Exit {
 
 fn consume(args: &Args) -> Result<u64, String> {
     let stop = StopSignal::listen().map_err(|error| format!("cannot handle signals: {error}"))?;
-    let connection = Connection::open_named(&args.url, Some("forebay consume"))
-        .map_err(|error| error.to_string())?;
-    let mut channel = connection.channel().map_err(|fault| fault.to_string())?;
-    let prefetch = args
-        .count
-        .map_or(args.prefetch, |count| args.prefetch.min(u16::try_from(count).unwrap_or(u16::MAX)));
-    let options = ConsumeOptions { prefetch, ..Default::default() };
-    let consumer = channel.consume(&args.queue, options).map_err(|error| error.to_string())?;
-    let mut writing = Writing {
-        args,
-        channel,
-        consumer,
-        out: BufWriter::with_capacity(FLUSH_BYTES, io::stdout().lock()),
-        written: 0,
-        unflushed_bytes: 0,
-        acked: 0,
-        ack_ahead_max: args.count.map_or(u64::MAX, |count| count - u64::from(prefetch)),
-    };
-    let outcome = writing.run(&stop);
-    let written = writing.acked;
-    drop(writing.out.into_parts());
-    let closed = connection.close();
-    match outcome {
-        // The reader behind the pipe has seen enough; what it did not get is back in its queue.
-        Err(Fault::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(written),
-        Err(Fault::Output(error)) => Err(format!("cannot write to standard output: {error}")),
-        Err(Fault::Broker(sentence)) => Err(sentence),
-        Ok(()) => closed.map(|()| written).map_err(|lost| {
-            format!("the last acknowledgements may be lost, and their messages come again: {lost}")
-        }),
-    }
+    runtime()?.block_on(async {
+        let builder = Connection::builder().name("forebay consume").without_recovery();
+        let connection = builder.open(&args.url).await.map_err(|error| error.to_string())?;
+        let count_max =
+            args.count.map_or(u16::MAX, |count| u16::try_from(count).unwrap_or(u16::MAX));
+        let credit_max = args.prefetch.unwrap_or(CREDIT_MAX).min(count_max);
+        let consumer = connection.consumer(&args.queue);
+        let consumer = match args.prefetch {
+            Some(_) => consumer.fixed_credit(credit_max),
+            None => consumer.credit_max(credit_max),
+        };
+        let consumer = consumer.build().await.map_err(|error| error.to_string())?;
+        let mut writing = Writing {
+            args,
+            connection: connection.clone(),
+            consumer,
+            out: BufWriter::with_capacity(FLUSH_BYTES, io::stdout().lock()),
+            written: VecDeque::new(),
+            taken: 0,
+            unflushed: 0,
+            unflushed_bytes: 0,
+            acked: 0,
+            ack_ahead_max: args.count.map_or(u64::MAX, |count| count - u64::from(credit_max)),
+        };
+        let outcome = writing.run(&stop).await;
+        let acked = writing.acked;
+        // What was written and not flushed must not be written by a destructor after all.
+        drop(writing.out.into_parts());
+        drop((writing.written, writing.consumer));
+        let closed = connection.close().await;
+        match outcome {
+            // The reader behind the pipe has seen enough; what it did not get is back in its queue.
+            Err(Fault::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(acked),
+            Err(Fault::Output(error)) => Err(format!("cannot write to standard output: {error}")),
+            Err(Fault::Broker(sentence)) => Err(sentence),
+            Ok(()) => closed.map(|()| acked).map_err(|lost| {
+                format!(
+                    "the last acknowledgements may be lost, and their messages come again: {lost}"
+                )
+            }),
+        }
+    })
 }
 
 enum Fault {
@@ -107,13 +122,15 @@ enum Fault {
 
 struct Writing<'a> {
     args: &'a Args,
-    channel: Channel,
+    connection: Connection,
     consumer: Consumer,
     out: BufWriter<StdoutLock<'static>>,
-    /// Messages written; their delivery tags are 1 to `written`.
-    written: u64,
+    /// Messages written and not acked.
+    written: VecDeque<Delivery>,
+    /// All messages taken.
+    taken: u64,
+    unflushed: usize,
     unflushed_bytes: usize,
-    /// acked ≤ written
     acked: u64,
     /// Acks beyond it wait for the end: each ack lets the broker send one more, and the broker shall
     /// never have sent more than `--count`.
@@ -121,49 +138,51 @@ struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    fn run(&mut self, stop: &StopSignal) -> Result<(), Fault> {
-        while !stop.came() && self.args.count != Some(self.written) {
-            let message = match self.consumer.take_ready() {
+    async fn run(&mut self, stop: &StopSignal) -> Result<(), Fault> {
+        while !stop.came() && self.args.count != Some(self.taken) {
+            let message = match self.consumer.try_next() {
                 Some(message) => message,
                 None => {
-                    self.settle(self.ack_ahead_max)?;
-                    match self.await_message()? {
+                    self.settle(false)?;
+                    match self.await_message().await? {
                         Some(message) => message,
-                        None if self.args.until_empty && self.queue_is_empty()? => break,
+                        None if self.args.until_empty && self.queue_is_empty().await? => break,
                         None => continue,
                     }
                 }
             };
-            self.write(&message).map_err(Fault::Output)?;
-            if self.unflushed_bytes >= FLUSH_BYTES {
-                self.settle(self.ack_ahead_max)?;
+            self.write(message).map_err(Fault::Output)?;
+            if self.unflushed_bytes >= FLUSH_BYTES || self.unflushed >= UNFLUSHED_MAX {
+                self.settle(false)?;
             }
         }
-        if self.args.count == Some(self.written) {
+        if self.args.count == Some(self.taken) {
             // The last acks make room for more, which shall go to others.
-            self.consumer.cancel().map_err(|fault| Fault::Broker(fault.to_string()))?;
+            self.consumer.stop();
         }
-        self.settle(u64::MAX)
+        self.settle(true)
     }
 
-    fn await_message(&mut self) -> Result<Option<Message>, Fault> {
+    async fn await_message(&mut self) -> Result<Option<Delivery>, Fault> {
         let patience = if self.args.until_empty { EMPTY_PATIENCE } else { SIGNAL_PATIENCE };
-        self.consumer.next_message(Some(patience)).map_err(|error| Fault::Broker(error.to_string()))
+        match timeout(patience, self.consumer.next()).await {
+            Ok(next) => next.map_err(|error| Fault::Broker(error.to_string())),
+            Err(_) => Ok(None),
+        }
     }
 
     /// Everything that was sent to us is written and acked; is there more?
-    fn queue_is_empty(&mut self) -> Result<bool, Fault> {
+    async fn queue_is_empty(&mut self) -> Result<bool, Fault> {
+        let broker = |fault: ChannelFault| Fault::Broker(fault.to_string());
         let passive = DeclareQueue { passive: true, ..Default::default() };
-        let info = self
-            .channel
-            .declare_queue(&self.args.queue, passive)
-            .map_err(|fault| Fault::Broker(fault.to_string()))?;
-        Ok(info.message_count == 0 && !self.consumer.has_ready())
+        let channel = self.connection.channel().await.map_err(broker)?;
+        let info = channel.declare_queue(&self.args.queue, passive).await.map_err(broker)?;
+        Ok(info.message_count == 0 && self.consumer.metrics().ready == 0)
     }
 
-    fn write(&mut self, message: &Message) -> io::Result<()> {
+    fn write(&mut self, message: Delivery) -> io::Result<()> {
         if self.args.json {
-            let line = as_json(message).to_string();
+            let line = as_json(&message).to_string();
             self.out.write_all(line.as_bytes())?;
             self.unflushed_bytes += line.len();
         } else {
@@ -172,30 +191,30 @@ impl Writing<'_> {
         }
         self.out.write_all(b"\n")?;
         self.unflushed_bytes += 1;
-        self.written = message.delivery_tag();
+        self.unflushed += 1;
+        self.written.push_back(message);
+        self.taken += 1;
         Ok(())
     }
 
-    /// Flushes, then acks what was flushed, up to delivery tag `upto_max`.
-    fn settle(&mut self, upto_max: u64) -> Result<(), Fault> {
+    /// Flushes, then acks what was flushed; all of it at the end.
+    fn settle(&mut self, end: bool) -> Result<(), Fault> {
         if self.unflushed_bytes > 0 {
             self.out.flush().map_err(Fault::Output)?;
             self.unflushed_bytes = 0;
+            self.unflushed = 0;
         }
-        let upto = self.written.min(upto_max);
-        if upto > self.acked {
-            self.channel
-                .ack(upto, true)
-                .and_then(|()| self.channel.flush())
-                .map_err(|fault| Fault::Broker(fault.to_string()))?;
-            self.acked = upto;
+        while end || self.acked < self.ack_ahead_max {
+            let Some(message) = self.written.pop_front() else { break };
+            message.ack().in_time().map_err(|stale| Fault::Broker(stale.to_string()))?;
+            self.acked += 1;
         }
         Ok(())
     }
 }
 
 /// A message for machines: its body as text if it is UTF-8, otherwise as base64.
-fn as_json(message: &Message) -> Value {
+fn as_json(message: &Received) -> Value {
     let text = |bytes: &[u8]| Value::from(String::from_utf8_lossy(bytes).into_owned());
     let mut object = Map::new();
     match std::str::from_utf8(message.body()) {

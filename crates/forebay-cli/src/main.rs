@@ -5,6 +5,7 @@ mod consume;
 mod demo;
 mod exit;
 mod publish;
+mod runtime;
 mod serve;
 mod stop_signal;
 

@@ -7,21 +7,28 @@
 //! The reader has a thread of its own so that confirms and heartbeats are served while a slow input
 //! (`tail -f`, a terminal) has nothing for us.
 
+use std::collections::VecDeque;
 use std::fs::File;
+use std::future::poll_fn;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::pin::Pin;
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay_client::blocking::{
-    Channel, ChannelFault, Connection, DeclareExchange, DeclareQueue, Publication,
+use bytes::Bytes;
+use forebay_client::{
+    ChannelFault, Confirmed, Connection, DeclareExchange, DeclareQueue, Message, NotPublished,
+    NotPublishedReason, Outcome, Publisher, Route, Unconfirmed, UnknownReason, Window,
 };
-use forebay_wire::{Properties, ShortStr};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::time::timeout;
 
 use crate::exit::Exit;
+use crate::runtime::runtime;
 use crate::stop_signal::StopSignal;
 
 /// Bytes of input a chunk aims at.
@@ -30,6 +37,14 @@ const CHUNK_BYTES: usize = 64 * 1024;
 const CHUNKS_AHEAD: usize = 4;
 /// Longest line, and largest whole input, in bytes; brokers take 16 to 128 MiB by default.
 const MESSAGE_BYTES_MAX: usize = 128 << 20;
+/// How soon a signal is noticed while something is waited for.
+const SIGNAL_PATIENCE: Duration = Duration::from_millis(100);
+/// How long outcomes are waited for after the input ended early or a signal came.
+const LAST_PATIENCE: Duration = Duration::from_secs(5);
+/// How often the progress bar is drawn.
+const DRAW_INTERVAL: Duration = Duration::from_millis(50);
+/// Messages whose outcome was not looked at, at most.
+const OUTCOMES_KEPT_MAX: usize = 20_000;
 /// Failed messages listed one by one; the rest is only counted.
 const NAMED_MAX: usize = 100;
 
@@ -59,10 +74,9 @@ pub(crate) struct Args {
     /// Publish the whole input as one message instead of one a line
     #[arg(long)]
     whole: bool,
-    /// Messages that may wait for their confirm at a time
-    #[arg(long, value_name = "N", default_value_t = 1000,
-          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    window: u64,
+    /// Messages that may wait for their confirm at a time; found out by itself unless given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    window: Option<u32>,
     /// Print a JSON summary on standard output
     #[arg(long)]
     json: bool,
@@ -84,7 +98,7 @@ pub(crate) fn run(args: Args) -> Exit {
 
 /// A message that was not confirmed.
 #[derive(Debug, Serialize)]
-struct Unconfirmed {
+struct FailedLine {
     /// Line number from 1; 1 for a whole input.
     line: u64,
     reason: String,
@@ -104,7 +118,7 @@ struct Report {
     stopped: Option<String>,
     seconds: f64,
     /// The first of the messages that were not confirmed.
-    unconfirmed: Vec<Unconfirmed>,
+    unconfirmed: Vec<FailedLine>,
 }
 
 impl Report {
@@ -114,7 +128,7 @@ impl Report {
 
     fn name(&mut self, line: u64, reason: &str) {
         if self.unconfirmed.len() < NAMED_MAX {
-            self.unconfirmed.push(Unconfirmed { line, reason: reason.to_owned() });
+            self.unconfirmed.push(FailedLine { line, reason: reason.to_owned() });
         }
     }
 
@@ -157,33 +171,34 @@ impl Report {
 fn publish_all(args: &Args) -> Result<Report, String> {
     let stop = StopSignal::listen().map_err(|error| format!("cannot handle signals: {error}"))?;
     let input = open_input(args)?;
-    let connection = Connection::open_named(&args.url, Some("forebay publish"))
-        .map_err(|error| error.to_string())?;
-    let mut channel = target(&connection, args).map_err(|fault| fault.to_string())?;
-    channel.confirm_select(args.window).map_err(|fault| fault.to_string())?;
+    runtime()?.block_on(async {
+        // A second run with the same ids is better than one that waits for a broker without end.
+        let builder = Connection::builder().name("forebay publish").without_recovery();
+        let connection = builder.open(&args.url).await.map_err(|error| error.to_string())?;
+        let publisher = publisher(&connection, args).await.map_err(|fault| fault.to_string())?;
 
-    let (chunks, received) = sync_channel(CHUNKS_AHEAD);
-    let whole = args.whole;
-    // Not joined: it may be stuck in a read of a terminal when we are told to stop.
-    thread::spawn(move || read_chunks(input.reader, whole, &chunks));
+        let (chunks, mut received) = channel(CHUNKS_AHEAD);
+        let whole = args.whole;
+        // Not joined: it may be stuck in a read of a terminal when we are told to stop.
+        thread::spawn(move || read_chunks(input.reader, whole, &chunks));
 
-    let mut publisher = Publisher {
-        channel,
-        connection: connection.clone(),
-        exchange: args.exchange.as_deref().unwrap_or(""),
-        routing_key: args.routing_key.as_deref().or(args.queue.as_deref()).unwrap_or(""),
-        input_name: input.name,
-        report: Report::default(),
-        bar: progress(input.size_bytes),
-        drawn: Instant::now(),
-        bytes: 0,
-    };
-    let started = Instant::now();
-    let outcome = publisher.carry(&received, &stop);
-    let mut report = publisher.finish(outcome, &stop);
-    report.seconds = started.elapsed().as_secs_f64();
-    let _ = connection.close();
-    Ok(report)
+        let mut publishing = Publishing {
+            publisher,
+            connection: connection.clone(),
+            input_name: input.name,
+            sent: VecDeque::new(),
+            report: Report::default(),
+            bar: progress(input.size_bytes),
+            drawn: Instant::now(),
+            bytes: 0,
+        };
+        let started = Instant::now();
+        let outcome = publishing.carry(&mut received, &stop).await;
+        let mut report = publishing.finish(outcome).await;
+        report.seconds = started.elapsed().as_secs_f64();
+        let _ = connection.close().await;
+        Ok(report)
+    })
 }
 
 /// Where the messages come from.
@@ -214,26 +229,30 @@ fn open_input(args: &Args) -> Result<Input, String> {
     }
 }
 
-/// A channel whose target exists.
-fn target(connection: &Connection, args: &Args) -> Result<Channel, ChannelFault> {
-    let mut channel = connection.channel()?;
-    if let Some(queue) = &args.queue {
+/// A publisher whose target exists.
+async fn publisher(connection: &Connection, args: &Args) -> Result<Publisher, ChannelFault> {
+    let route = if let Some(queue) = &args.queue {
         // First passively: the queue may exist with arguments that we do not know.
         let passive = DeclareQueue { passive: true, ..Default::default() };
-        match channel.declare_queue(queue, passive) {
+        match connection.channel().await?.declare_queue(queue, passive).await {
             Ok(_) => {}
             Err(ChannelFault::Refused(refusal)) if refusal.code == 404 => {
-                channel = connection.channel()?;
                 let durable = DeclareQueue { durable: true, ..Default::default() };
-                channel.declare_queue(queue, durable)?;
+                connection.channel().await?.declare_queue(queue, durable).await?;
             }
             Err(fault) => return Err(fault),
         }
-    } else if let Some(exchange) = args.exchange.as_deref().filter(|name| !name.is_empty()) {
-        let passive = DeclareExchange { passive: true, ..Default::default() };
-        channel.declare_exchange(exchange, "direct", passive)?;
-    }
-    Ok(channel)
+        Route::queue(queue)
+    } else {
+        let exchange = args.exchange.as_deref().unwrap_or_default();
+        if !exchange.is_empty() {
+            let passive = DeclareExchange { passive: true, ..Default::default() };
+            connection.channel().await?.declare_exchange(exchange, "direct", passive).await?;
+        }
+        Route::exchange(exchange, args.routing_key.as_deref().unwrap_or_default())
+    };
+    let window = args.window.map_or_else(Window::tuned, Window::fixed);
+    connection.publisher(route).window(window).build().await
 }
 
 /// A bar over the bytes of the input, or a spinner; hidden unless standard error is a terminal.
@@ -257,7 +276,7 @@ enum Chunk {
     Failed(String),
 }
 
-fn read_chunks(input: Box<dyn Read + Send>, whole: bool, chunks: &SyncSender<Chunk>) {
+fn read_chunks(input: Box<dyn Read + Send>, whole: bool, chunks: &Sender<Chunk>) {
     let mut reader = BufReader::with_capacity(CHUNK_BYTES, input);
     let outcome = if whole {
         read_whole(&mut reader).and_then(|body| hand_over(chunks, Chunk::Whole(body)))
@@ -266,7 +285,7 @@ fn read_chunks(input: Box<dyn Read + Send>, whole: bool, chunks: &SyncSender<Chu
     };
     if let Err(sentence) = outcome {
         // The receiver is gone only when nobody wants to know any more.
-        let _ = chunks.send(Chunk::Failed(sentence));
+        let _ = chunks.blocking_send(Chunk::Failed(sentence));
     }
 }
 
@@ -284,7 +303,7 @@ fn read_whole(reader: &mut impl Read) -> Result<Vec<u8>, String> {
 
 /// Cuts the input after the last line end of whatever one read gave, so that lines of a slow input
 /// go on at once.
-fn read_lines(reader: &mut impl BufRead, chunks: &SyncSender<Chunk>) -> Result<(), String> {
+fn read_lines(reader: &mut impl BufRead, chunks: &Sender<Chunk>) -> Result<(), String> {
     let mut lines = Vec::with_capacity(CHUNK_BYTES);
     loop {
         let read = match reader.fill_buf() {
@@ -311,166 +330,198 @@ fn read_lines(reader: &mut impl BufRead, chunks: &SyncSender<Chunk>) -> Result<(
     if lines.is_empty() { Ok(()) } else { hand_over(chunks, Chunk::Lines(lines)) }
 }
 
-fn hand_over(chunks: &SyncSender<Chunk>, chunk: Chunk) -> Result<(), String> {
-    chunks.send(chunk).map_err(|_| "nobody takes the input any more".to_owned())
+fn hand_over(chunks: &Sender<Chunk>, chunk: Chunk) -> Result<(), String> {
+    chunks.blocking_send(chunk).map_err(|_| "nobody takes the input any more".to_owned())
 }
 
 /// Why not everything was published.
 enum Stop {
     Input(String),
     Signal,
-    Channel(ChannelFault),
+    Broker(String),
 }
 
-struct Publisher<'a> {
-    channel: Channel,
+/// A message on its way: which line, and what will become of it.
+struct Sent {
+    line: u64,
+    outcome: Outcome,
+}
+
+struct Publishing {
+    publisher: Publisher,
     connection: Connection,
-    exchange: &'a str,
-    routing_key: &'a str,
     input_name: String,
+    /// Oldest first; the publisher's window bounds those without an outcome, and each chunk takes out
+    /// those with one.
+    sent: VecDeque<Sent>,
     report: Report,
     bar: ProgressBar,
     drawn: Instant,
     bytes: u64,
 }
 
-impl Publisher<'_> {
-    /// Publishes until the input ends, then waits for the last confirm.
-    fn carry(&mut self, chunks: &Receiver<Chunk>, stop: &StopSignal) -> Result<(), Stop> {
+impl Publishing {
+    /// Publishes until the input ends, then waits for the last outcome.
+    async fn carry(&mut self, chunks: &mut Receiver<Chunk>, stop: &StopSignal) -> Result<(), Stop> {
         loop {
-            if stop.came() {
-                return Err(Stop::Signal);
-            }
-            match self.next_chunk(chunks)? {
-                Next::Chunk(Chunk::Lines(lines)) => {
-                    for line in lines.split_inclusive(|&byte| byte == b'\n') {
-                        let body = line.strip_suffix(b"\n").unwrap_or(line);
+            // A signal is a flag, so whatever is waited for is looked up from now and then.
+            let chunk = match timeout(SIGNAL_PATIENCE, chunks.recv()).await {
+                Ok(chunk) => chunk,
+                Err(_) => {
+                    self.take_outcomes(stop, Duration::ZERO).await?;
+                    continue;
+                }
+            };
+            match chunk {
+                Some(Chunk::Lines(lines)) => {
+                    let lines = Bytes::from(lines);
+                    let mut start = 0;
+                    while start < lines.len() {
+                        let rest = &lines[start..];
+                        let line_bytes = rest
+                            .iter()
+                            .position(|&byte| byte == b'\n')
+                            .map_or(rest.len(), |at| at + 1);
+                        let body = &rest[..line_bytes];
+                        let body = body.strip_suffix(b"\n").unwrap_or(body);
                         let body = body.strip_suffix(b"\r").unwrap_or(body);
-                        self.publish(body)?;
-                        self.bytes += line.len() as u64;
+                        let body = lines.slice(start..start + body.len());
+                        self.publish(body, stop).await?;
+                        start += line_bytes;
+                        self.bytes += line_bytes as u64;
                     }
                 }
-                Next::Chunk(Chunk::Whole(body)) => {
-                    self.publish(&body)?;
-                    self.bytes += body.len() as u64;
+                Some(Chunk::Whole(body)) => {
+                    let bytes = body.len() as u64;
+                    self.publish(Bytes::from(body), stop).await?;
+                    self.bytes += bytes;
                 }
-                Next::Chunk(Chunk::Failed(sentence)) => return Err(Stop::Input(sentence)),
-                Next::NotYet => {}
-                Next::End => break,
+                Some(Chunk::Failed(sentence)) => return Err(Stop::Input(sentence)),
+                None => break,
             }
-            self.collect();
+            self.take_outcomes(stop, Duration::ZERO).await?;
         }
-        self.await_confirms(stop)
+        while !self.sent.is_empty() {
+            self.take_outcomes(stop, SIGNAL_PATIENCE).await?;
+        }
+        Ok(())
     }
 
-    /// The next chunk; while there is none, what waits is sent and confirms are taken.
-    fn next_chunk(&mut self, chunks: &Receiver<Chunk>) -> Result<Next, Stop> {
-        match chunks.try_recv() {
-            Ok(chunk) => return Ok(Next::Chunk(chunk)),
-            Err(TryRecvError::Disconnected) => return Ok(Next::End),
-            Err(TryRecvError::Empty) => {}
-        }
-        let patience = if self.channel.unconfirmed() > 0 { 2 } else { 0 };
-        self.channel.pump(Duration::from_millis(patience)).map_err(Stop::Channel)?;
-        match chunks.recv_timeout(Duration::from_millis(if patience > 0 { 0 } else { 100 })) {
-            Ok(chunk) => Ok(Next::Chunk(chunk)),
-            Err(RecvTimeoutError::Timeout) => Ok(Next::NotYet),
-            Err(RecvTimeoutError::Disconnected) => Ok(Next::End),
-        }
-    }
-
-    fn publish(&mut self, body: &[u8]) -> Result<(), Stop> {
+    async fn publish(&mut self, body: Bytes, stop: &StopSignal) -> Result<(), Stop> {
         let line = self.report.published + 1;
-        let message_id = format!("{}:{line}", self.input_name);
-        let publication = Publication {
-            exchange: self.exchange,
-            routing_key: self.routing_key,
-            mandatory: true,
-            properties: Properties {
-                delivery_mode: Some(2),
-                message_id: Some(ShortStr::truncated(&message_id)),
-                ..Default::default()
-            },
-            body,
-        };
-        let sequence = self.channel.publish(&publication).map_err(Stop::Channel)?;
-        debug_assert_eq!(sequence, line, "one message a line, from the first on");
-        self.report.published = line;
-        if self.drawn.elapsed() >= Duration::from_millis(50) {
-            self.collect();
-        }
-        Ok(())
-    }
-
-    fn await_confirms(&mut self, stop: &StopSignal) -> Result<(), Stop> {
-        while self.channel.unconfirmed() > 0 {
-            if stop.came() {
-                return Err(Stop::Signal);
-            }
-            self.channel.pump(Duration::from_millis(100)).map_err(Stop::Channel)?;
-            self.collect();
-        }
-        Ok(())
-    }
-
-    /// Takes what the broker said so far and draws.
-    fn collect(&mut self) {
-        for returned in self.channel.take_returns() {
-            self.report.returned += 1;
-            let id = returned.message.properties().message_id.map(|id| id.to_string());
-            let line = id.as_deref().and_then(|id| id.rsplit_once(':')?.1.parse().ok());
-            let reason = format!("returned: {} ({})", returned.reply_text, returned.reply_code);
-            self.report.name(line.unwrap_or(0), &reason);
-        }
-        for settled in self.channel.take_settled() {
-            if settled.acked {
-                self.report.confirmed += settled.count();
-            } else {
-                self.report.rejected += settled.count();
-                for line in settled.first..=settled.last {
-                    self.report.name(line, "rejected by the broker");
+        let id = format!("{}:{line}", self.input_name);
+        // AMQP allows 255 bytes, file systems mostly as much for the name alone.
+        let id = if id.len() > 255 { format!("line:{line}") } else { id };
+        let mut message = Message::new(body).message_id(id);
+        let outcome = loop {
+            match self.publisher.publish_within(SIGNAL_PATIENCE, message).await {
+                Ok(outcome) => break outcome,
+                Err(NotPublished { reason: NotPublishedReason::DeadlinePassed, message: back }) => {
+                    message = back;
+                    self.take_outcomes(stop, Duration::ZERO).await?;
                 }
+                Err(NotPublished { reason: NotPublishedReason::Lost(lost), .. }) => {
+                    return Err(Stop::Broker(lost.to_string()));
+                }
+                Err(refused) => return Err(Stop::Broker(refused.to_string())),
             }
+        };
+        self.report.published = line;
+        self.sent.push_back(Sent { line, outcome });
+        if self.sent.len() >= OUTCOMES_KEPT_MAX || self.drawn.elapsed() >= DRAW_INTERVAL {
+            self.take_outcomes(stop, Duration::ZERO).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes the outcomes that are there, oldest first, waiting up to `patience` for the first, and draws.
+    async fn take_outcomes(&mut self, stop: &StopSignal, patience: Duration) -> Result<(), Stop> {
+        let mut patience = patience;
+        while let Some(oldest) = self.sent.front_mut() {
+            let outcome = if patience.is_zero() {
+                match poll_once(&mut oldest.outcome).await {
+                    Some(outcome) => outcome,
+                    None => break,
+                }
+            } else {
+                match timeout(patience, &mut oldest.outcome).await {
+                    Ok(outcome) => outcome,
+                    Err(_) => break,
+                }
+            };
+            patience = Duration::ZERO;
+            let line = oldest.line;
+            self.sent.pop_front();
+            self.note(line, outcome)?;
+        }
+        self.draw();
+        if stop.came() { Err(Stop::Signal) } else { Ok(()) }
+    }
+
+    fn note(&mut self, line: u64, outcome: Result<Confirmed, Unconfirmed>) -> Result<(), Stop> {
+        match outcome {
+            Ok(_) => self.report.confirmed += 1,
+            Err(Unconfirmed::Rejected) => {
+                self.report.rejected += 1;
+                self.report.name(line, "rejected by the broker");
+            }
+            Err(Unconfirmed::Returned(why)) => {
+                self.report.returned += 1;
+                self.report.name(line, &format!("returned: {why}"));
+            }
+            Err(Unconfirmed::Unknown(reason)) => {
+                self.report.unknown += 1;
+                return Err(Stop::Broker(match reason {
+                    UnknownReason::ChannelClosed(why) => format!("the broker refused: {why}"),
+                    UnknownReason::Lost(lost) => lost.to_string(),
+                }));
+            }
+        }
+        Ok(())
+    }
+
+    fn draw(&mut self) {
+        if self.drawn.elapsed() < DRAW_INTERVAL {
+            return;
         }
         self.drawn = Instant::now();
         let confirmed = self.report.confirmed;
-        let blocked = self.connection.blocked();
         self.bar.set_position(self.bytes);
-        self.bar.set_message(match blocked {
+        self.bar.set_message(match self.connection.blocked() {
             Some(reason) => format!("{confirmed} confirmed, the broker waits: {reason}"),
             None => format!("{confirmed} confirmed"),
         });
     }
 
-    fn finish(mut self, outcome: Result<(), Stop>, stop: &StopSignal) -> Report {
+    async fn finish(mut self, outcome: Result<(), Stop>) -> Report {
         let reason = match outcome {
             Ok(()) => None,
-            Err(Stop::Channel(fault)) => Some(fault.to_string()),
-            Err(Stop::Input(sentence)) => {
-                let _ = self.await_confirms(stop);
-                Some(sentence)
-            }
-            Err(Stop::Signal) => {
-                // What was sent may still be confirmed while the user has patience.
-                let _ = self.channel.wait_settled_for(Duration::from_secs(5));
-                Some("a signal asked for it".into())
-            }
+            Err(Stop::Broker(sentence)) => Some(sentence),
+            Err(Stop::Input(sentence)) => Some(sentence),
+            Err(Stop::Signal) => Some("a signal asked for it".into()),
         };
-        self.collect();
+        // What was sent may still be confirmed; without a connection the answers are there at once.
+        let until = tokio::time::Instant::now() + LAST_PATIENCE;
+        for Sent { line, outcome } in std::mem::take(&mut self.sent) {
+            match tokio::time::timeout_at(until, outcome).await {
+                // Each one counts by itself here; why it ended is known already.
+                Ok(outcome) => drop(self.note(line, outcome)),
+                Err(_) => self.report.unknown += 1,
+            }
+        }
         self.bar.finish_and_clear();
-        let mut report = self.report;
-        report.unknown = report.published - report.confirmed - report.rejected;
-        // A returned message is confirmed as well: the broker settled it by giving it back.
-        report.confirmed = report.confirmed.saturating_sub(report.returned);
-        report.stopped = reason;
-        report
+        self.report.stopped = reason;
+        self.report
     }
 }
 
-enum Next {
-    Chunk(Chunk),
-    NotYet,
-    End,
+/// The output if it is there already.
+async fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    poll_fn(|cx| match Pin::new(&mut *future).poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
 }
 
 #[cfg(test)]
@@ -478,11 +529,10 @@ mod tests {
     use super::*;
 
     fn lines_of(input: &[u8], read_bytes: usize) -> Vec<u8> {
-        let (chunks, received) = sync_channel(1000);
+        let (chunks, mut received) = channel(1000);
         read_lines(&mut BufReader::with_capacity(read_bytes, input), &chunks).unwrap();
         drop(chunks);
-        received
-            .iter()
+        std::iter::from_fn(|| received.blocking_recv())
             .flat_map(|chunk| match chunk {
                 Chunk::Lines(lines) => lines,
                 _ => panic!("only lines were expected"),
