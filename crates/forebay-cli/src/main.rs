@@ -4,6 +4,7 @@ mod check;
 mod consume;
 mod demo;
 mod exit;
+mod input;
 mod publish;
 mod runtime;
 mod serve;

@@ -8,9 +8,8 @@
 //! (`tail -f`, a terminal) has nothing for us.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::future::poll_fn;
-use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::Poll;
@@ -24,19 +23,16 @@ use forebay_client::{
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::mpsc::{Receiver, channel};
 use tokio::time::timeout;
 
 use crate::exit::Exit;
+use crate::input::{Chunk, Input, read_chunks};
 use crate::runtime::runtime;
 use crate::stop_signal::StopSignal;
 
-/// Bytes of input a chunk aims at.
-const CHUNK_BYTES: usize = 64 * 1024;
 /// Chunks that may wait between reader and publisher.
 const CHUNKS_AHEAD: usize = 4;
-/// Longest line, and largest whole input, in bytes; brokers take 16 to 128 MiB by default.
-const MESSAGE_BYTES_MAX: usize = 128 << 20;
 /// How soon a signal is noticed while something is waited for.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(100);
 /// How long outcomes are waited for after the input ended early or a signal came.
@@ -170,7 +166,7 @@ impl Report {
 /// `Err` is a sentence: nothing was published.
 fn publish_all(args: &Args) -> Result<Report, String> {
     let stop = StopSignal::listen().map_err(|error| format!("cannot handle signals: {error}"))?;
-    let input = open_input(args)?;
+    let input = Input::open(args.file.as_deref())?;
     runtime()?.block_on(async {
         // A second run with the same ids is better than one that waits for a broker without end.
         let builder = Connection::builder().name("forebay publish").without_recovery();
@@ -199,34 +195,6 @@ fn publish_all(args: &Args) -> Result<Report, String> {
         let _ = connection.close().await;
         Ok(report)
     })
-}
-
-/// Where the messages come from.
-struct Input {
-    reader: Box<dyn Read + Send>,
-    /// What the messages' ids begin with.
-    name: String,
-    size_bytes: Option<u64>,
-}
-
-fn open_input(args: &Args) -> Result<Input, String> {
-    match &args.file {
-        Some(path) if path.as_os_str() != "-" => {
-            let shown = path.display();
-            let file = File::open(path).map_err(|error| format!("cannot open {shown}: {error}"))?;
-            let meta = file.metadata().map_err(|error| format!("cannot read {shown}: {error}"))?;
-            if meta.is_dir() {
-                return Err(format!("cannot read {shown}: it is a directory"));
-            }
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let size_bytes = meta.is_file().then_some(meta.len());
-            Ok(Input { reader: Box::new(file), name, size_bytes })
-        }
-        _ => {
-            let reader = Box::new(io::stdin());
-            Ok(Input { reader, name: "stdin".into(), size_bytes: None })
-        }
-    }
 }
 
 /// A publisher whose target exists.
@@ -267,71 +235,6 @@ fn progress(input_bytes: Option<u64>) -> ProgressBar {
         None => (ProgressBar::new_spinner(), "{spinner} {bytes} {msg} {elapsed}"),
     };
     bar.with_style(ProgressStyle::with_template(template).expect("the template is constant"))
-}
-
-/// What the reader hands over: whole lines, or the reason why there are no more.
-enum Chunk {
-    Lines(Vec<u8>),
-    Whole(Vec<u8>),
-    Failed(String),
-}
-
-fn read_chunks(input: Box<dyn Read + Send>, whole: bool, chunks: &Sender<Chunk>) {
-    let mut reader = BufReader::with_capacity(CHUNK_BYTES, input);
-    let outcome = if whole {
-        read_whole(&mut reader).and_then(|body| hand_over(chunks, Chunk::Whole(body)))
-    } else {
-        read_lines(&mut reader, chunks)
-    };
-    if let Err(sentence) = outcome {
-        // The receiver is gone only when nobody wants to know any more.
-        let _ = chunks.blocking_send(Chunk::Failed(sentence));
-    }
-}
-
-fn read_whole(reader: &mut impl Read) -> Result<Vec<u8>, String> {
-    let mut body = Vec::new();
-    reader
-        .take(MESSAGE_BYTES_MAX as u64 + 1)
-        .read_to_end(&mut body)
-        .map_err(|error| format!("cannot read the input: {error}"))?;
-    if body.len() > MESSAGE_BYTES_MAX {
-        return Err(format!("the input is larger than {MESSAGE_BYTES_MAX} bytes"));
-    }
-    Ok(body)
-}
-
-/// Cuts the input after the last line end of whatever one read gave, so that lines of a slow input
-/// go on at once.
-fn read_lines(reader: &mut impl BufRead, chunks: &Sender<Chunk>) -> Result<(), String> {
-    let mut lines = Vec::with_capacity(CHUNK_BYTES);
-    loop {
-        let read = match reader.fill_buf() {
-            Ok(read) => read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(format!("cannot read the input: {error}")),
-        };
-        if read.is_empty() {
-            break;
-        }
-        let used = read.len();
-        if let Some(last_end) = read.iter().rposition(|&byte| byte == b'\n') {
-            lines.extend_from_slice(&read[..=last_end]);
-            let rest = read[last_end + 1..].to_vec();
-            hand_over(chunks, Chunk::Lines(std::mem::replace(&mut lines, rest)))?;
-        } else {
-            lines.extend_from_slice(read);
-        }
-        if lines.len() > MESSAGE_BYTES_MAX {
-            return Err(format!("a line is longer than {MESSAGE_BYTES_MAX} bytes"));
-        }
-        reader.consume(used);
-    }
-    if lines.is_empty() { Ok(()) } else { hand_over(chunks, Chunk::Lines(lines)) }
-}
-
-fn hand_over(chunks: &Sender<Chunk>, chunk: Chunk) -> Result<(), String> {
-    chunks.blocking_send(chunk).map_err(|_| "nobody takes the input any more".to_owned())
 }
 
 /// Why not everything was published.
@@ -527,27 +430,6 @@ async fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn lines_of(input: &[u8], read_bytes: usize) -> Vec<u8> {
-        let (chunks, mut received) = channel(1000);
-        read_lines(&mut BufReader::with_capacity(read_bytes, input), &chunks).unwrap();
-        drop(chunks);
-        std::iter::from_fn(|| received.blocking_recv())
-            .flat_map(|chunk| match chunk {
-                Chunk::Lines(lines) => lines,
-                _ => panic!("only lines were expected"),
-            })
-            .collect()
-    }
-
-    #[test]
-    fn no_byte_of_the_input_is_lost_however_it_is_read() {
-        let input = b"one\n\nthree\r\na longer line than any buffer here\nlast without end";
-        for read_bytes in 1..20 {
-            assert_eq!(lines_of(input, read_bytes), input);
-        }
-        assert_eq!(lines_of(b"", 10), b"");
-    }
 
     #[test]
     fn a_report_with_a_return_is_not_complete() {
