@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_wire::{AmqpUri, UriError};
 use tokio::sync::{broadcast, oneshot};
+use tracing::Instrument;
 
 use crate::caller::Caller;
 use crate::channel::Channel;
@@ -310,6 +311,7 @@ impl Connection {
 impl Setup {
     async fn open(&self, suffix: &str) -> Result<Arc<Guard>, OpenError> {
         let name = self.options.connection_name.as_ref().map(|name| format!("{name}{suffix}"));
+        let options_name = name.clone();
         let options = Options { connection_name: name, ..self.options.clone() };
         let link = Link::new(options.clone(), self.happenings.clone());
         let (opened, wait) = oneshot::channel();
@@ -320,7 +322,8 @@ impl Setup {
             topology: self.topology.clone(),
             recovery: self.recovery,
         };
-        let driver = tokio::spawn(driver.run(opened));
+        let span = tracing::info_span!("amqp", connection = options_name.as_deref().unwrap_or(""));
+        let driver = tokio::spawn(driver.run(opened).instrument(span));
         // Made before waiting, so that a caller who gives up closes what was begun.
         let guard = Arc::new(Guard { link, driver: Mutex::new(Some(driver)) });
         match wait.await {

@@ -22,6 +22,7 @@
 //!   [declared](Connection::declare), published and consumed on it goes on.
 //! - [`Publisher`]: one outcome a message, and a window that tunes itself.
 //! - [`Consumer`]: credit that follows the workers, acks that leave together.
+//! - [`Partitions`]: one queue in several parts, each key in one of them.
 //! - [`Caller`]: requests with replies, by direct reply-to.
 //! - [`Channel`]: AMQP as it is.
 //! - [`blocking`]: a small client for programs that like to wait.
@@ -40,6 +41,7 @@ pub mod machine;
 mod message;
 mod metrics;
 mod outcome;
+mod partitions;
 mod publisher;
 mod receive_buffer;
 mod received;
@@ -57,6 +59,7 @@ pub use happening::Happening;
 pub use message::{Message, REPUBLISHED_HEADER, TooLong};
 pub use metrics::{ConnectionMetrics, ConsumerMetrics, PublisherMetrics, Summary};
 pub use outcome::{Confirmed, NotPublished, NotPublishedReason, Unconfirmed, UnknownReason};
+pub use partitions::Partitions;
 pub use publisher::{Outcome, Publisher, PublisherBuilder, Route, Window};
 pub use received::Received;
 pub use session::{

@@ -5,7 +5,8 @@ mod rig;
 use std::time::Duration;
 
 use forebay_client::{
-    Happening, Message, NotPublishedReason, Route, Unconfirmed, UnknownReason, Window,
+    Happening, Message, NotPublishedReason, Partitions, Queue, Route, Unconfirmed, UnknownReason,
+    Window,
 };
 use forebay_wire::{ShortStr, basic, connection as amqp_connection};
 use rig::peer::connected;
@@ -265,4 +266,32 @@ async fn names_that_amqp_cannot_say_are_refused() {
     assert!(connection.publisher(Route::queue(long.clone())).build().await.is_err());
     let refused = orders.publish(Message::new("x").correlation_id(long)).await.unwrap_err();
     assert!(matches!(refused.reason, NotPublishedReason::TooLong(_)));
+}
+
+#[tokio::test]
+async fn each_key_keeps_to_its_part_and_its_order() {
+    let broker = Broker::start();
+    let connection = broker.connect().await;
+    let parts = Partitions::new("orders", 4);
+    connection.declare(parts.topology(Queue::durable)).await.unwrap();
+    let publisher = connection.publisher(Route::queue("")).build().await.unwrap();
+    for number in 0..400_u32 {
+        let message = parts.route((number % 20).to_be_bytes(), number.to_be_bytes().to_vec());
+        drop(publisher.publish(message).await.unwrap());
+    }
+    publisher.idle().await;
+    assert_eq!(publisher.metrics().confirmed, 400);
+    let channel = connection.channel().await.unwrap();
+    let mut seen = 0;
+    for part in 0..4 {
+        let mut last = [None; 20];
+        while let Some((message, _)) = channel.get(&parts.queue(part), true).await.unwrap() {
+            let number = u32::from_be_bytes(message.body().try_into().unwrap());
+            let key = number % 20;
+            assert_eq!(parts.of(key.to_be_bytes()), part);
+            assert!(last[key as usize].replace(number) < Some(number));
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 400);
 }
