@@ -103,6 +103,8 @@ pub(crate) struct Publish {
 /// One channel.
 #[derive(Debug)]
 pub(crate) struct Channel {
+    /// Never reused: the number may be, by a channel that knows nothing of this one.
+    pub(crate) serial: u64,
     pub(crate) closing: bool,
     /// `channel.flow` from the client: false = send no deliveries.
     pub(crate) active: bool,
@@ -129,8 +131,9 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    pub(crate) fn new() -> Channel {
+    pub(crate) fn new(serial: u64) -> Channel {
         Channel {
+            serial,
             closing: false,
             active: true,
             mode: Mode::Plain,

@@ -149,8 +149,9 @@ impl Shard {
         }
         self.counters.channel_errors += 1;
         self.forget_channel(id, number);
+        let serial = self.take_serial();
         if let Some(connection) = self.connection(id) {
-            let mut closing = Channel::new();
+            let mut closing = Channel::new(serial);
             closing.closing = true;
             connection.channels[usize::from(number)] = Some(Box::new(closing));
             connection.channels_open += 1;
@@ -169,6 +170,7 @@ impl Shard {
     }
 
     pub(crate) fn open_channel(&mut self, id: ConnectionId, number: u16) -> Result<(), AmqpError> {
+        let serial = self.take_serial();
         let Some(connection) = self.connection(id) else { return Ok(()) };
         // RabbitMQ counts the channels that are open; their numbers may be any.
         if connection.channels_open >= connection.channel_max {
@@ -184,7 +186,7 @@ impl Shard {
         if connection.channels[index].is_some() {
             return Err(AmqpError::second_channel_open());
         }
-        connection.channels[index] = Some(Box::new(Channel::new()));
+        connection.channels[index] = Some(Box::new(Channel::new(serial)));
         connection.channels_open += 1;
         self.send(id, number, &channel::OpenOk::default());
         Ok(())

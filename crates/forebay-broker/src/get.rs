@@ -28,12 +28,13 @@ impl Shard {
         let queue = &mut self.queues[key.0 as usize];
         // What is next lies on disk: the answer comes with its block.
         if queue.head.is_empty() && queue.ready() > 0 && queue.gets.len() < PENDING_GETS_MAX {
-            let serial = self.connection(id).map_or(0, |connection| connection.serial);
+            let serial =
+                self.connection(id).and_then(|c| c.channel(number)).map_or(0, |c| c.serial);
             let queue = &mut self.queues[key.0 as usize];
             queue.gets.push_back(PendingGet {
                 connection: id,
-                serial,
                 channel: number,
+                serial,
                 no_ack: get.no_ack,
             });
             self.load_cold(key);
@@ -49,14 +50,25 @@ impl Shard {
             && (!queue.head.is_empty() || queue.ready() == 0)
             && let Some(get) = queue.gets.pop_front()
         {
-            let there = self.connection(get.connection).is_some_and(|connection| {
-                connection.serial == get.serial
-                    && connection.channel(get.channel).is_some_and(|channel| !channel.closing)
-            });
-            if there {
+            if self.is_awaited(&get) {
                 self.answer_get(get.connection, get.channel, key, get.no_ack);
             }
         }
+    }
+
+    /// There is nothing to wait for any more.
+    pub(crate) fn answer_gets_empty(&mut self, key: QueueKey) {
+        for get in std::mem::take(&mut self.queues[key.0 as usize].gets) {
+            if self.is_awaited(&get) {
+                self.send(get.connection, get.channel, &basic::GetEmpty::default());
+            }
+        }
+    }
+
+    /// Whether the channel that asked is still there.
+    fn is_awaited(&mut self, get: &PendingGet) -> bool {
+        let channel = self.connection(get.connection).and_then(|c| c.channel(get.channel));
+        channel.is_some_and(|channel| channel.serial == get.serial && !channel.closing)
     }
 
     fn answer_get(&mut self, id: ConnectionId, number: u16, key: QueueKey, no_ack: bool) {

@@ -59,8 +59,9 @@ pub(crate) struct Spilling {
 #[derive(Debug)]
 pub(crate) struct PendingGet {
     pub(crate) connection: ConnectionId,
-    pub(crate) serial: u64,
     pub(crate) channel: u16,
+    /// Of the channel.
+    pub(crate) serial: u64,
     pub(crate) no_ack: bool,
 }
 

@@ -374,6 +374,8 @@ impl Shard {
 
     /// Drops all that is ready; what is unsettled stays with its channels.
     pub(crate) fn purge(&mut self, key: QueueKey) -> u32 {
+        // What they wait for comes no more.
+        self.answer_gets_empty(key);
         let queue = &mut self.queues[key.0 as usize];
         let count = queue.ready();
         let queue_id = queue.id;
@@ -404,7 +406,6 @@ impl Shard {
     /// Ends a queue: consumers are told, messages dropped, bindings removed. Returns how many messages
     /// were ready.
     pub(crate) fn delete_queue(&mut self, key: QueueKey) -> u32 {
-        self.answer_gets_empty(key);
         let count = self.purge(key);
         let mut queue = *self.queues.remove(key.0 as usize);
         for consumer_key in std::mem::take(&mut queue.consumers) {
@@ -456,15 +457,6 @@ impl Shard {
             self.store.forget_queue(queue.id);
         }
         count
-    }
-
-    fn answer_gets_empty(&mut self, key: QueueKey) {
-        let gets = std::mem::take(&mut self.queues[key.0 as usize].gets);
-        for get in gets {
-            if self.connection(get.connection).is_some_and(|c| c.serial == get.serial) {
-                self.send(get.connection, get.channel, &basic::GetEmpty::default());
-            }
-        }
     }
 
     /// The queues that go with a connection.

@@ -365,6 +365,30 @@ fn a_purge_while_runs_are_written_takes_everything() {
     }
 }
 
+/// The simulator's seed 1013983: such a get waited for ever.
+#[test]
+fn a_get_that_waits_for_the_disk_is_answered_by_a_purge() {
+    let mut scene = Scene::small(4 << 20);
+    let id = scene.client();
+    scene.fill(id, 0..6_000);
+    let get = basic::Get { queue: short("q"), ..basic::Get::default() };
+    let mut got = 0;
+    loop {
+        scene.rig.method(id, 1, &get);
+        if scene.rig.sent(id).is_empty() {
+            break;
+        }
+        got += 1;
+        assert!(got < 6_000, "all of it is in memory");
+    }
+    scene.rig.method(id, 1, &queue::Purge { queue: short("q"), ..queue::Purge::default() });
+    let left = 6_000 - got;
+    assert_eq!(
+        scene.rig.sent(id),
+        ["1 basic.get-empty".to_owned(), format!("1 queue.purge-ok {left}")]
+    );
+}
+
 #[test]
 fn a_queue_deleted_while_runs_are_written_stays_deleted() {
     let mut scene = Scene::small(4 << 20);
