@@ -30,6 +30,7 @@ impl World {
             }
         }
         self.come_to_rest()?;
+        self.model.check_told()?;
         self.drain()?;
         self.model.check_settled()?;
         self.check_empty()?;
