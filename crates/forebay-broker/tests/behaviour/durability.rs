@@ -1,6 +1,6 @@
 //! What a broker keeps when its disk stalls, breaks, or loses power, and when memory is short.
 
-use forebay_broker::Input;
+use forebay_broker::{Admission, Input};
 use forebay_store::StoreFailed;
 use forebay_store::fault_disk::Call;
 use forebay_wire::{Properties, basic, exchange, queue};
@@ -95,6 +95,29 @@ fn a_failed_write_or_sync_is_the_end_and_nothing_is_confirmed_by_it() {
         assert_eq!(found[..50], range(0..50));
         assert!(found.len() <= 51, "{found:?}");
     }
+}
+
+#[test]
+fn a_full_disk_keeps_publishers_out_until_there_is_room() {
+    let mut scene = Scene::small(64 << 20);
+    let (id, other) = (scene.client(), scene.rig.client());
+    // Room for the segment there is, not for those that are to be pre-written.
+    scene.disk.set_capacity(Some(scene.disk.used_bytes() + (150 << 10)));
+    let mut told = Vec::new();
+    for number in 0..1_000 {
+        scene.rig.publish(id, "q", body(number).as_bytes(), true);
+        told = scene.answers(id);
+        if scene.rig.shard.admission(id) != Admission::Open {
+            break;
+        }
+    }
+    assert!(told.contains(&"0 connection.blocked low on disk".to_owned()), "{told:?}");
+    assert_eq!(scene.rig.shard.admission(other), Admission::Open);
+    scene.disk.set_capacity(None);
+    // A full disk is tried again every 30 s.
+    scene.rig.now_us += 31_000_000;
+    assert_eq!(scene.answers(id), ["0 connection.unblocked"]);
+    assert_eq!(scene.rig.shard.admission(id), Admission::Open);
 }
 
 /// Consumes until the disk fails; what was delivered by then.
