@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Puts deliberate faults into the code, one by one, and shows that a check notices each of them.
 
-    scripts/mutate.py                     all mutants
+    scripts/mutate.py                     all mutants, about an hour on two cores
     scripts/mutate.py --only NAME ...     these; a name may hold * and ?
     scripts/mutate.py --list              names, what they break, and what is to catch them
     scripts/mutate.py --seeds 500         fewer seeds than 3000 for each
