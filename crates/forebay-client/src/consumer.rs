@@ -152,8 +152,10 @@ impl std::error::Error for BuildConsumerError {}
 /// **After a reconnect** it goes on by itself. What had been delivered is delivered again; acks that come
 /// too late say so and are not sent.
 ///
-/// Dropping the consumer, and the deliveries taken from it, ends it; what was not settled goes back to its
-/// queue.
+/// **Busy workers hold nothing back.** On a broker that says it is safe (`forebay.live_credit`), messages that
+/// wait here while all workers are busy with something long go back to their queue, for others to take.
+///
+/// Dropping the consumer stops it, as [`Consumer::stop`] does; deliveries taken from it can still be settled.
 pub struct Consumer {
     shared: Arc<ConsumerShared>,
 }
@@ -166,6 +168,13 @@ struct ConsumerShared {
 impl Drop for ConsumerShared {
     fn drop(&mut self) {
         self.guard.link.with(|session, _| session.drop_intake(self.key));
+    }
+}
+
+impl Drop for Consumer {
+    /// Deliveries in work can still be settled; no others are for us.
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 

@@ -90,6 +90,8 @@ pub struct ConsumerMetrics {
     pub acked: u64,
     /// Refused, with or without requeue.
     pub refused: u64,
+    /// Given back unstarted, because all workers were busy with something long.
+    pub handed_back: u64,
     /// Acks and nacks that came too late: their connection was gone.
     pub stale: u64,
     /// Frames that carried the acks.

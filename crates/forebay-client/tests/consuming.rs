@@ -80,6 +80,45 @@ async fn slow_work_holds_nothing_back() {
 }
 
 #[tokio::test]
+async fn what_waits_behind_a_worker_that_got_stuck_goes_to_others() {
+    let broker = Broker::start();
+    let (connection, orders) = with_queue(&broker, "orders").await;
+    fill(&orders, 2000).await;
+    let mut stuck = connection.consumer("orders").build().await.unwrap();
+    // Fast work first, so that many messages are sent ahead.
+    while stuck.metrics().ready < 4 {
+        next(&mut stuck).await.ack();
+    }
+    let held = next(&mut stuck).await;
+    let mut other = connection.consumer("orders").build().await.unwrap();
+    let mut left = 2000 - stuck.metrics().acked - 1;
+    while left > 0 {
+        next(&mut other).await.ack();
+        left -= 1;
+    }
+    assert!(stuck.metrics().handed_back >= 1);
+    assert_eq!((stuck.metrics().ready, stuck.metrics().in_work), (0, 1));
+    held.ack();
+}
+
+#[tokio::test]
+async fn a_dropped_consumer_takes_no_more_and_its_work_can_still_be_settled() {
+    let broker = Broker::start();
+    let (connection, orders) = with_queue(&broker, "orders").await;
+    fill(&orders, 10).await;
+    let mut consumer = connection.consumer("orders").fixed_credit(10).build().await.unwrap();
+    let held = next(&mut consumer).await;
+    drop(consumer);
+    let mut other = connection.consumer("orders").build().await.unwrap();
+    for expected in 1..10 {
+        let delivery = next(&mut other).await;
+        assert_eq!(number(delivery.body()), expected);
+        delivery.ack();
+    }
+    assert!(held.ack().in_time().is_ok());
+}
+
+#[tokio::test]
 async fn what_is_dropped_or_requeued_comes_again_and_what_is_rejected_does_not() {
     let broker = Broker::start();
     let (connection, orders) = with_queue(&broker, "orders").await;

@@ -35,6 +35,8 @@ pub(crate) struct Credit {
     starved_at_us: Option<u64>,
     starved_us: u64,
     round_since_us: u64,
+    /// What waited was given back, and nothing completed since.
+    stuck: bool,
 }
 
 impl Credit {
@@ -54,6 +56,7 @@ impl Credit {
             starved_at_us: None,
             starved_us: 0,
             round_since_us: now_us,
+            stuck: false,
         }
     }
 
@@ -107,6 +110,7 @@ impl Credit {
     /// A worker is done with one after `service_us`.
     pub(crate) fn completed(&mut self, now_us: u64, service_us: u64) {
         self.held = self.held.saturating_sub(1);
+        self.stuck = false;
         if self.demand.free() < self.workers {
             self.demand.completed(now_us, service_us);
         }
@@ -124,13 +128,26 @@ impl Credit {
         self.peak = 0;
     }
 
+    /// Whether the `waiting` messages should go back to their queue: all workers have been busy with something
+    /// long, and others may be free. True once, until a worker completes.
+    pub(crate) fn hand_back(&mut self, now_us: u64, waiting: usize) -> bool {
+        let stuck = self.fixed.is_none() && self.demand.hand_back(now_us, waiting);
+        self.stuck |= stuck;
+        stuck
+    }
+
+    /// When [`Credit::hand_back`] would say so if nothing happens before.
+    pub(crate) fn next_hand_back_us(&self, waiting: usize) -> Option<u64> {
+        self.fixed.is_none().then(|| self.demand.next_hand_back_us(waiting)).flatten()
+    }
+
     /// Deliveries to hold at a time, in work and waiting together.
     pub(crate) fn wanted(&self) -> u32 {
         if let Some(fixed) = self.fixed {
             return fixed;
         }
         let ahead = self.demand.wanted().saturating_sub(self.workers);
-        let ahead = if ahead == 0 && self.stretch > 1 { 1 } else { ahead };
+        let ahead = if ahead == 0 && self.stretch > 1 && !self.stuck { 1 } else { ahead };
         step_up(self.workers.saturating_add(ahead.saturating_mul(self.stretch))).min(self.max)
     }
 

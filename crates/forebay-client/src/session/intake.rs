@@ -78,6 +78,8 @@ pub(crate) struct Intake {
     /// The last one takes messages, those before it wait for their last settlements.
     taps: Vec<Tap>,
     ready: VecDeque<Ready>,
+    /// Of `ready`, those never given back before as far as can be told.
+    fresh: usize,
     waker: Option<Waker>,
     over: Option<ConsumeError>,
     /// The user wants no more messages.
@@ -94,6 +96,7 @@ impl Intake {
             credit,
             taps: Vec::new(),
             ready: VecDeque::new(),
+            fresh: 0,
             waker: None,
             over: None,
             stopping: false,
@@ -149,6 +152,7 @@ impl Intake {
         now_us: u64,
     ) -> Option<(DeliveryKey, Received)> {
         let ready = self.ready.pop_front()?;
+        self.fresh -= usize::from(!ready.message.redelivered());
         self.credit.started(now_us);
         self.tune(machine, now_us);
         Some((ready.key, ready.message))
@@ -282,6 +286,7 @@ impl Intake {
         self.metrics.delivered += 1;
         self.metrics.redelivered += u64::from(delivery.redelivered);
         let key = DeliveryKey { tap: tap.number, tag: delivery.delivery_tag };
+        self.fresh += usize::from(!delivery.redelivered);
         self.ready.push_back(Ready { key, message: Received::from_delivery(delivery) });
     }
 
@@ -353,6 +358,7 @@ impl Intake {
         }
         self.write_acks(machine);
         self.close_done(machine);
+        self.hand_back_stuck(machine, now_us);
         let settled = self.taps.len() == 1 && self.taps[0].consuming && !self.taps[0].cancelled;
         if !settled || self.taps[0].live || self.stopping || self.over.is_some() {
             return false;
@@ -377,7 +383,36 @@ impl Intake {
                 && self.credit.wanted() > tap.credit;
             raises.then_some(self.changed_us + RAISE_INTERVAL_US)
         });
-        flush_us.into_iter().chain(raise_us).min()
+        let stuck_us = self.credit.next_hand_back_us(self.fresh).filter(|_| self.hands_back());
+        flush_us.into_iter().chain(raise_us).chain(stuck_us).min()
+    }
+
+    /// Only where it is safe: on brokers that count a requeue as a failed delivery it could end in the dead
+    /// letters.
+    fn hands_back(&self) -> bool {
+        !self.stopping && self.taps.last().is_some_and(|tap| tap.live)
+    }
+
+    /// Messages that wait behind busy workers go back, newest first, so that they keep their order; each at
+    /// most once, or consumers that are all stuck would hand it round for ever.
+    fn hand_back_stuck(&mut self, machine: &mut Machine, now_us: u64) {
+        if !self.hands_back() || !self.credit.hand_back(now_us, self.fresh) {
+            return;
+        }
+        self.metrics.handed_back += std::mem::take(&mut self.fresh) as u64;
+        // First the credit, or the broker sends them here again.
+        self.tune(machine, now_us);
+        for ready in std::mem::take(&mut self.ready).into_iter().rev() {
+            let tap = self.taps.iter_mut().find(|tap| tap.number == ready.key.tap);
+            match tap {
+                Some(tap) if !ready.message.redelivered() => {
+                    let known = tap.acks.nack(ready.key.tag, true);
+                    debug_assert!(known.is_ok(), "what waits is open");
+                }
+                _ => self.ready.push_front(ready),
+            }
+        }
+        self.write_acks(machine);
     }
 
     /// The channels of its taps.
@@ -440,6 +475,7 @@ impl Intake {
 
     /// What waits here for a worker goes back to the queue, newest first, so that it keeps its order.
     fn hand_back(&mut self, machine: &mut Machine) {
+        self.fresh = 0;
         while let Some(ready) = self.ready.pop_back() {
             if let Some(tap) = self.taps.iter_mut().find(|tap| tap.number == ready.key.tap) {
                 let known = tap.acks.nack(ready.key.tag, true);
@@ -453,6 +489,7 @@ impl Intake {
         self.taps.retain(|tap| !gone(tap));
         let taps = &self.taps;
         self.ready.retain(|ready| taps.iter().any(|tap| tap.number == ready.key.tap));
+        self.fresh = self.ready.iter().filter(|ready| !ready.message.redelivered()).count();
     }
 }
 

@@ -172,8 +172,7 @@ impl Locked {
             return None;
         }
         let to_send = !self.socket_full && !self.session.machine.outgoing().is_empty();
-        let earlier = self.session.next_tick_us().is_some_and(|due_us| due_us < self.wakes_at_us);
-        if to_send || earlier {
+        if to_send || self.session.next_tick_us().is_some_and(|due_us| due_us < self.wakes_at_us) {
             self.asleep = false;
             return self.driver.clone();
         }
