@@ -7,8 +7,8 @@
 //!      ▼               └──────────▶ unsent ◀───────────────────┘ connection lost
 //!   waiting (FIFO)                    └─ in order, once there is a channel and room
 //! ```
-//! `by_sequence` maps what the broker counts (publishes of the channel, from 1) to entries. After a
-//! reconnect the open entries go out again in their first order, with their first ids, marked.
+//! `by_sequence` maps what the broker counts (the channel's publishes, from 1) to entries. After a reconnect
+//! the open entries go out again in their first order, with their first ids, marked.
 //!
 //! Memory: an entry for each message in flight (the window bounds them) and each outcome not looked at.
 
@@ -23,6 +23,7 @@ use slab::Slab;
 
 use super::message_id::MessageId;
 use super::remember;
+use super::target::Target;
 use crate::error::{Lost, Refusal};
 use crate::machine::{Machine, PublishError, Returned, Settled};
 use crate::message::Message;
@@ -38,14 +39,6 @@ pub(crate) type MakeWindow = Box<dyn Fn() -> Box<dyn Window + Send> + Send>;
 /// No entry: this publish of the channel was settled.
 const SETTLED: u32 = u32::MAX;
 
-/// Where a publisher sends.
-#[derive(Debug, Clone)]
-pub(crate) struct Target {
-    pub(crate) exchange: String,
-    pub(crate) routing_key: String,
-    pub(crate) mandatory: bool,
-}
-
 /// The answer to a caller who wants to publish.
 #[derive(Debug)]
 pub(crate) enum Published {
@@ -60,7 +53,7 @@ pub(crate) enum Published {
 /// One message with a permit.
 #[derive(Debug)]
 struct Entry {
-    /// Its place among all messages of this publisher, from 1; the last part of its message-id.
+    /// Its place among all messages of this publisher, from 1.
     number: u64,
     message: Message,
     sent_at_us: u64,
@@ -199,7 +192,7 @@ impl Ledger {
                 None
             }
             None => {
-                self.gate.cancel(id);
+                self.cancel(id);
                 waiting.message
             }
         }
@@ -211,8 +204,15 @@ impl Ledger {
         if let Some(entry) = waiting.entry {
             return Ok(entry);
         }
-        self.gate.cancel(id);
+        self.cancel(id);
         Err(waiting.message.expect("it was not admitted"))
+    }
+
+    fn cancel(&mut self, id: WaiterId) {
+        self.gate.cancel(id);
+        if self.is_idle() {
+            self.idle_wakers.drain(..).for_each(Waker::wake);
+        }
     }
 
     /// The outcome of an admitted message, once; the entry is gone with it.
@@ -252,7 +252,7 @@ impl Ledger {
 
     /// Whether every admitted message has its outcome, and nobody waits to be admitted.
     pub(crate) fn is_idle(&self) -> bool {
-        self.open == 0 && self.waiting.is_empty()
+        self.open == 0 && self.gate.waiting() == 0
     }
 
     /// The last handle is gone; what is in flight is still brought to its end.
@@ -262,7 +262,7 @@ impl Ledger {
 
     /// Whether nobody needs it any more.
     pub(crate) fn is_over(&self) -> bool {
-        self.handle_gone && self.is_idle() && self.entries.is_empty()
+        self.handle_gone && self.open == 0 && self.entries.is_empty() && self.waiting.is_empty()
     }
 
     pub(crate) fn metrics(&self) -> PublisherMetrics {
@@ -283,7 +283,7 @@ impl Ledger {
 
     // ---- the connection
 
-    /// There is a channel with confirms; everything open goes out on it, in its first order.
+    /// There is a channel; everything open goes out on it, in its first order.
     pub(crate) fn opened(&mut self, channel: u16) {
         debug_assert!(self.channel.is_none());
         self.channel = Some(channel);
@@ -321,6 +321,7 @@ impl Ledger {
         self.gate.close();
         let unknown = Unconfirmed::Unknown(UnknownReason::Lost(lost.clone()));
         self.settle_all(&unknown, wakeups);
+        self.gate.abandon().for_each(drop);
         wakeups.extend(self.waiting.values_mut().filter_map(|waiting| waiting.waker.take()));
         wakeups.append(&mut self.idle_wakers);
     }
@@ -337,14 +338,12 @@ impl Ledger {
         }
     }
 
-    /// The broker takes no publishes for now.
     pub(crate) fn blocked(&mut self, now_us: u64) {
         self.blocked = true;
         self.window.blocked(now_us);
         self.gate.close();
     }
 
-    /// It does again.
     pub(crate) fn unblocked(&mut self, now_us: u64) {
         self.blocked = false;
         self.window.unblocked(now_us);

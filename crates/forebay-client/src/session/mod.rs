@@ -22,6 +22,7 @@ mod intake;
 mod ledger;
 mod message_id;
 mod requests;
+mod target;
 mod topology;
 
 use std::task::{Context, Waker};
@@ -38,9 +39,10 @@ pub(crate) use calls::Calls;
 pub use credit::CREDIT_MAX;
 pub(crate) use credit::Credit;
 pub(crate) use intake::{DeliveryKey, How, Intake, Verdict};
-pub(crate) use ledger::{Ledger, MakeWindow, Published, Target};
+pub(crate) use ledger::{Ledger, MakeWindow, Published};
 pub use requests::{RETURNS_KEPT_MAX, ReturnedMessage};
 pub(crate) use requests::{Reply, Ticket, UserChannel};
+pub(crate) use target::Target;
 pub use topology::{Binding, Exchange, Queue, Topology};
 pub(crate) use topology::{Declaration, Redeclaring};
 
@@ -498,3 +500,6 @@ pub(crate) fn remember(slot: &mut Option<Waker>, cx: &Context<'_>) {
         None => *slot = Some(cx.waker().clone()),
     }
 }
+
+#[cfg(test)]
+mod tests;
