@@ -79,19 +79,22 @@ impl Link {
         self.upstream.len()
     }
 
-    /// Takes at most `bytes`, and the commands that end within them. A `basic.get` ends the piece: its
-    /// answer must be seen before the model takes the next command.
+    /// Takes at most `bytes`, and the commands that end within them. One that may answer a `basic.get`
+    /// ends the piece: the answer must be seen before the model takes the next command.
     pub(crate) fn take(&mut self, bytes: usize) -> (Vec<u8>, Vec<Command>) {
-        use crate::command::ChannelCommand::Get;
+        use crate::command::ChannelCommand::{Cancel, Close, DeleteQueue, Get, Purge};
         let mut end = bytes.min(self.upstream.len());
         let mut commands = Vec::new();
         while let Some((at, _)) = self.commands.front()
             && *at <= self.fed + end as u64
             && let Some((at, command)) = self.commands.pop_front()
         {
-            let is_get = matches!(command, Command::Channel(_, Get { .. }));
+            let answers = matches!(
+                command,
+                Command::Channel(_, Get { .. } | Purge(_) | DeleteQueue(_) | Cancel(_) | Close)
+            );
             commands.push(command);
-            if is_get {
+            if answers {
                 end = (at - self.fed) as usize;
                 break;
             }
