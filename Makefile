@@ -3,7 +3,7 @@
 # Only Rust has to be there beforehand; `make test` installs the rest (as root, or with sudo).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test setup lint unit sim conformance crash docs bench clean
+.PHONY: help demo build test setup lint unit sim mutants conformance crash docs bench clean
 
 help: ## this list
 	@echo "make TARGET, where TARGET is one of:"
@@ -30,6 +30,9 @@ unit: ## unit, property, integration and documentation tests; no network, nothin
 sim: ## the simulator: SEEDS=N from SEED_BASE=B; or SEED=S, with TRACE=1 or SHRINK=1
 	@bash -c '. scripts/lib.sh; need_rust; exec cargo run -q --profile sim --locked -p forebay-sim -- \
 	  $(if $(SEED),--seed $(SEED) $(if $(TRACE),--trace) $(if $(SHRINK),--shrink),--seeds $(or $(SEEDS),1000) --base $(or $(SEED_BASE),0))'
+
+mutants: ## deliberate faults, one by one: simulator or tests must notice each (ARGS="--only NAME", --list)
+	@bash -c '. scripts/lib.sh; need_rust; exec scripts/mutate.py $(ARGS)'
 
 conformance: ## other people's clients on Forebay and on RabbitMQ, compared case by case
 	@scripts/test.sh setup build conformance
