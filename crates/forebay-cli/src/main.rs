@@ -9,6 +9,7 @@ mod publish;
 mod runtime;
 mod serve;
 mod stop_signal;
+mod transfer;
 
 use clap::{Parser, Subcommand};
 use exit::Exit;
@@ -32,6 +33,7 @@ enum Command {
     Demo(demo::Args),
     Publish(publish::Args),
     Consume(consume::Args),
+    Move(transfer::Args),
     /// Verify a data directory while no broker uses it.
     Check(check::Args),
 }
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Publish(args) => publish::run(args),
         Command::Consume(args) => consume::run(args),
+        Command::Move(args) => transfer::run(args),
         Command::Check(args) => check::run(args),
     };
     exit.into()

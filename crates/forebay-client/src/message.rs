@@ -3,7 +3,10 @@
 use std::fmt;
 
 use bytes::Bytes;
-use forebay_wire::{Properties, ShortStr, TableBuf, Value};
+use forebay_wire::{Properties, RawProperties, ShortStr, TableBuf, Value};
+
+use crate::machine::Returned;
+use crate::received::Received;
 
 /// The header that marks a message which was published again after a reconnect: it may be in its queue
 /// twice, with the same message-id both times.
@@ -36,6 +39,14 @@ struct Extra {
     app_id: Option<String>,
     priority: Option<u8>,
     headers: TableBuf,
+    forwarded: Option<Forwarded>,
+}
+
+/// Properties of a message that is passed on, as they came; then none of the others count.
+#[derive(Debug, Clone, PartialEq)]
+struct Forwarded {
+    raw: Box<[u8]>,
+    marked: bool,
 }
 
 /// A name or property is longer than AMQP's 255 bytes.
@@ -157,6 +168,25 @@ impl Message {
         self
     }
 
+    /// A received message to be passed on: body and properties byte for byte, and no message-id of ours if
+    /// it has none. Nothing but [`Message::routing_key`] and [`Message::marked`] can be said of it any more.
+    pub fn forward(received: &Received) -> Message {
+        let mut message = Message::from(received.body());
+        let raw = received.raw_properties().raw().into();
+        message.extra().forwarded = Some(Forwarded { raw, marked: false });
+        message
+    }
+
+    /// Marks a forwarded message from the start with the header [`REPUBLISHED_HEADER`]: it may be in its queue
+    /// already. Anything else is left as it is.
+    #[must_use]
+    pub fn marked(mut self) -> Message {
+        if let Some(forwarded) = &mut self.extra().forwarded {
+            forwarded.marked = true;
+        }
+        self
+    }
+
     fn extra(&mut self) -> &mut Extra {
         self.extra.get_or_insert_default()
     }
@@ -166,9 +196,28 @@ impl Message {
         self.extra.as_ref()?.routing_key.as_deref()
     }
 
-    /// Its own message-id, if it has one.
-    pub(crate) fn own_message_id(&self) -> Option<&str> {
-        self.extra.as_ref()?.message_id.as_deref()
+    /// Its own message-id, if it has one; that of a forwarded message may be empty.
+    pub(crate) fn own_message_id(&self) -> Option<&[u8]> {
+        let extra = self.extra.as_ref()?;
+        match &extra.forwarded {
+            Some(forwarded) => {
+                let id = RawProperties::trusted(&forwarded.raw).parse().message_id;
+                Some(id.map_or(&[], |id| id.as_bytes()))
+            }
+            None => extra.message_id.as_deref().map(str::as_bytes),
+        }
+    }
+
+    /// Whether a message that came back may be this one, which has an id of its own; `exactly` compares the
+    /// properties of a forwarded one, too.
+    pub(crate) fn came_back(&self, returned: &Returned<'_>, exactly: bool) -> bool {
+        let id = returned.properties.parse().message_id.unwrap_or_default();
+        let key = self.own_routing_key();
+        let forwarded = self.extra.as_ref().and_then(|extra| extra.forwarded.as_ref());
+        self.own_message_id() == Some(id.as_bytes())
+            && self.body == returned.body
+            && key.is_none_or(|key| key.as_bytes() == returned.routing_key.as_bytes())
+            && (!exactly || forwarded.is_none_or(|it| *it.raw == *returned.properties.raw()))
     }
 
     /// Whether all its names can be said in AMQP.
@@ -205,6 +254,9 @@ impl Message {
     }
 
     fn encode_extra(&self, extra: &Extra, out: &mut Vec<u8>, id: &str, republished: bool) {
+        if let Some(forwarded) = &extra.forwarded {
+            return forwarded.encode(out, republished);
+        }
         let expiration = extra.expiration_ms.map(|ms| ms.to_string());
         let marked =
             republished.then(|| extra.headers.clone().with(REPUBLISHED_HEADER, Value::Bool(true)));
@@ -227,6 +279,19 @@ impl Message {
             ..Properties::default()
         };
         properties.encode(out);
+    }
+}
+
+impl Forwarded {
+    fn encode(&self, out: &mut Vec<u8>, republished: bool) {
+        let properties = RawProperties::trusted(&self.raw).parse();
+        let headers = properties.headers.map(TableBuf::from).unwrap_or_default();
+        let has_mark = headers.as_table().get(REPUBLISHED_HEADER).is_some();
+        if has_mark || !(self.marked || republished) {
+            return out.extend_from_slice(&self.raw);
+        }
+        let headers = headers.with(REPUBLISHED_HEADER, Value::Bool(true));
+        Properties { headers: Some(headers.as_table()), ..properties }.encode(out);
     }
 }
 
@@ -317,6 +382,61 @@ mod tests {
             let headers = again.headers.expect("marked");
             assert_eq!(headers.get(REPUBLISHED_HEADER), Some(Value::Bool(true)));
         }
+    }
+
+    #[test]
+    fn a_forwarded_message_is_what_it_was_until_it_is_marked() {
+        let headers = TableBuf::new().with("n", Value::I16(-1)).with("v", Value::Void);
+        let cluster_id = ShortStr::new(b"old").unwrap();
+        for id in [None, ShortStr::new(b"\xff\0")] {
+            let properties = Properties {
+                headers: Some(headers.as_table()),
+                message_id: id,
+                cluster_id: Some(cluster_id),
+                ..Properties::default()
+            };
+            let mut raw = Vec::new();
+            properties.encode(&mut raw);
+            let message = Message::forward(&Received::for_test(&raw, b"body"));
+            assert_eq!(encoded(&message, false), raw);
+            assert_eq!(message.own_message_id(), Some(id.map_or(&b""[..], |id| id.as_bytes())));
+            let marked = encoded(&message.clone().marked(), false);
+            assert_eq!(encoded(&message, true), marked);
+            let marked_headers = headers.clone().with(REPUBLISHED_HEADER, Value::Bool(true));
+            let expected = Properties { headers: Some(marked_headers.as_table()), ..properties };
+            assert_eq!(RawProperties::trusted(&marked).parse(), expected);
+            let again = Message::forward(&Received::for_test(&marked, b"body")).marked();
+            assert_eq!(encoded(&again, true), marked, "one mark is enough");
+        }
+    }
+
+    #[test]
+    fn of_two_forwarded_messages_the_one_that_came_back_is_known_by_its_properties() {
+        let raw = |level: i32| {
+            let headers = TableBuf::new().with("level", Value::I32(level));
+            let mut raw = Vec::new();
+            Properties { headers: Some(headers.as_table()), ..Properties::default() }
+                .encode(&mut raw);
+            raw
+        };
+        let (one, two) = (raw(1), raw(2));
+        let message = Message::forward(&Received::for_test(&one, b"same")).routing_key("k");
+        let back = |raw, key: &'static [u8], exactly| {
+            let returned = Returned {
+                channel: 1,
+                reply_code: 312,
+                reply_text: ShortStr::default(),
+                exchange: ShortStr::default(),
+                routing_key: ShortStr::new(key).unwrap(),
+                properties: RawProperties::trusted(raw),
+                body: b"same",
+            };
+            message.came_back(&returned, exactly)
+        };
+        assert!(back(&one, b"k", true));
+        assert!(!back(&two, b"k", true));
+        assert!(back(&two, b"k", false), "as a broker may have rewritten them");
+        assert!(!back(&one, b"other", false));
     }
 
     #[test]

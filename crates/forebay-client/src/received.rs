@@ -87,14 +87,24 @@ impl Received {
 
     /// Its properties.
     pub fn properties(&self) -> Properties<'_> {
+        self.raw_properties().parse()
+    }
+
+    /// Its properties as they came.
+    pub fn raw_properties(&self) -> RawProperties<'_> {
         let raw = &self.bytes[self.routing_key_end as usize..self.properties_end as usize];
         // Validated when the frame was read.
-        RawProperties::trusted(raw).parse()
+        RawProperties::trusted(raw)
     }
 
     /// Its body.
     pub fn body(&self) -> &[u8] {
         &self.bytes[self.properties_end as usize..]
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_test(properties: &[u8], body: &[u8]) -> Received {
+        Received::new(1, false, b"", b"", properties, body)
     }
 
     /// Bytes it occupies, for bounds.

@@ -359,23 +359,23 @@ impl Ledger {
 
     /// A mandatory message came back; its ack follows.
     pub(crate) fn returned(&mut self, returned: &Returned<'_>) {
-        let properties = returned.properties.parse();
-        let id = properties.message_id.unwrap_or_default();
+        let id = returned.properties.parse().message_id.unwrap_or_default();
         let number = self.id.number_of(&id);
         // The broker works from the front, so the search is short.
-        let found =
+        let find = |exactly: bool| {
             self.by_sequence.iter().copied().filter(|&entry| entry != SETTLED).find(|&entry| {
                 let entry = &self.entries[entry as usize];
                 match (entry.message.own_message_id(), number) {
                     (None, Some(number)) => entry.number == number,
-                    (Some(own), _) => {
-                        entry.returned.is_none()
-                            && own.as_bytes() == id.as_bytes()
-                            && entry.message.body == returned.body
+                    (Some(_), _) => {
+                        entry.returned.is_none() && entry.message.came_back(returned, exactly)
                     }
                     (None, None) => false,
                 }
-            });
+            })
+        };
+        // A broker may write the same properties in other bytes, or without BCC.
+        let found = find(true).or_else(|| find(false));
         if let Some(entry) = found {
             let why = Refusal { code: returned.reply_code, text: returned.reply_text.to_string() };
             self.entries[entry as usize].returned = Some(Box::new(why));

@@ -1,0 +1,167 @@
+//! `forebay move`: a queue's messages from one broker to another, or to another queue.
+//!
+//! ```text
+//!   source ──deliver──▶ forebay move ──publish, mandatory──▶ target
+//!          ◀───ack──────             ◀──────confirm────────
+//! ```
+//! A message is acked at the source only after the target confirmed it. Whenever we are killed, each message
+//! is at the source, at the target, or at both. Those at both come back from the source as redelivered, and
+//! are marked with [`REPUBLISHED_HEADER`](forebay_client::REPUBLISHED_HEADER) when they are moved again.
+
+mod carrier;
+mod report;
+mod source;
+mod target;
+
+use std::time::{Duration, Instant};
+
+use forebay_client::OpenError;
+use forebay_wire::AmqpUri;
+
+use crate::exit::Exit;
+use crate::runtime::runtime;
+use crate::stop_signal::StopSignal;
+use carrier::{Carrier, End};
+use report::Report;
+use source::Source;
+use target::Target;
+
+/// How often a broker that was lost is tried again, over all its hosts: about half a minute.
+const RECOVERY_ROUNDS: u32 = 9;
+
+/// Move a queue's messages to another broker or queue. A message leaves the source only when the target has
+/// confirmed it; stopped or killed at any point, none is lost. Ends when the queue is empty. Exits with 3
+/// if the target did not confirm them all.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The broker that has the messages
+    #[arg(long, value_name = "URL")]
+    from: String,
+    /// The broker that gets them
+    #[arg(long, value_name = "URL")]
+    to: String,
+    /// The queue to empty, which must exist
+    #[arg(long, value_name = "QUEUE")]
+    queue: String,
+    /// The queue to fill, which must exist; the same name unless given
+    #[arg(long, value_name = "QUEUE", conflicts_with_all = ["exchange", "routing_key"])]
+    to_queue: Option<String>,
+    /// Publish to this exchange instead
+    #[arg(long, value_name = "EXCHANGE")]
+    exchange: Option<String>,
+    /// Routing key at the exchange; each message's own unless given
+    #[arg(long, value_name = "KEY", requires = "exchange")]
+    routing_key: Option<String>,
+    /// Stop after this many messages, and take no more than these from the queue
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// End only when the queue has been empty for so long
+    #[arg(long, value_name = "S", default_value_t = 0, conflicts_with = "follow",
+          value_parser = clap::value_parser!(u64).range(..=86_400))]
+    idle_seconds: u64,
+    /// Run on when the queue is empty, until a signal
+    #[arg(long)]
+    follow: bool,
+    /// Messages that may be on their way at a time; found out by itself unless given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    prefetch: Option<u16>,
+    /// Print a JSON summary on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    fn idle(&self) -> Duration {
+        Duration::from_secs(self.idle_seconds)
+    }
+
+    /// Whether what is taken would come back at once.
+    fn is_circle(&self) -> bool {
+        let place = |uri: &str| {
+            let uri: AmqpUri = uri.parse().ok()?;
+            Some((uri.host, uri.port, uri.vhost))
+        };
+        let same_queue = self.to_queue.as_deref().unwrap_or(&self.queue) == self.queue;
+        self.exchange.is_none() && same_queue && place(&self.from) == place(&self.to)
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Args) -> Exit {
+    if args.is_circle() {
+        let why = "source and target are the same queue; name another with --to-queue or --to";
+        return Exit::Usage.because(why);
+    }
+    let report = match runtime() {
+        Ok(runtime) => runtime.block_on(transfer(&args)),
+        Err(sentence) => Err(Failure(Exit::Failed, sentence)),
+    };
+    match report {
+        Ok(report) => {
+            report.print(args.json);
+            report.exit()
+        }
+        Err(Failure(exit, sentence)) => exit.because(sentence),
+    }
+}
+
+/// Nothing was moved, and why.
+#[derive(Debug)]
+struct Failure(Exit, String);
+
+impl Failure {
+    fn opening(which: &str, error: OpenError) -> Failure {
+        let exit = match error {
+            OpenError::Uri { .. } | OpenError::Parameter { .. } => Exit::Usage,
+            _ => Exit::Failed,
+        };
+        Failure(exit, format!("{which}: {error}"))
+    }
+}
+
+async fn transfer(args: &Args) -> Result<Report, Failure> {
+    let failed = |sentence: String| Failure(Exit::Failed, sentence);
+    let stop =
+        StopSignal::listen().map_err(|error| failed(format!("cannot handle signals: {error}")))?;
+    // The target first: what it does not take need not be disturbed at the source.
+    let target = Target::open(args).await?;
+    let mut source = Source::open(args).await?;
+    let total = source.ready().await.map_err(failed)?;
+    let mut report = Report::begun(total.min(args.count.unwrap_or(u64::MAX)), args.follow);
+    let started = Instant::now();
+    loop {
+        source.consume(args, report.left(args.count)).await.map_err(failed)?;
+        let end = Carrier::new(args, &mut source, &target, &mut report).run(&stop).await;
+        if let Err(lost) = source.close().await {
+            report.stopped.get_or_insert(format!(
+                "the last acknowledgements may be lost, and their messages be moved again: {lost}"
+            ));
+        }
+        if end != End::Empty || report.stopped.is_some() {
+            break;
+        }
+        // A delivery may have been on its way to us when the queue was asked; it is back by now.
+        match Source::open(args).await {
+            Ok(again) => source = again,
+            Err(Failure(_, sentence)) => {
+                report.stopped = Some(sentence);
+                break;
+            }
+        }
+        match source.ready().await {
+            Ok(0) => {
+                let _ = source.close().await;
+                break;
+            }
+            Ok(_) => {}
+            Err(sentence) => {
+                report.stopped = Some(sentence);
+                break;
+            }
+        }
+    }
+    // Everything has its outcome, or never will.
+    target.close().await;
+    report.finish(started.elapsed());
+    Ok(report)
+}
