@@ -9,7 +9,10 @@
 //! A closing channel ignores everything but `channel.close` and `channel.close-ok` (0-9-1 section
 //! 4.10: "discard all frames except those").
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+
+use forebay_store::QueueId;
 
 use crate::confirm::Confirms;
 use crate::consumer::ConsumerKey;
@@ -100,6 +103,14 @@ pub(crate) struct Publish {
     pub(crate) is_reply: bool,
 }
 
+/// A `basic.get` behind another one of its channel: answers come in the order of their questions.
+#[derive(Debug)]
+pub(crate) struct GetBehind {
+    pub(crate) queue: QueueKey,
+    pub(crate) queue_id: QueueId,
+    pub(crate) no_ack: bool,
+}
+
 /// One channel.
 #[derive(Debug)]
 pub(crate) struct Channel {
@@ -126,6 +137,9 @@ pub(crate) struct Channel {
     /// For an empty queue name (0-9-1: "the last declared queue on the channel").
     pub(crate) last_queue: Option<Vec<u8>>,
     pub(crate) route_cache: RouteCache,
+    /// A get waits for the disk; those after it wait for their turn.
+    pub(crate) get_pending: bool,
+    pub(crate) gets_behind: VecDeque<GetBehind>,
     /// In the shard's list of channels with confirms to tell.
     pub(crate) confirms_dirty: bool,
 }
@@ -148,6 +162,8 @@ impl Channel {
             reply_consumer: None,
             last_queue: None,
             route_cache: RouteCache::default(),
+            get_pending: false,
+            gets_behind: VecDeque::new(),
             confirms_dirty: false,
         }
     }

@@ -6,6 +6,7 @@ use forebay_wire::{basic, write_method};
 
 use crate::access::Access;
 use crate::ack_timeout::AckLimit;
+use crate::channel::GetBehind;
 use crate::delivery::write_content;
 use crate::error::AmqpError;
 use crate::input::ConnectionId;
@@ -17,6 +18,9 @@ use crate::unacked::Delivery;
 /// `basic.get`s that may wait for a block of a long queue; one more is told that the queue is empty.
 const PENDING_GETS_MAX: usize = 1_000;
 
+/// `basic.get`s of one channel that may wait behind one that waits for the disk.
+const GETS_BEHIND_MAX: usize = 1_000;
+
 impl Shard {
     pub(crate) fn get(
         &mut self,
@@ -25,23 +29,52 @@ impl Shard {
         get: &basic::Get<'_>,
     ) -> Result<(), AmqpError> {
         let key = self.queue_for(id, number, get.queue, Some(Access::Read))?;
+        let queue_id = self.queues[key.0 as usize].id;
+        let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else {
+            return Ok(());
+        };
+        if channel.get_pending {
+            if channel.gets_behind.len() >= GETS_BEHIND_MAX {
+                return Err(AmqpError::too_many_gets(GETS_BEHIND_MAX));
+            }
+            let behind = GetBehind { queue: key, queue_id, no_ack: get.no_ack };
+            channel.gets_behind.push_back(behind);
+            return Ok(());
+        }
+        self.get_or_wait(id, number, key, get.no_ack);
+        Ok(())
+    }
+
+    fn get_or_wait(&mut self, id: ConnectionId, number: u16, key: QueueKey, no_ack: bool) {
         let queue = &mut self.queues[key.0 as usize];
         // What is next lies on disk: the answer comes with its block.
         if queue.head.is_empty() && queue.ready() > 0 && queue.gets.len() < PENDING_GETS_MAX {
-            let serial =
-                self.connection(id).and_then(|c| c.channel(number)).map_or(0, |c| c.serial);
-            let queue = &mut self.queues[key.0 as usize];
-            queue.gets.push_back(PendingGet {
-                connection: id,
-                channel: number,
-                serial,
-                no_ack: get.no_ack,
-            });
+            let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else { return };
+            channel.get_pending = true;
+            let serial = channel.serial;
+            let get = PendingGet { connection: id, channel: number, serial, no_ack };
+            self.queues[key.0 as usize].gets.push_back(get);
             self.load_cold(key);
-            return Ok(());
+            return;
         }
-        self.answer_get(id, number, key, get.no_ack);
-        Ok(())
+        self.answer_get(id, number, key, no_ack);
+    }
+
+    /// A get that had to wait has its answer: those behind it on the channel go on.
+    fn get_answered(&mut self, id: ConnectionId, number: u16) {
+        if let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) {
+            channel.get_pending = false;
+        }
+        while let Some(channel) = self.connection(id).and_then(|c| c.channel(number))
+            && !channel.get_pending
+            && let Some(behind) = channel.gets_behind.pop_front()
+        {
+            let GetBehind { queue, queue_id, no_ack } = behind;
+            match self.queues.get(queue.0 as usize) {
+                Some(found) if found.id == queue_id => self.get_or_wait(id, number, queue, no_ack),
+                _ => self.send(id, number, &basic::GetEmpty::default()),
+            }
+        }
     }
 
     /// Answers the gets that waited for messages to come back to RAM.
@@ -52,6 +85,7 @@ impl Shard {
         {
             if self.is_awaited(&get) {
                 self.answer_get(get.connection, get.channel, key, get.no_ack);
+                self.get_answered(get.connection, get.channel);
             }
         }
     }
@@ -61,6 +95,7 @@ impl Shard {
         for get in std::mem::take(&mut self.queues[key.0 as usize].gets) {
             if self.is_awaited(&get) {
                 self.send(get.connection, get.channel, &basic::GetEmpty::default());
+                self.get_answered(get.connection, get.channel);
             }
         }
     }

@@ -374,8 +374,6 @@ impl Shard {
 
     /// Drops all that is ready; what is unsettled stays with its channels.
     pub(crate) fn purge(&mut self, key: QueueKey) -> u32 {
-        // What they wait for comes no more.
-        self.answer_gets_empty(key);
         let queue = &mut self.queues[key.0 as usize];
         let count = queue.ready();
         let queue_id = queue.id;
@@ -389,7 +387,7 @@ impl Shard {
         }
         let mut in_ram = head;
         for run in cold {
-            self.store.settle_run(run.run);
+            self.store.settle_run_from(run.run, run.next_seq);
             self.runs.remove(&run.run);
             in_ram.extend(run.before);
         }
@@ -400,6 +398,8 @@ impl Shard {
         }
         let queue = &mut self.queues[key.0 as usize];
         queue.loading = false;
+        // What they wait for comes no more.
+        self.answer_gets_empty(key);
         count.min(u64::from(u32::MAX)) as u32
     }
 

@@ -35,8 +35,10 @@ struct Channel {
     state: State,
     /// Its close is on its way.
     closing: bool,
-    /// An answer is awaited.
-    waiting: bool,
+    /// Answers that are awaited.
+    replies_due: usize,
+    /// A rollback is to be followed by a recover.
+    recover_due: bool,
     /// Confirms or transactions are on, or qos is set.
     prepared: bool,
     /// Publishes without confirm, or within the open transaction.
@@ -120,7 +122,7 @@ impl Client {
         match method {
             Method::ChannelOpenOk(_) => {
                 channel.state = State::Open;
-                channel.waiting = false;
+                channel.replies_due = channel.replies_due.saturating_sub(1);
             }
             // Its own close has crossed this one, and its answer is on the way.
             Method::ChannelClose(_) if channel.closing => {}
@@ -133,7 +135,7 @@ impl Client {
                 }
             }
             Method::BasicGetOk(get) => {
-                channel.waiting = false;
+                channel.replies_due = channel.replies_due.saturating_sub(1);
                 // Churn gets without acknowledging.
                 if channel.job != Job::Churn {
                     channel.unacked.insert(get.delivery_tag);
@@ -155,7 +157,7 @@ impl Client {
             }
             Method::BasicReturn(_) => {}
             // Every other method answers what the channel waits for.
-            _ => channel.waiting = false,
+            _ => channel.replies_due = channel.replies_due.saturating_sub(1),
         }
     }
 
@@ -180,8 +182,23 @@ impl Client {
             return vec![Command::CloseConnection];
         }
         let at = random.index(self.channels.len());
+        let commands = self.act_on(at, swarm, &mut random, next_id);
+        if !commands.is_empty() {
+            self.last_sent_us = now_us;
+        }
+        self.channels[at].replies_due += commands.iter().filter(|c| c.is_answered()).count();
+        commands.into_iter().map(|command| Command::Channel(at as u16 + 1, command)).collect()
+    }
+
+    fn act_on(
+        &mut self,
+        at: usize,
+        swarm: &Swarm,
+        random: &mut Random,
+        next_id: u32,
+    ) -> Vec<ChannelCommand> {
         let mut commands = Vec::new();
-        let mut say = |command| commands.push(Command::Channel(at as u16 + 1, command));
+        let mut say = |command| commands.push(command);
         let exclusive = EXCLUSIVE_QUEUES[self.index % EXCLUSIVE_QUEUES.len()];
         let channel = &mut self.channels[at];
         match channel.state {
@@ -192,21 +209,19 @@ impl Client {
             }
             State::Closed => {
                 channel.state = State::Opening;
-                channel.waiting = true;
                 say(ChannelCommand::Open);
                 return commands;
             }
             State::Opening => return commands,
             State::Open => {}
         }
-        if !self.finishing && !channel.waiting && random.one_in(500) {
-            channel.waiting = true;
+        if !self.finishing && channel.replies_due == 0 && random.one_in(500) {
             channel.state = State::Opening;
             channel.closing = true;
             say(ChannelCommand::Close);
             return commands;
         }
-        if swarm.mistakes && !self.finishing && random.one_in(100) && !channel.waiting {
+        if swarm.mistakes && !self.finishing && random.one_in(100) && channel.replies_due == 0 {
             say(match random.below(3) {
                 0 => ChannelCommand::Ack { tag: 1 << 40, multiple: random.one_in(2) },
                 1 => ChannelCommand::Consume {
@@ -217,18 +232,16 @@ impl Client {
                 },
                 _ => ChannelCommand::Bind { queue: DURABLE_QUEUES[0], exchange: MISSING, key: "" },
             });
-            channel.waiting = true;
             return commands;
         }
         match channel.job {
             Job::Publish | Job::Confirm => {
                 if channel.job == Job::Confirm && !channel.prepared {
                     channel.prepared = true;
-                    channel.waiting = true;
                     say(ChannelCommand::ConfirmSelect);
                     return commands;
                 }
-                if self.finishing || channel.waiting {
+                if self.finishing || channel.replies_due > 0 {
                     return commands;
                 }
                 if channel.job == Job::Confirm && channel.outstanding >= swarm.window_messages {
@@ -237,38 +250,38 @@ impl Client {
                 for id in (next_id..).take(1 + random.below(swarm.burst_messages) as usize) {
                     channel.outstanding += 1;
                     channel.published += 1;
-                    say(ChannelCommand::Publish(message(swarm, &mut random, id)));
+                    say(ChannelCommand::Publish(message(swarm, random, id)));
                 }
             }
             Job::Transact => {
                 if !channel.prepared {
                     channel.prepared = true;
-                    channel.waiting = true;
                     say(ChannelCommand::TxSelect);
-                } else if channel.waiting {
+                } else if channel.replies_due > 0 {
                 } else if self.finishing || channel.outstanding > 0 && random.one_in(5) {
                     if channel.outstanding > 0 || !channel.unacked.is_empty() {
                         settle_all(channel, &mut say);
-                        channel.waiting = true;
                         channel.outstanding = 0;
                         say(ChannelCommand::Commit);
                     }
                 } else if channel.outstanding > 0 && random.one_in(20) {
                     channel.outstanding = 0;
-                    channel.waiting = true;
                     channel.unacked.clear();
+                    channel.recover_due = true;
                     say(ChannelCommand::Rollback);
+                } else if channel.recover_due {
                     // What came back with the rollback is given back for good.
+                    channel.recover_due = false;
+                    channel.unacked.clear();
                     say(ChannelCommand::Recover);
                 } else if random.one_in(3) {
-                    channel.waiting = true;
-                    say(ChannelCommand::Get { queue: some_queue(&mut random), no_ack: false });
+                    say(ChannelCommand::Get { queue: some_queue(random), no_ack: false });
                 } else if !channel.unacked.is_empty() && random.one_in(2) {
-                    settle(swarm, channel, &mut random, &mut say);
+                    settle(swarm, channel, random, &mut say);
                     channel.outstanding += 1;
                 } else {
                     channel.outstanding += 1;
-                    say(ChannelCommand::Publish(message(swarm, &mut random, next_id)));
+                    say(ChannelCommand::Publish(message(swarm, random, next_id)));
                 }
             }
             Job::Consume => {
@@ -281,31 +294,29 @@ impl Client {
                 }
                 let settle_now = channel.unacked.len() > HOARD_MESSAGES || random.below(4) > 0;
                 if !channel.unacked.is_empty() && settle_now {
-                    settle(swarm, channel, &mut random, &mut say);
-                } else if !channel.waiting {
-                    consume(swarm, channel, &mut random, &mut say);
+                    settle(swarm, channel, random, &mut say);
+                } else if channel.replies_due == 0 {
+                    consume(swarm, channel, random, &mut say);
                 }
             }
             Job::Get => {
                 if !channel.unacked.is_empty() && (self.finishing || random.one_in(2)) {
                     match self.finishing {
                         true => settle_all(channel, &mut say),
-                        false => settle(swarm, channel, &mut random, &mut say),
+                        false => settle(swarm, channel, random, &mut say),
                     }
-                } else if !channel.waiting && !self.finishing {
-                    channel.waiting = true;
-                    say(ChannelCommand::Get { queue: some_queue(&mut random), no_ack: false });
+                } else if channel.replies_due == 0 && !self.finishing {
+                    // Two at a time, now and then: they are answered in order.
+                    for _ in 0..1 + random.below(3) / 2 {
+                        say(ChannelCommand::Get { queue: some_queue(random), no_ack: false });
+                    }
                 }
             }
             Job::Churn => {
-                if !channel.waiting && !self.finishing {
-                    churn(exclusive, &mut self.has_exclusive, &mut random, swarm, &mut say);
-                    channel.waiting = true;
+                if channel.replies_due == 0 && !self.finishing {
+                    churn(exclusive, &mut self.has_exclusive, random, swarm, &mut say);
                 }
             }
-        }
-        if !commands.is_empty() {
-            self.last_sent_us = now_us;
         }
         commands
     }
@@ -315,7 +326,7 @@ impl Client {
         !self.close_due
             && self.channels.iter().all(|channel| {
                 channel.unacked.is_empty()
-                    && !channel.waiting
+                    && channel.replies_due == 0
                     && channel.state == State::Open
                     && (channel.job != Job::Confirm
                         || channel.prepared && channel.settled == channel.published)
@@ -330,7 +341,8 @@ impl Channel {
             job,
             state: State::Closed,
             closing: false,
-            waiting: false,
+            replies_due: 0,
+            recover_due: false,
             prepared: false,
             outstanding: 0,
             published: 0,
@@ -386,9 +398,10 @@ fn settle(
     random: &mut Random,
     say: &mut impl FnMut(ChannelCommand),
 ) {
-    if channel.job != Job::Transact && swarm.requeue_one_in > 0 && random.one_in(200) {
+    // Recover-ok might overtake a get that waits for the disk (docs/guide.md).
+    let silent = channel.replies_due == 0;
+    if silent && channel.job != Job::Transact && swarm.requeue_one_in > 0 && random.one_in(200) {
         channel.unacked.clear();
-        channel.waiting = true;
         say(ChannelCommand::Recover);
         return;
     }
@@ -414,7 +427,6 @@ fn consume(
     say: &mut impl FnMut(ChannelCommand),
 ) {
     let free = TAGS.into_iter().find(|tag| !channel.consumers.contains(tag));
-    channel.waiting = true;
     match (channel.consumers.first().copied(), free) {
         (_, Some(tag)) if channel.consumers.is_empty() || random.one_in(10) => {
             let no_ack = random.one_in(10);
@@ -439,7 +451,7 @@ fn consume(
                 if none { 0 } else { 1 + random.below(u64::from(swarm.prefetch_max)) as u16 };
             say(ChannelCommand::Qos { count, global: random.one_in(4) });
         }
-        _ => channel.waiting = false,
+        _ => {}
     }
 }
 

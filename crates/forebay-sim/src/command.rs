@@ -191,6 +191,17 @@ impl Command {
 }
 
 impl ChannelCommand {
+    /// Whether the broker answers it.
+    pub(crate) fn is_answered(&self) -> bool {
+        !matches!(
+            self,
+            ChannelCommand::Publish(_)
+                | ChannelCommand::Ack { .. }
+                | ChannelCommand::Nack { .. }
+                | ChannelCommand::CloseOk
+        )
+    }
+
     fn encode(&self, number: u16, frame_max: u32, out: &mut Vec<u8>) {
         let mut put = |method: &dyn Encode| method.encode(out, number);
         match *self {

@@ -8,6 +8,9 @@ use crate::random::Random;
 use crate::violation::violation;
 use crate::world::{Step, World};
 
+/// Rounds after which somebody consumes what nobody does.
+const PATIENCE_ROUNDS: usize = 400;
+
 /// Rounds in which a world without faults comes to rest.
 const ROUNDS_MAX: usize = 20_000;
 
@@ -46,7 +49,12 @@ impl World {
     fn come_to_rest(&mut self) -> Step {
         let mut random = Random::new(self.trace.hash());
         let mut idle = 0;
-        for _ in 0..ROUNDS_MAX {
+        for round in 0..ROUNDS_MAX {
+            // Messages that came back and lie before a run stay in memory until somebody takes them, and
+            // publishers may wait for that (docs/guide.md, "Memory").
+            if round > PATIENCE_ROUNDS {
+                self.take_one()?;
+            }
             for client in 0..self.clients.len() {
                 if self.links[client].is_some() {
                     for _ in 0..4 {
@@ -93,24 +101,36 @@ impl World {
         for client in 0..self.clients.len() {
             self.disconnect(client)?;
         }
-        let client = self.links.len() - 1;
-        self.connect(client)?;
-        self.say(client, ChannelCommand::Open);
         let mut rounds = 0;
-        loop {
-            if self.model.is_answered() {
-                let Some(queue) = self.model.queues_with_messages().first().copied() else { break };
-                self.say(client, ChannelCommand::Get { queue, no_ack: true });
-                rounds = 0;
-            }
+        while !self.model.queues_with_messages().is_empty() || !self.model.is_answered() {
+            rounds = if self.take_one()? { 0 } else { rounds + 1 };
             self.round()?;
-            rounds += 1;
             if rounds > ROUNDS_MAX {
                 let what = format!("{} messages left", self.model.certainly_ready());
                 violation("without faults everything comes to rest", what)?;
             }
         }
         self.round()
+    }
+
+    /// One more message is asked for by somebody who does nothing else; false while the answer to the
+    /// last one is due.
+    fn take_one(&mut self) -> Step<bool> {
+        let client = self.links.len() - 1;
+        if self.links[client].is_none() {
+            self.connect(client)?;
+            self.say(client, ChannelCommand::Open);
+            return Ok(true);
+        }
+        let on_its_way = self.links[client].as_ref().is_some_and(|link| link.upstream_bytes() > 0);
+        let queue = self.model.queues_with_messages().first().copied();
+        match queue {
+            Some(queue) if !on_its_way && self.model.is_answered_to(client) => {
+                self.say(client, ChannelCommand::Get { queue, no_ack: true });
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
     }
 
     fn say(&mut self, client: usize, command: ChannelCommand) {

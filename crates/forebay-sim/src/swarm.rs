@@ -113,7 +113,8 @@ impl Swarm {
             salvage: false,
         };
         let large_bodies = random.one_in(3);
-        let deep = random.one_in(4);
+        // Publishers that run ahead of consumers, in little memory: backlogs go to disk and come back.
+        let deep = random.one_in(3);
         let in_memory = random.one_in(12);
         let faults = random.below(8) > 0;
         // Of the faults of disks and processes a broker in memory knows nothing.
@@ -125,7 +126,7 @@ impl Swarm {
         Swarm {
             clients: (0..1 + random.below(5)).map(|_| jobs(random)).collect(),
             bindings: bindings(random),
-            events: random.pick(&[300, 1000, 3000]),
+            events: if deep { 3000 } else { random.pick(&[300, 1000, 3000]) },
             persistent_sixteenths: random.pick(&[16, 12, 8, 0]),
             mandatory_sixteenths: random.pick(&[0, 0, 4]),
             large_bodies,
@@ -134,7 +135,7 @@ impl Swarm {
             slow_consumers: deep || random.one_in(4),
             in_memory,
             lying_disk: false,
-            window_messages: random.pick(&[1, 8, 100]),
+            window_messages: if deep { 100 } else { random.pick(&[1, 8, 100]) },
             prefetch_max: random.pick(&[0, 1, 3, 50]),
             requeue_one_in: random.pick(&[0, 2, 5, 20]),
             multiple: random.one_in(2),
@@ -165,6 +166,7 @@ impl Swarm {
                 // Without a disk, what nobody consumes fills the memory, and publishers wait for good.
                 _ if in_memory => 64 << 20,
                 true => random.pick(&[512 << 10, 16 << 20]),
+                false if deep => 160 << 10,
                 false => random.pick(&[160 << 10, 512 << 10, 16 << 20]),
             },
         }

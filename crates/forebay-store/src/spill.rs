@@ -116,6 +116,19 @@ impl Log {
         }
     }
 
+    pub(crate) fn settle_run_from(&mut self, id: RunId, from: Seq) {
+        let Some(run) = self.runs.get(&id) else { return };
+        if run.live.first().is_none_or(|first| first >= from) {
+            return self.settle_run(id);
+        }
+        let queue = run.queue;
+        let mut next = from;
+        while let Some(seq) = self.runs.get(&id).and_then(|run| run.live.next_from(next)) {
+            self.settle(queue, seq, Home::run(id));
+            next = seq + 1;
+        }
+    }
+
     pub(crate) fn settle_run(&mut self, id: RunId) {
         let Some(run) = self.runs.get_mut(&id) else { return };
         self.settled += run.live.len();

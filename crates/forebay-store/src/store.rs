@@ -155,7 +155,14 @@ impl Store {
         }
     }
 
-    /// All that is left of a run is gone (purge).
+    /// What is left of a run from `from` on is gone (purge). What was read before may be with consumers.
+    pub fn settle_run_from(&mut self, run: RunId, from: Seq) {
+        if let Some(log) = &mut self.log {
+            log.settle_run_from(run, from);
+        }
+    }
+
+    /// All that is left of a run is gone.
     pub fn settle_run(&mut self, run: RunId) {
         if let Some(log) = &mut self.log {
             log.settle_run(run);

@@ -167,9 +167,13 @@ impl Model {
 
     /// Whether every request has its answer.
     pub(crate) fn is_answered(&self) -> bool {
-        self.connections.values().all(|connection| {
-            connection.channels.values().all(|channel| channel.replies.is_empty())
-        })
+        self.connections.keys().all(|client| self.is_answered_to(*client))
+    }
+
+    /// Whether every request of this client has its answer.
+    pub(crate) fn is_answered_to(&self, client: usize) -> bool {
+        let connection = self.connections.get(&client);
+        connection.is_none_or(|c| c.channels.values().all(|channel| channel.replies.is_empty()))
     }
 
     /// The broker is done with a connection and listens to nothing more.
