@@ -3,7 +3,7 @@
 # Only Rust has to be there beforehand; `make test` installs the rest (as root, or with sudo).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test setup lint unit sim mutants conformance crash docs bench clean
+.PHONY: help demo build test setup lint unit sim mutants conformance crash cluster docs bench clean
 
 help: ## this list
 	@echo "make TARGET, where TARGET is one of:"
@@ -39,6 +39,11 @@ conformance: ## other people's clients on Forebay and on RabbitMQ, compared case
 
 crash: ## kill -9 under load: nothing confirmed may be missing
 	@scripts/test.sh build crash
+
+cluster: ## the client on every engine, and on a RabbitMQ cluster that is hurt: nothing confirmed may be missing
+	@scripts/test.sh setup build
+	@bash -c '. scripts/lib.sh; cargo build --locked -p forebay-engines && \
+	  exec tests/engines/run.py --forebay "$$forebay" --engines "$$target_dir/debug/forebay-engines"'
 
 docs: ## links in the documents; commands and programs in README and guide, as written
 	@scripts/test.sh setup tidy build docs

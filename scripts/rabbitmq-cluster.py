@@ -301,7 +301,7 @@ def run(arguments):
         print("rabbitmq-cluster.py: no namespaces here; nodes are stopped instead of cut off", file=sys.stderr)
     directory = Path(tempfile.mkdtemp(prefix="forebay-cluster-"))
     cluster = Cluster.create(directory, options.nodes, namespaced=bool(prefix))
-    environment = dict(os.environ, FOREBAY_CLUSTER=str(directory), AMQP_URI=cluster.uri(cluster.nodes))
+    environment = dict(os.environ, FOREBAY_CLUSTER=str(directory), FOREBAY_CLUSTER_SCRIPT=str(HERE), AMQP_URI=cluster.uri(cluster.nodes))
     inner, code = None, 1
     try:
         inner = subprocess.Popen([*(prefix or []), sys.executable, str(HERE), "inside", *options.command], env=environment)

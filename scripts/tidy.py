@@ -100,6 +100,7 @@ ARROWS = {
     "forebay-server": {"forebay-wire", "forebay-store", "forebay-broker"},
     "forebay": {"forebay-server", "forebay-client"},
     "forebay-bench": {"forebay-wire", "forebay-flow", "forebay-client"},  # measures brokers from outside, ours like others
+    "forebay-engines": {"forebay-wire", "forebay"},  # a user's program, so it knows what users know
     "forebay-cli": {"forebay-wire", "forebay-store", "forebay-client", "forebay-server", "forebay", "forebay-bench"},
     "forebay-sim": {"forebay-wire", "forebay-store", "forebay-broker"},  # runs the machines; what is above them is not simulated
 }
