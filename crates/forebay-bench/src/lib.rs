@@ -16,6 +16,7 @@
 
 mod consumer;
 mod costs;
+pub mod distance;
 mod generator;
 mod latency;
 pub mod link;

@@ -1,0 +1,186 @@
+//! Whether the window that tunes itself kept up with the best one set by hand.
+//!
+//! ```text
+//!   best  the fixed window with the highest median rate
+//!   knee  of those with at least 95 % of that rate, the one with the lowest median p99
+//!   pass  tuned rate >= 95 % of the best's, tuned p99 <= 1.5 x the knee's, first seconds >= 70 % of the
+//!         later ones, nothing failed or timed out; where there is an interval, its bad end counts
+//!   near  all of that, with 90 to 95 % of the rate: good enough for the worst cell, not for most
+//! ```
+
+use serde::Serialize;
+
+use super::spread::{Ratio, median};
+
+const RATE_MIN: f64 = 0.95;
+const RATE_MIN_WORST: f64 = 0.90;
+const P99_MAX: f64 = 1.5;
+const FIRST_MIN: f64 = 0.70;
+
+/// What one window showed, one entry a repetition.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Shown {
+    /// Confirmed a second, after the first seconds.
+    pub(super) rate_per_s: Vec<f64>,
+    /// From `publish` to the confirm, 99 %, in microseconds.
+    pub(super) p99_us: Vec<f64>,
+    /// Confirmed a second in the first seconds.
+    pub(super) first_per_s: Vec<f64>,
+    /// Messages without a confirm, and confirms later than the patience, in all repetitions.
+    pub(super) failed: u64,
+}
+
+/// How it went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Grade {
+    /// All of it.
+    Pass,
+    /// 90 to 95 % of the best rate.
+    Near,
+    /// Not.
+    Fail,
+}
+
+/// The judgement of one cell.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Verdict {
+    /// The fixed window with the highest rate.
+    pub(super) best: u32,
+    /// The fixed window at the knee.
+    pub(super) knee: u32,
+    /// Tuned rate over the best one's.
+    pub(super) rate: Ratio,
+    /// Tuned p99 over the knee's.
+    pub(super) p99: Ratio,
+    /// Tuned rate in the first seconds over that of the later ones.
+    pub(super) first: Ratio,
+    /// All windows are within 5 %: the cell cannot tell good windows from bad ones, which is no win.
+    pub(super) no_difference: bool,
+    /// The grade.
+    pub(super) grade: Grade,
+    /// What was missed, as sentences.
+    pub(super) missed: Vec<String>,
+}
+
+/// Index of the point with the highest median rate.
+pub(super) fn best(points: &[(u32, Shown)]) -> Option<usize> {
+    let rate = |index: &usize| median(&points[*index].1.rate_per_s);
+    (0..points.len())
+        .filter(|index| rate(index).is_some())
+        .max_by(|a, b| rate(a).unwrap_or(0.0).total_cmp(&rate(b).unwrap_or(0.0)))
+}
+
+/// Index of the knee: the lowest median p99 among points with at least 95 % of the best median rate.
+pub(super) fn knee(points: &[(u32, Shown)]) -> Option<usize> {
+    let rate = |index: usize| median(&points[index].1.rate_per_s).unwrap_or(0.0);
+    let enough = RATE_MIN * rate(best(points)?);
+    let p99 = |index: usize| median(&points[index].1.p99_us).unwrap_or(f64::INFINITY);
+    (0..points.len())
+        .filter(|&index| rate(index) >= enough)
+        .min_by(|&a, &b| p99(a).total_cmp(&p99(b)))
+}
+
+impl Verdict {
+    /// Judges a cell; `None` if something of it was not measured.
+    pub(super) fn of(fixed: &[(u32, Shown)], tuned: &Shown, seed: u64) -> Option<Verdict> {
+        let (best, knee) = (&fixed[best(fixed)?], &fixed[knee(fixed)?]);
+        let rate = Ratio::of(&tuned.rate_per_s, &best.1.rate_per_s, seed)?;
+        let p99 = Ratio::of(&tuned.p99_us, &knee.1.p99_us, seed)?;
+        let first = Ratio::of(&tuned.first_per_s, &tuned.rate_per_s, seed)?;
+        let enough = RATE_MIN * median(&best.1.rate_per_s)?;
+        let ties = |shown: &Shown| median(&shown.rate_per_s).is_some_and(|rate| rate >= enough);
+        let no_difference = fixed.len() > 1 && fixed.iter().all(|(_, shown)| ties(shown));
+        let mut missed = Vec::new();
+        if rate.low() < RATE_MIN_WORST {
+            missed.push(format!("rate {:.0} % of window {}", rate.low() * 100.0, best.0));
+        }
+        if p99.high() > P99_MAX {
+            missed.push(format!("p99 {:.2} x that of window {}", p99.high(), knee.0));
+        }
+        if first.low() < FIRST_MIN {
+            missed.push(format!("first seconds {:.0} % of the later ones", first.low() * 100.0));
+        }
+        if tuned.failed > 0 {
+            missed.push(format!("{} messages failed or timed out", tuned.failed));
+        }
+        let grade = match (missed.is_empty(), rate.low() >= RATE_MIN) {
+            (true, true) => Grade::Pass,
+            (true, false) => Grade::Near,
+            (false, _) => Grade::Fail,
+        };
+        Some(Verdict { best: best.0, knee: knee.0, rate, p99, first, no_difference, grade, missed })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(rate_per_s: f64, p99_us: f64) -> Shown {
+        Shown {
+            rate_per_s: vec![rate_per_s; 3],
+            p99_us: vec![p99_us; 3],
+            first_per_s: vec![rate_per_s; 3],
+            failed: 0,
+        }
+    }
+
+    /// A pipe that is full at window 100.
+    fn pipe() -> Vec<(u32, Shown)> {
+        [
+            (1, 10.0, 1.0),
+            (10, 100.0, 1.0),
+            (100, 970.0, 1.2),
+            (200, 1_000.0, 2.0),
+            (999, 990.0, 9.0),
+        ]
+        .map(|(window, rate, p99)| (window, shown(rate, p99)))
+        .to_vec()
+    }
+
+    #[test]
+    fn the_knee_is_where_latency_is_low_and_the_rate_still_high() {
+        assert_eq!(best(&pipe()), Some(3));
+        assert_eq!(knee(&pipe()), Some(2));
+        assert_eq!(knee(&[]), None);
+    }
+
+    #[test]
+    fn the_knee_is_never_below_the_rate_it_must_have() {
+        let mut points = pipe();
+        points[2].1 = shown(949.0, 1.2);
+        assert_eq!(knee(&points), Some(3));
+    }
+
+    #[test]
+    fn rate_latency_first_seconds_and_losses_all_count() {
+        let judge = |tuned: &Shown| Verdict::of(&pipe(), tuned, 1).unwrap();
+        let good = judge(&shown(960.0, 1.7));
+        assert_eq!((good.best, good.knee, good.grade), (200, 100, Grade::Pass));
+        assert!(good.missed.is_empty() && !good.no_difference);
+        assert_eq!(judge(&shown(920.0, 1.2)).grade, Grade::Near);
+        assert_eq!(judge(&shown(890.0, 1.2)).grade, Grade::Fail);
+        assert_eq!(judge(&shown(1_000.0, 1.9)).grade, Grade::Fail);
+        let slow_start = Shown { first_per_s: vec![600.0; 3], ..shown(1_000.0, 1.0) };
+        assert_eq!(judge(&slow_start).missed, ["first seconds 60 % of the later ones"]);
+        assert_eq!(judge(&Shown { failed: 1, ..shown(1_000.0, 1.0) }).grade, Grade::Fail);
+    }
+
+    #[test]
+    fn only_the_bad_end_of_the_interval_counts() {
+        let wobbly = Shown {
+            rate_per_s: vec![800.0, 800.0, 1_000.0, 1_000.0, 1_000.0],
+            ..shown(1_000.0, 1.0)
+        };
+        let verdict = Verdict::of(&pipe(), &wobbly, 1).unwrap();
+        assert_eq!((verdict.rate.value, verdict.grade), (1.0, Grade::Fail));
+    }
+
+    #[test]
+    fn a_cell_in_which_all_windows_tie_says_so() {
+        let points = [(1, shown(99.0, 1.0)), (9, shown(100.0, 1.0))];
+        assert!(Verdict::of(&points, &shown(100.0, 1.0), 1).unwrap().no_difference);
+        assert_eq!(Verdict::of(&points, &Shown::default(), 1), None);
+    }
+}
