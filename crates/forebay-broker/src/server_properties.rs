@@ -6,7 +6,7 @@
 use forebay_wire::{TableBuf, Value};
 
 /// The RabbitMQ behaviour that is kept.
-pub(crate) const COMPATIBILITY: &str = "3.13.0";
+pub const COMPATIBILITY: &str = "3.13.0";
 
 const CAPABILITIES: [&str; 10] = [
     "publisher_confirms",

@@ -2,6 +2,7 @@
 
 mod check;
 mod consume;
+mod definitions;
 mod demo;
 mod exit;
 mod input;
@@ -34,6 +35,7 @@ enum Command {
     Publish(publish::Args),
     Consume(consume::Args),
     Move(transfer::Args),
+    Definitions(definitions::Args),
     /// Verify a data directory while no broker uses it.
     Check(check::Args),
 }
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Command::Publish(args) => publish::run(args),
         Command::Consume(args) => consume::run(args),
         Command::Move(args) => transfer::run(args),
+        Command::Definitions(args) => definitions::run(args),
         Command::Check(args) => check::run(args),
     };
     exit.into()

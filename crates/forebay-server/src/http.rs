@@ -1,6 +1,7 @@
-//! The HTTP endpoint: metrics and health, on a thread of its own.
+//! The HTTP endpoint: metrics, health and definitions, on a thread of its own.
 
 use crate::mailbox::Snapshot;
+use crate::management::{self, Over};
 use crate::metrics;
 use std::io;
 use std::net::TcpListener;
@@ -18,6 +19,7 @@ impl HttpEndpoint {
     /// Serves `listener`; `status` asks the shard and may take its time.
     pub(crate) fn start(
         listener: TcpListener,
+        management: Arc<Over>,
         status: impl Fn() -> Option<Snapshot> + Send + 'static,
     ) -> io::Result<HttpEndpoint> {
         listener.set_nonblocking(false)?;
@@ -27,7 +29,11 @@ impl HttpEndpoint {
         let thread =
             std::thread::Builder::new().name("forebay-http".to_owned()).spawn(move || {
                 for request in serving.incoming_requests() {
-                    answer(request, &status);
+                    if management::is_for(request.url()) {
+                        management::answer(&management, request);
+                    } else {
+                        answer(request, &status);
+                    }
                 }
             })?;
         Ok(HttpEndpoint { server, thread: Some(thread) })
@@ -56,6 +62,7 @@ const FRONT_PAGE: &str = "<!doctype html>
 <ul>
 <li><a href=\"/metrics\">/metrics</a>: counters and gauges for Prometheus</li>
 <li><a href=\"/healthz\">/healthz</a>: 200 while the broker answers, 503 otherwise</li>
+<li><a href=\"/api/definitions\">/api/definitions</a>: what is declared, as RabbitMQ writes it; for administrators</li>
 </ul>
 </body></html>
 ";
@@ -75,7 +82,7 @@ fn answer(request: Request, status: &impl Fn() -> Option<Snapshot>) {
             Some(_) => (200, TEXT, "ok\n".to_owned()),
             None => (503, TEXT, "the broker does not answer\n".to_owned()),
         },
-        _ => (404, TEXT, "there is /metrics and /healthz\n".to_owned()),
+        _ => (404, TEXT, "there is /metrics, /healthz and /api/definitions\n".to_owned()),
     };
     let mut response = Response::from_string(body).with_status_code(code);
     if let Ok(header) = Header::from_bytes("Content-Type", content_type) {

@@ -34,6 +34,7 @@ mod lane;
 mod listener;
 pub mod logging;
 mod mailbox;
+mod management;
 pub mod metrics;
 mod outcome;
 mod poller;

@@ -4,7 +4,7 @@
 //!   forebay-shard  the loop of shard_loop.rs; owns sockets and the state machine
 //!   forebay-log    log writes and syncs, one at a time        (not in memory)
 //!   forebay-disk   run files and spare segments, one at a time (not in memory)
-//!   forebay-http   /metrics, /healthz                          (if configured)
+//!   forebay-http   /metrics, /healthz, /api/definitions        (if configured)
 //! ```
 
 use crate::config::{Config, Data};
@@ -13,6 +13,7 @@ use crate::in_process::{self, InProcessStream};
 use crate::lane::Lane;
 use crate::listener::listen;
 use crate::mailbox::{Mail, Mailbox, Snapshot};
+use crate::management::Management;
 use crate::outcome::{Outcome, ServerFailed};
 use crate::poller::Poller;
 use crate::shard_loop::{LoopFailed, Setup, ShardLoop};
@@ -81,6 +82,7 @@ impl Server {
             None => None,
         };
 
+        let management = Management::new(&config)?;
         let outcome = Arc::new(Outcome::default());
         let (ready, started_up) = sync_channel(1);
         let shard = {
@@ -104,7 +106,8 @@ impl Server {
             Server { mailbox, outcome, addresses, http: None, shard: Mutex::new(Some(shard)) };
         if let Some(listener) = http_listener {
             let mailbox = server.mailbox.clone();
-            let endpoint = HttpEndpoint::start(listener, move || ask_status(&mailbox));
+            let management = management.over(mailbox.clone());
+            let endpoint = HttpEndpoint::start(listener, management, move || ask_status(&mailbox));
             server.http = Some(endpoint.map_err(StartError::System)?);
         }
         Ok(server)

@@ -212,6 +212,7 @@ impl ShardLoop {
                 Mail::Listen(listener) => self.add_listener(listener).map_err(LoopFailed::Poll)?,
                 // A caller that no longer waits for its answer misses nothing.
                 Mail::Status(reply) => drop(reply.try_send(self.snapshot())),
+                Mail::List(cursor, reply) => drop(reply.try_send(self.shard.list(cursor))),
                 Mail::Stop => self.begin_drain()?,
             }
         }

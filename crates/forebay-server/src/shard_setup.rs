@@ -68,12 +68,10 @@ fn open_store(
 }
 
 fn shard_config(config: &Config) -> Result<ShardConfig, StartError> {
-    let users: Result<Vec<User>, StartError> =
-        config.users.iter().map(|setting| user(setting, &config.loopback_users)).collect();
     let policies: Result<Vec<Policy>, StartError> = config.policies.iter().map(policy).collect();
     let host = rustix::system::uname();
     Ok(ShardConfig {
-        users: users?,
+        users: users(config)?,
         vhosts: config.vhosts.clone(),
         trace_vhosts: config.trace_vhosts.clone(),
         vhost_connections_max: config
@@ -95,6 +93,11 @@ fn shard_config(config: &Config) -> Result<ShardConfig, StartError> {
         seed: RandomState::new().build_hasher().finish(),
         node_name: format!("forebay@{}", host.nodename().to_string_lossy()),
     })
+}
+
+/// Who may log in.
+pub(crate) fn users(config: &Config) -> Result<Vec<User>, StartError> {
+    config.users.iter().map(|setting| user(setting, &config.loopback_users)).collect()
 }
 
 fn policy(setting: &PolicySetting) -> Result<Policy, StartError> {

@@ -7,6 +7,7 @@
 //!   keys     ──► TopicPermissions::check(Access, exchange, key) ──► Ok or 403
 //! ```
 
+pub mod base64;
 mod password;
 mod permissions;
 mod sasl;

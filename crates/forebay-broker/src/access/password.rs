@@ -10,6 +10,8 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
+use super::base64;
+
 const SALT_BYTES: usize = 4;
 const HASH_BYTES: usize = 32;
 
@@ -58,11 +60,21 @@ impl std::error::Error for PasswordError {}
 impl Password {
     /// Reads RabbitMQ's `password_hash` (algorithm `rabbit_password_hashing_sha256`).
     pub fn from_base64_hash(text: &str) -> Result<Self, PasswordError> {
-        let bytes = decode_base64(text).ok_or(PasswordError::NotBase64)?;
+        let bytes = base64::decode(text).ok_or(PasswordError::NotBase64)?;
         let length = PasswordError::Length { found_bytes: bytes.len() };
         let (salt, hash) = bytes.split_first_chunk().ok_or(length)?;
         let hash = hash.try_into().map_err(|_| length)?;
         Ok(Password::SaltedSha256 { salt: *salt, hash })
+    }
+
+    /// The hash as RabbitMQ's `password_hash`; `None` for a plain password, which has none yet.
+    pub fn to_base64_hash(&self) -> Option<String> {
+        match self {
+            Password::Plain(_) => None,
+            Password::SaltedSha256 { salt, hash } => {
+                Some(base64::encode(&[&salt[..], &hash[..]].concat()))
+            }
+        }
     }
 
     /// Hashes a password with a salt of the caller's choice.
@@ -102,38 +114,6 @@ fn same(a: &[u8; HASH_BYTES], b: &[u8; HASH_BYTES]) -> bool {
     difference == 0
 }
 
-/// Standard base64 (RFC 4648, section 4) with padding.
-fn decode_base64(text: &str) -> Option<Vec<u8>> {
-    let bytes = text.trim().as_bytes();
-    if !bytes.len().is_multiple_of(4) {
-        return None;
-    }
-    let digits = match bytes {
-        [digits @ .., b'=', b'='] | [digits @ .., b'='] => digits,
-        digits => digits,
-    };
-    let mut out = Vec::with_capacity(digits.len() * 3 / 4);
-    let (mut held, mut held_bits) = (0u32, 0);
-    for &digit in digits {
-        let value = match digit {
-            b'A'..=b'Z' => digit - b'A',
-            b'a'..=b'z' => digit - b'a' + 26,
-            b'0'..=b'9' => digit - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        held = held << 6 | u32::from(value);
-        held_bits += 6;
-        if held_bits >= 8 {
-            held_bits -= 8;
-            out.push((held >> held_bits) as u8);
-            held &= (1 << held_bits) - 1;
-        }
-    }
-    (held == 0).then_some(out)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,6 +127,7 @@ mod tests {
         assert!(!password.matches(b"test13"));
         assert!(!password.matches(b""));
         assert_eq!(password, Password::salted(b"test12", [0x90, 0x8d, 0xc6, 0x0a]));
+        assert_eq!(password.to_base64_hash().as_deref(), Some(hash));
     }
 
     #[test]

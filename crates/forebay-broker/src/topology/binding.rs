@@ -100,6 +100,11 @@ impl Bindings {
         Some(binding)
     }
 
+    /// Slots, used or not.
+    pub(crate) fn places(&self) -> usize {
+        self.slots.len()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

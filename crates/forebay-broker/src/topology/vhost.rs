@@ -176,6 +176,21 @@ impl VhostTopology {
         self.exchanges.iter().flatten()
     }
 
+    /// Places that exchanges and bindings are kept in; some may be empty.
+    pub(crate) fn places(&self) -> (usize, usize) {
+        (self.exchanges.len(), self.bindings.places())
+    }
+
+    /// The exchange in one of the places.
+    pub(crate) fn exchange_in(&self, place: usize) -> Option<&Exchange> {
+        self.exchanges.get(place)?.as_ref()
+    }
+
+    /// The binding in one of the places.
+    pub(crate) fn binding_in(&self, place: usize) -> Option<&Binding> {
+        self.bindings.get(BindingKey(u32::try_from(place).ok()?))
+    }
+
     /// The exchange a client publishes to: 404 if there is none, 403 if it is internal.
     pub fn exchange_to_publish(&self, name: &[u8]) -> Result<ExchangeKey, AmqpError> {
         let resource = Resource::exchange(name, &self.name);

@@ -62,9 +62,10 @@ pub(crate) struct Args {
     /// Run on when the queue is empty, until a signal
     #[arg(long)]
     follow: bool,
-    /// Messages that may be on their way at a time; found out by itself unless given
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    prefetch: Option<u16>,
+    /// Messages that may be on their way at a time; they are held in memory
+    #[arg(long, value_name = "N", default_value_t = forebay_client::CREDIT_MAX,
+          value_parser = clap::value_parser!(u16).range(1..))]
+    prefetch: u16,
     /// Print a JSON summary on standard output
     #[arg(long)]
     json: bool,

@@ -42,12 +42,10 @@ impl Source {
     /// Starts to take messages; the broker sends no more than `most` before the first ack.
     pub(super) async fn consume(&mut self, args: &Args, most: u64) -> Result<(), String> {
         let most = u16::try_from(most).unwrap_or(u16::MAX);
-        self.credit_max = args.prefetch.unwrap_or(CREDIT_MAX).min(most).max(1);
-        let consumer = self.connection.consumer(&self.queue);
-        let consumer = match args.prefetch {
-            Some(_) => consumer.fixed_credit(self.credit_max),
-            None => consumer.credit_max(self.credit_max),
-        };
+        self.credit_max = args.prefetch.min(most).max(1);
+        // Fixed, as changing it on a RabbitMQ takes another consumer, and hands back what the first one
+        // holds: that would be out of order, and look like moved before.
+        let consumer = self.connection.consumer(&self.queue).fixed_credit(self.credit_max);
         let consumer =
             consumer.build().await.map_err(|error| format!("the source (--from): {error}"))?;
         self.consumer = Some(consumer);

@@ -33,7 +33,7 @@ impl Target {
             Err(fault) => {
                 let hint = match &fault {
                     ChannelFault::Refused(refusal) if refusal.code == 404 => {
-                        "; declare it there first"
+                        "; declare it there first, for instance with forebay definitions import"
                     }
                     _ => "",
                 };

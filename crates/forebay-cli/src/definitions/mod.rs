@@ -1,0 +1,146 @@
+//! `forebay definitions`: what is declared at a broker, as RabbitMQ's definitions JSON, out and in again.
+
+mod api;
+mod settings;
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::exit::Exit;
+use api::Api;
+
+/// Largest file of definitions, in bytes; the server takes no more either.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// Carry exchanges, queues and bindings from one broker to another, in the format of RabbitMQ's
+/// definitions. Works with a Forebay and with a RabbitMQ that has its management plugin.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    /// Write a broker's definitions to a file or standard output. Passwords leave as salted hashes only.
+    Export(Where),
+    /// Declare what is in a file, or standard input. Users, virtual hosts and policies that a Forebay does
+    /// not have are printed as lines for its configuration file. Exits with 0 only if nothing is left to do.
+    Import(Where),
+}
+
+#[derive(clap::Args, Debug)]
+struct Where {
+    /// The broker's HTTP endpoint, with the name and password of an administrator
+    #[arg(long, value_name = "URL", default_value = "http://guest:guest@127.0.0.1:15672")]
+    http: String,
+    /// One virtual host only
+    #[arg(long, value_name = "VHOST")]
+    vhost: Option<String>,
+    /// The file; standard output or input if absent or `-`
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+impl Where {
+    fn path(&self) -> Option<&Path> {
+        self.file.as_deref().filter(|path| path.as_os_str() != "-")
+    }
+
+    fn api(&self) -> Result<Api, Failure> {
+        Api::of(&self.http).map_err(|sentence| Failure(Exit::Usage, sentence))
+    }
+}
+
+/// Why it was not done.
+struct Failure(Exit, String);
+
+impl From<String> for Failure {
+    fn from(sentence: String) -> Failure {
+        Failure(Exit::Failed, sentence)
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Args) -> Exit {
+    let outcome = match &args.command {
+        Command::Export(place) => export(place),
+        Command::Import(place) => import(place),
+    };
+    match outcome {
+        Ok(exit) => exit,
+        Err(Failure(exit, sentence)) => exit.because(sentence),
+    }
+}
+
+fn export(place: &Where) -> Result<Exit, Failure> {
+    let document = place.api()?.export(place.vhost.as_deref())?;
+    let mut text = serde_json::to_string_pretty(&document).expect("JSON is plain data");
+    text.push('\n');
+    match place.path() {
+        Some(path) => std::fs::write(path, text)
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))?,
+        None => io::stdout()
+            .write_all(text.as_bytes())
+            .map_err(|error| format!("cannot write to standard output: {error}"))?,
+    }
+    Ok(Exit::Done)
+}
+
+fn import(place: &Where) -> Result<Exit, Failure> {
+    let document = read(place.path())?;
+    let api = place.api()?;
+    // Of the whole broker: users and virtual hosts are in no part of it.
+    let there = api.export(None)?;
+    let outcome = api.import(place.vhost.as_deref(), &document)?;
+    let mut left = outcome.refused.len();
+    for refused in &outcome.refused {
+        eprintln!("{refused}");
+    }
+    if there["product_name"] == "Forebay" && place.vhost.is_none() {
+        let settings = settings::missing(&document, &there);
+        left += settings.impossible.len();
+        for sentence in &settings.impossible {
+            eprintln!("{sentence}");
+        }
+        if let Some(toml) = settings.toml {
+            left += 1;
+            eprintln!(
+                "the configuration lacks users, virtual hosts or policies of the file: put what is on standard \
+                 output in their place there, start the broker again, and import once more"
+            );
+            // Whoever closed the pipe still has the exit code.
+            let _ = io::stdout().write_all(toml.as_bytes());
+        }
+    }
+    match outcome.declared {
+        Some(declared) => eprintln!("declared {declared}, {left} left to do"),
+        None => eprintln!("imported"),
+    }
+    Ok(if left == 0 { Exit::Done } else { Exit::Failed })
+}
+
+fn read(path: Option<&Path>) -> Result<Value, String> {
+    let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
+    let mut bytes = Vec::new();
+    let read = match path {
+        Some(path) => {
+            let file = File::open(path).map_err(|error| format!("cannot open {name}: {error}"))?;
+            file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)
+        }
+        None => io::stdin().take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes),
+    };
+    read.map_err(|error| format!("cannot read {name}: {error}"))?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("{name} is larger than {FILE_BYTES_MAX} bytes"));
+    }
+    let document: Value = serde_json::from_slice(&bytes)
+        .map_err(|error| format!("{name} is not a file of definitions: {error}"))?;
+    if !document.is_object() {
+        return Err(format!("{name} is not a file of definitions: it holds no JSON object"));
+    }
+    Ok(document)
+}

@@ -1,0 +1,249 @@
+//! `forebay definitions` against `forebay serve`: what goes out comes in again, and stays.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use forebay_client::blocking::{DeclareExchange, DeclareQueue};
+use forebay_wire::{TableBuf, Value as Field};
+use serde_json::{Value, json};
+use support::broker::{Broker, Start};
+use support::dir::Dir;
+
+/// Written by `rabbitmqctl export_definitions` of RabbitMQ 3.10.8.
+const RABBITMQ: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rabbitmq-3.10.8-definitions.json");
+
+fn start(data: &Path) -> Start {
+    Start::silent(data.parent().expect("a home"))
+        .flag("--amqp", "127.0.0.1:0")
+        .flag("--http", "127.0.0.1:0")
+        .flag("--data-dir", data.to_str().expect("a path in UTF-8"))
+}
+
+fn http(broker: &Broker) -> String {
+    let address = broker.line.split("http=").nth(1).and_then(|rest| rest.split(' ').next());
+    address.expect("the ready line names it").to_owned()
+}
+
+struct Ended {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+fn definitions(args: &[&str], input: &str) -> Ended {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_forebay"))
+        .arg("definitions")
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary was built");
+    // It may have ended without reading.
+    let _ = child.stdin.take().expect("piped").write_all(input.as_bytes());
+    let output = child.wait_with_output().expect("it ends");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Ended { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+fn export(broker: &Broker) -> Value {
+    let ended = definitions(&["export", "--http", &http(broker)], "");
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    serde_json::from_str(&ended.out).expect("JSON")
+}
+
+/// Exchanges, queues and bindings, in an order of their own.
+fn declared(document: &Value) -> Vec<String> {
+    let parts = ["exchanges", "queues", "bindings"];
+    let entries = parts.iter().flat_map(|part| document[*part].as_array().expect("a list"));
+    let mut texts: Vec<String> = entries.map(Value::to_string).collect();
+    texts.sort();
+    texts
+}
+
+fn declare_a_few(broker: &Broker) {
+    let connection = broker.connect();
+    let mut channel = connection.channel().expect("a channel");
+    let arguments = TableBuf::new().with("alternate-exchange", Field::LongStr(b"rest"));
+    for (name, kind, internal) in
+        [("rest", "fanout", true), ("orders", "topic", false), ("ümlaut", "headers", false)]
+    {
+        let durable = DeclareExchange {
+            durable: true,
+            internal,
+            arguments: arguments.clone(),
+            ..DeclareExchange::default()
+        };
+        channel.declare_exchange(name, kind, durable).expect("declared");
+    }
+    for number in 0..700 {
+        let durable = DeclareQueue {
+            durable: true,
+            arguments: TableBuf::new().with("x-consumer-timeout", Field::I32(60_000 + number)),
+            ..DeclareQueue::default()
+        };
+        let queue = format!("q{number}");
+        channel.declare_queue(&queue, durable).expect("declared");
+        channel.bind_queue(&queue, "orders", &format!("order.{number}.#")).expect("bound");
+    }
+    let exclusive = DeclareQueue { exclusive: true, ..DeclareQueue::default() };
+    channel.declare_queue("mine", exclusive).expect("declared");
+    channel.bind_queue("mine", "orders", "#").expect("bound");
+    connection.close().expect("closed");
+}
+
+#[test]
+fn what_goes_out_of_one_broker_comes_into_another_and_stays() {
+    let dir = Dir::new("definitions-trip");
+    let (from, to) = (start(&dir.join("a")).ready(), start(&dir.join("b")).ready());
+    declare_a_few(&from);
+    let file = dir.join("definitions.json");
+    let file = file.to_str().expect("a path in UTF-8");
+    let ended = definitions(&["export", "--http", &http(&from), file], "");
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""), "{}", ended.err);
+    let ended = definitions(&["import", "--http", &http(&to), file], "");
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""), "{}", ended.err);
+    assert!(ended.err.contains("declared 1403, 0 left to do"), "{}", ended.err);
+    let expected = declared(&export(&from));
+    assert_eq!(expected.len(), 3 + 700 + 700, "and nobody's own queue");
+    assert_eq!(declared(&export(&to)), expected);
+    // It was answered, so it is on disk.
+    to.kill();
+    let to = start(&dir.join("b")).ready();
+    assert_eq!(declared(&export(&to)), expected);
+    // A second time changes nothing.
+    let ended = definitions(&["import", "--http", &http(&to), file], "");
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert_eq!(declared(&export(&to)), expected);
+}
+
+#[test]
+fn a_rabbitmq_file_is_imported_with_the_configuration_it_asks_for() {
+    let dir = Dir::new("definitions-rabbitmq");
+    let fresh = start(&dir.join("a")).ready();
+    let ended = definitions(&["import", "--http", &http(&fresh), RABBITMQ], "");
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert!(ended.err.contains("put what is on standard output"), "{}", ended.err);
+
+    let configured = start(&dir.join("b")).line(&ended.out).ready();
+    let http = http(&configured);
+    let ended = definitions(&["import", "--http", &http, RABBITMQ], "");
+    assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{}", ended.err);
+    let left: Vec<&str> = ended.err.lines().collect();
+    assert_eq!(left.len(), 4, "{left:?}");
+    assert!(left[0].starts_with("queue `brief` in vhost `shop`:"), "{left:?}");
+    assert!(left[0].contains("x-message-ttl"), "{left:?}");
+    // RabbitMQ leaves internal exchanges out of its files, and their bindings in.
+    let unbound = "binding of `audit` to `unrouted` in vhost `shop`: NOT_FOUND - no exchange";
+    assert!(left[1].starts_with(unbound), "{left:?}");
+    assert!(left[2].starts_with("policy `short`: it applies to queues"), "{left:?}");
+    assert_eq!(left[3], "declared 9, 3 left to do");
+
+    let mut expected: Value =
+        serde_json::from_str(&std::fs::read_to_string(RABBITMQ).expect("it is here")).unwrap();
+    expected["queues"].as_array_mut().unwrap().retain(|queue| queue["name"] != "brief");
+    expected["bindings"].as_array_mut().unwrap().retain(|it| it["source"] != "unrouted");
+    for queue in expected["queues"].as_array_mut().unwrap() {
+        queue.as_object_mut().unwrap().remove("type");
+    }
+    for exchange in expected["exchanges"].as_array_mut().unwrap() {
+        let exchange = exchange.as_object_mut().unwrap();
+        exchange.entry("internal").or_insert(json!(false));
+    }
+    let exported = export(&configured);
+    assert_eq!(declared(&exported), declared(&expected));
+    let names = |part: &str| {
+        let entries = exported[part].as_array().expect("a list").iter();
+        entries.map(|entry| entry["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (names("users"), names("vhosts")),
+        (vec!["guest".into(), "app".into()], vec!["/".into(), "shop".into()])
+    );
+    assert_eq!(exported["topic_permissions"], expected["topic_permissions"]);
+    assert_eq!(names("policies"), ["unrouted"]);
+
+    let part = definitions(&["export", "--http", &http, "--vhost", "/"], "");
+    let part: Value = serde_json::from_str(&part.out).expect("JSON");
+    assert_eq!(
+        part["queues"],
+        json!([{ "name": "plain", "durable": true, "auto_delete": false, "arguments": {} }])
+    );
+    assert_eq!(part["users"], Value::Null);
+    let into = definitions(&["import", "--http", &http, "--vhost", "shop"], &part.to_string());
+    assert_eq!(into.code, Some(0), "{}", into.err);
+    assert!(
+        declared(&export(&configured)).iter().filter(|it| it.contains("\"plain\"")).count() == 2
+    );
+}
+
+#[test]
+fn failures_say_why_in_one_sentence() {
+    let dir = Dir::new("definitions-failures");
+    let broker = start(&dir.join("a"))
+        .line(
+            "users = [{ name = \"guest\", password = \"guest\", tags = [\"administrator\"] }, \
+             { name = \"app\", password = \"app\" }]",
+        )
+        .ready();
+    let http = http(&broker);
+    let (wrong, lesser) = (format!("http://guest:secret@{http}"), format!("app:app@{http}"));
+    for (args, input, code, why) in [
+        (&["export", "--http", &*wrong][..], "", 1, "refused the login: login failed"),
+        (&["export", "--http", &lesser], "", 1, "has not the tag administrator"),
+        (&["import", "--http", &lesser], "{}", 1, "has not the tag administrator"),
+        (&["export", "--http", "127.0.0.1:1"], "", 1, "cannot reach http://127.0.0.1:1"),
+        (&["export", "--http", "https://h:1"], "", 2, "plain HTTP only"),
+        (&["export", "--http", "nonsense"], "", 2, "HOST:PORT"),
+        (&["export", "--http", &http, "--vhost", "absent"], "", 1, "no vhost `absent`"),
+        (
+            &["export", "--http", &http, "/does/not/exist/f"],
+            "",
+            1,
+            "cannot write /does/not/exist/f",
+        ),
+        (&["import", "--http", &http, "/does/not/exist"], "", 1, "cannot open /does/not/exist"),
+        (&["import", "--http", &http], "queues:", 1, "is not a file of definitions"),
+        (&["import", "--http", &http], "[]", 1, "holds no JSON object"),
+        (&["import", "--http", &http], "{\"queues\": 1}", 1, "`queues` must be a list"),
+        (
+            &["import", "--http", &http],
+            "{\"queues\": [{\"vhost\": \"/\"}]}",
+            1,
+            "queues[0]: `name` must be a text",
+        ),
+        (&["frob"], "", 2, "unrecognized subcommand"),
+    ] {
+        let ended = definitions(args, input);
+        assert_eq!(ended.code, Some(code), "{args:?} {}", ended.err);
+        assert!(ended.err.contains(why), "{args:?} {}", ended.err);
+        assert!(code == 2 || ended.err.lines().count() == 1, "{args:?} {}", ended.err);
+        assert!(!ended.err.contains("secret") && ended.out.is_empty(), "{args:?} {}", ended.err);
+    }
+}
+
+#[test]
+fn a_request_that_is_too_large_or_says_nothing_of_itself_is_refused() {
+    let dir = Dir::new("definitions-http");
+    let broker = start(&dir.join("a")).ready();
+    let ask = |head: &str| {
+        let mut socket = TcpStream::connect(http(&broker)).expect("it listens");
+        let request = format!("{head}Host: x\r\nConnection: close\r\n\r\n");
+        socket.write_all(request.as_bytes()).expect("sent");
+        let mut answer = [0; 12];
+        socket.read_exact(&mut answer).expect("answered");
+        String::from_utf8_lossy(&answer[9..]).into_owned()
+    };
+    let login = "Authorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n";
+    assert_eq!(ask("GET /api/definitions HTTP/1.1\r\n"), "401");
+    assert_eq!(ask("GET /api/definitionsx HTTP/1.1\r\n"), "404");
+    let large = format!("POST /api/definitions HTTP/1.1\r\n{login}Content-Length: 16777217\r\n");
+    assert_eq!(ask(&large), "413");
+    assert_eq!(ask(&format!("DELETE /api/definitions HTTP/1.1\r\n{login}")), "405");
+    assert_eq!(ask(&format!("GET /api/definitions HTTP/1.1\r\n{login}")), "200");
+}

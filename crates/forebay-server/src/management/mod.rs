@@ -1,0 +1,255 @@
+//! `/api/definitions`: what is declared, in RabbitMQ's words, and declaring it again.
+//!
+//! ```text
+//!   GET   ── slices by letter ──▶ shard          one slice a turn, see forebay-broker's listing.rs
+//!   POST  ── declare, bind ─────▶ AMQP connection inside the process, as the user who asks
+//! ```
+//! An import is a client like any other: permissions, refusals and durability are those of AMQP, and its
+//! answer comes after the last declaration is synced.
+//!
+//! Each request has a thread of its own, up to [`REQUESTS_MAX`]: others are told to come back. A thread is held
+//! until its client has sent what it announced and taken its answer.
+
+mod declarer;
+mod definitions;
+mod json;
+
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use forebay_broker::access::{User, authenticate, base64};
+use forebay_broker::{ListCursor, Listed};
+use serde_json::{Value, json};
+use tiny_http::{Header, Method, Request, Response};
+
+use crate::config::Config;
+use crate::mailbox::{Mail, Mailbox};
+use crate::shard_setup;
+use crate::start_error::StartError;
+use declarer::Declarer;
+use definitions::{Fixed, Wanted};
+
+const PATH: &str = "/api/definitions";
+/// Largest body of a request, in bytes.
+const DEFINITIONS_BYTES_MAX: u64 = 16 << 20;
+/// Requests at one time.
+const REQUESTS_MAX: usize = 4;
+/// How long the shard may take for a slice.
+const SLICE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the configuration says, for those who ask.
+pub(crate) struct Management {
+    users: Vec<User>,
+    fixed: Fixed,
+}
+
+/// The same with a way to the shard.
+pub(crate) struct Over {
+    management: Management,
+    mailbox: Arc<Mailbox>,
+    /// Requests that have a thread.
+    busy: AtomicUsize,
+}
+
+impl Management {
+    pub(crate) fn new(config: &Config) -> Result<Management, StartError> {
+        Ok(Management { users: shard_setup::users(config)?, fixed: Fixed::new(config) })
+    }
+
+    pub(crate) fn over(self, mailbox: Arc<Mailbox>) -> Arc<Over> {
+        Arc::new(Over { management: self, mailbox, busy: AtomicUsize::new(0) })
+    }
+}
+
+/// Whether a request is for this module.
+pub(crate) fn is_for(url: &str) -> bool {
+    let path = url.split('?').next().unwrap_or_default();
+    path.strip_prefix(PATH).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Answers, on a new thread.
+pub(crate) fn answer(over: &Arc<Over>, request: Request) {
+    if over.busy.load(Ordering::Acquire) >= REQUESTS_MAX {
+        let reason = "too many exports and imports are running; try again";
+        return respond(request, 503, &error("service_unavailable", reason));
+    }
+    let over = over.clone();
+    // Only the one thread that accepts requests counts up.
+    over.busy.fetch_add(1, Ordering::AcqRel);
+    let free = Free(over.clone());
+    let spawned = std::thread::Builder::new().name("forebay-defs".to_owned()).spawn(move || {
+        let _free = free;
+        let mut request = request;
+        let (code, body) = over.serve(&mut request).unwrap_or_else(|refused| refused);
+        respond(request, code, &body);
+    });
+    if let Err(error) = spawned {
+        tracing::warn!("no thread for a request of definitions: {error}");
+    }
+}
+
+struct Free(Arc<Over>);
+
+impl Drop for Free {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A status code and a JSON body.
+type Answer = (u16, Value);
+
+fn error(error: &str, reason: impl Into<String>) -> Value {
+    json!({ "error": error, "reason": reason.into() })
+}
+
+impl Over {
+    fn serve(&self, request: &mut Request) -> Result<Answer, Answer> {
+        let (name, password) = self.login(request)?;
+        let path = request.url().split('?').next().unwrap_or_default();
+        let rest = path.strip_prefix(PATH).unwrap_or_default().trim_matches('/');
+        let vhost = if rest.is_empty() {
+            None
+        } else {
+            let no_vhost = || (404, error("not_found", format!("there is no vhost `{rest}`")));
+            let vhost = percent_decoded(rest).ok_or_else(no_vhost)?;
+            if !self.management.fixed.has_vhost(&vhost) {
+                return Err(no_vhost());
+            }
+            Some(vhost)
+        };
+        match request.method() {
+            Method::Get | Method::Head => {
+                let listed = self.list()?;
+                Ok((200, self.management.fixed.document(&listed, vhost.as_deref())))
+            }
+            Method::Post => {
+                let document = read_body(request)?;
+                let wanted = Wanted::read(&document, vhost.as_deref())
+                    .map_err(|reason| (400, error("bad_request", reason)))?;
+                Ok(self.declare(wanted, &name, &password))
+            }
+            _ => Err((405, error("method_not_allowed", "only GET and POST are answered here"))),
+        }
+    }
+
+    /// The administrator who asks.
+    fn login(&self, request: &Request) -> Result<(String, String), Answer> {
+        let refused = |reason: &str| (401, error("not_authorized", reason));
+        let credentials = request
+            .headers()
+            .iter()
+            .find(|header| header.field.equiv("Authorization"))
+            .and_then(|header| header.value.as_str().strip_prefix("Basic "))
+            .and_then(base64::decode)
+            .and_then(|bytes| String::from_utf8(bytes).ok());
+        let Some((name, password)) = credentials.as_deref().and_then(|text| text.split_once(':'))
+        else {
+            return Err(refused("log in with a user's name and password (basic authentication)"));
+        };
+        let loopback = request.remote_addr().is_some_and(|address| address.ip().is_loopback());
+        let response = format!("\0{name}\0{password}");
+        let users = &self.management.users;
+        match authenticate(users, b"PLAIN", response.as_bytes(), loopback) {
+            Ok(user) if user.has_tag("administrator") => Ok((name.to_owned(), password.to_owned())),
+            Ok(_) => Err(refused("the user has not the tag administrator")),
+            Err(_) => Err(refused("login failed")),
+        }
+    }
+
+    /// All that is declared.
+    fn list(&self) -> Result<Vec<Listed>, Answer> {
+        let mut all = Vec::new();
+        let mut cursor = ListCursor::start();
+        while !cursor.is_at_end() {
+            let (reply, slice) = sync_channel(1);
+            self.mailbox.post(Mail::List(cursor, reply));
+            let Ok((listed, next)) = slice.recv_timeout(SLICE_PATIENCE) else {
+                let reason = "the broker does not answer";
+                return Err((503, error("service_unavailable", reason)));
+            };
+            all.extend(listed);
+            cursor = next;
+        }
+        Ok(all)
+    }
+
+    fn declare(&self, wanted: Wanted, name: &str, password: &str) -> Answer {
+        let mut declarer = Declarer::new(self.mailbox.clone(), name, password);
+        for (vhost, items) in wanted.by_vhost {
+            declarer.declare(&vhost, items);
+        }
+        let (declared, refused) = declarer.finish();
+        let mut body = json!({ "declared": declared, "configured_elsewhere": wanted.elsewhere });
+        if refused.is_empty() {
+            return (200, body);
+        }
+        let list: Vec<Value> = refused
+            .iter()
+            .map(|refused| json!({ "what": refused.what, "reason": refused.reason }))
+            .collect();
+        let reason = format!("{} of {} were refused", list.len(), list.len() as u64 + declared);
+        body["error"] = "bad_request".into();
+        body["reason"] = reason.into();
+        body["refused"] = list.into();
+        (400, body)
+    }
+}
+
+fn read_body(request: &mut Request) -> Result<Value, Answer> {
+    let too_large = || {
+        let reason = format!("definitions may have {DEFINITIONS_BYTES_MAX} bytes at most");
+        (413, error("too_large", reason))
+    };
+    if request.body_length().is_some_and(|bytes| bytes as u64 > DEFINITIONS_BYTES_MAX) {
+        return Err(too_large());
+    }
+    let mut body = Vec::new();
+    let bad = |reason: String| (400, error("bad_request", reason));
+    request
+        .as_reader()
+        .take(DEFINITIONS_BYTES_MAX + 1)
+        .read_to_end(&mut body)
+        .map_err(|error| bad(format!("the body cannot be read: {error}")))?;
+    if body.len() as u64 > DEFINITIONS_BYTES_MAX {
+        return Err(too_large());
+    }
+    serde_json::from_slice(&body).map_err(|error| bad(format!("the body is not JSON: {error}")))
+}
+
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        rest = after;
+        if first != b'%' {
+            bytes.push(first);
+            continue;
+        }
+        let (digits, after) = rest.split_at_checked(2)?;
+        let digits = std::str::from_utf8(digits).ok()?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        rest = after;
+    }
+    String::from_utf8(bytes).ok()
+}
+
+fn respond(request: Request, code: u16, body: &Value) {
+    let mut text = body.to_string();
+    text.push('\n');
+    let mut response = Response::from_string(text).with_status_code(code);
+    for (name, value) in
+        [("Content-Type", "application/json"), ("WWW-Authenticate", "Basic realm=\"Forebay\"")]
+    {
+        if let Ok(header) = Header::from_bytes(name, value)
+            && (code == 401 || name == "Content-Type")
+        {
+            response = response.with_header(header);
+        }
+    }
+    // The asker has gone; nobody else wants the answer.
+    let _ = request.respond(response);
+}
