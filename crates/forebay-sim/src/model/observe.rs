@@ -1,6 +1,6 @@
 //! What the broker sends, held against the model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::message::Published;
 use crate::names::{Name, known};
@@ -74,12 +74,14 @@ pub(crate) struct Round {
     pub(super) exact: bool,
     /// By queue: the last position delivered.
     reached: BTreeMap<Name, u64>,
+    /// Queues of which a get was answered.
+    got: BTreeSet<Name>,
 }
 
 impl Model {
     /// A step of the broker is over; what it sent comes next.
     pub(crate) fn begin_round(&self) -> Round {
-        Round { exact: self.certain(), reached: BTreeMap::new() }
+        Round { exact: self.certain(), ..Round::default() }
     }
 
     /// Everything that the step has sent was observed: nothing may have been passed over.
@@ -212,7 +214,7 @@ impl Model {
                 self.got(client, number, queue, no_ack, tag, redelivered, &content, round)?;
                 let (least, most) = self.ready_range(queue);
                 // Gets that waited for one block are answered in one step, and seen in any order.
-                let alone = !self.is_got_by_others(queue);
+                let alone = round.got.insert(queue) && !self.is_got_by_others(queue);
                 if round.exact && alone && !(least..=most).contains(&(left as usize)) {
                     let what = format!("get-ok of {queue} says {left} left, not {least} to {most}");
                     return violation("counts are right", what);
