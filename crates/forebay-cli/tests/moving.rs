@@ -335,6 +335,24 @@ fn following_ends_with_a_signal_and_has_moved_what_came() {
 }
 
 #[test]
+fn with_idle_seconds_it_ends_by_itself_and_takes_what_comes_until_then() {
+    let dir = Dir::new("move-idle");
+    let (from, to) = (Start::in_memory(dir.path()).ready(), Start::in_memory(dir.path()).ready());
+    let (_connection, mut channel) = declare(&from, "q");
+    let (_target, mut arrived) = declare(&to, "q");
+    let mut arrivals = arrived.consume("q", ConsumeOptions::default()).expect("it exists");
+    let mut child = moving(&from.url(), &to.url(), &["--queue", "q", "--idle-seconds", "1"]);
+    let child = child.spawn().expect("the binary was built");
+    publish(&mut channel, "q", Properties::default(), b"late");
+    channel.flush().expect("sent");
+    let message = arrivals.next_message(Some(PATIENCE)).expect("served").expect("it arrives");
+    assert_eq!(message.body(), b"late");
+    let ended = child.wait_with_output().expect("it ends");
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    assert_eq!(ready(&from, "q"), 0);
+}
+
+#[test]
 fn failures_say_why_in_one_sentence() {
     let dir = Dir::new("move-failures");
     let broker = Start::in_memory(dir.path()).ready();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use forebay_client::{Delivery, Happening, Outcome, Unconfirmed, UnknownReason};
 use tokio::sync::broadcast;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{self, MissedTickBehavior, interval, sleep_until};
 
 use super::Args;
 use super::report::Report;
@@ -19,6 +19,8 @@ use crate::stop_signal::StopSignal;
 const TICK: Duration = Duration::from_millis(100);
 /// How long to wait for a message before asking whether the queue is empty.
 const EMPTY_PATIENCE: Duration = Duration::from_millis(20);
+/// How often it is asked again with `--idle-seconds`.
+const IDLE_PATIENCE: Duration = Duration::from_millis(500);
 /// How long confirms are waited for after a signal.
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -91,6 +93,7 @@ impl<'a> Carrier<'a> {
         let mut end = None;
         let mut last_until: Option<Instant> = None;
         let mut empty_since: Option<Instant> = None;
+        let mut ask_at = time::Instant::now() + EMPTY_PATIENCE;
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -122,13 +125,14 @@ impl<'a> Carrier<'a> {
                     Ok(delivery) => {
                         empty_since = None;
                         self.publish(delivery, stop).await;
+                        ask_at = time::Instant::now() + EMPTY_PATIENCE;
                     }
                     Err(sentence) => {
                         self.report.stopped.get_or_insert(sentence);
                     }
                 },
                 _ = tick.tick() => self.show(),
-                () = sleep(EMPTY_PATIENCE), if taking && !self.args.follow && self.in_flight.is_empty() => {
+                () = sleep_until(ask_at), if taking && !self.args.follow && self.in_flight.is_empty() => {
                     match self.empty().await {
                         Some(true) => {
                             // Twice, as a delivery may be on its way.
@@ -141,6 +145,11 @@ impl<'a> Carrier<'a> {
                         Some(false) => empty_since = None,
                         None => {}
                     }
+                    let patience = match empty_since {
+                        Some(_) => EMPTY_PATIENCE.max(self.args.idle().min(IDLE_PATIENCE)),
+                        None => EMPTY_PATIENCE,
+                    };
+                    ask_at = time::Instant::now() + patience;
                 }
             }
         }
