@@ -238,14 +238,6 @@ impl AmqpError {
         )
     }
 
-    /// 406: gets behind one that waits for the disk.
-    pub fn too_many_gets(max: impl Display) -> Self {
-        Self::new(
-            ReplyCode::PreconditionFailed,
-            format!("more than {max} basic.get wait on this channel; await each answer"),
-        )
-    }
-
     /// 406: an `expiration` that is not a number of milliseconds.
     pub fn invalid_expiration(expiration: impl Display, reason: impl Display) -> Self {
         Self::new(

@@ -35,7 +35,8 @@ impl Shard {
         };
         if channel.get_pending {
             if channel.gets_behind.len() >= GETS_BEHIND_MAX {
-                return Err(AmqpError::too_many_gets(GETS_BEHIND_MAX));
+                let reason = "too many basic.get wait on one channel; await their answers";
+                return Err(AmqpError::out_of_resources(reason));
             }
             let behind = GetBehind { queue: key, queue_id, no_ack: get.no_ack };
             channel.gets_behind.push_back(behind);
