@@ -419,9 +419,12 @@ fn judge(rows: &[Row], work: Work, seed: u64) -> (String, bool) {
         .and_then(|(ours, theirs)| Ratio::of(&ours.per_cpu_s(), &theirs.per_cpu_s(), seed));
     let Some(ratio) = ratio else { return (format!("{work:?}: nothing to compare"), false) };
     let failed: u64 = ours.iter().flat_map(|row| &row.runs).map(|run| run.failed).sum();
+    let per_s = |row: &Row| row.middle(|run| run.per_s);
+    let fastest = of_work().filter(|row| row.client != Client::Ours).map(per_s).fold(0.0, f64::max);
     let text = format!(
-        "{work:?}: {:.2} x the messages of the best lapin in a second of CPU time (≥ {PER_CPU_MIN}); {failed} of ours failed",
-        ratio.value
+        "{work:?}: {:.2} x the messages of the best lapin in a second of CPU time (≥ {PER_CPU_MIN}), {:.2} x those of the fastest in a second; {failed} of ours failed",
+        ratio.value,
+        ours.map_or(0.0, per_s) / fastest,
     );
     (text, ratio.low() >= PER_CPU_MIN && failed == 0)
 }
