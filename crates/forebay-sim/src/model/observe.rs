@@ -80,7 +80,10 @@ pub(crate) struct Round {
 
 impl Model {
     /// A step of the broker is over; what it sent comes next.
-    pub(crate) fn begin_round(&self) -> Round {
+    pub(crate) fn begin_round(&mut self) -> Round {
+        // What needs no ack is settled as it is delivered: later, and perhaps in a later batch, than
+        // everything that was asked for before.
+        self.op += 1;
         Round { exact: self.certain(), ..Round::default() }
     }
 
