@@ -55,7 +55,8 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Sets the credit by hand, at least 1 (`prefetch`, as others call it).
+    /// Sets the credit by hand, at least 1 (`prefetch`, as others call it). Needed for order on brokers
+    /// that cannot change the credit of a live consumer: there it is changed by consuming a second time.
     #[must_use]
     pub fn fixed_credit(mut self, deliveries: u16) -> Self {
         self.credit = Some(deliveries.max(1));
