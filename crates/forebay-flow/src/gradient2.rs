@@ -10,99 +10,50 @@
 //! causes itself, so in permanent overload both rise for ever.
 
 use crate::amount::Amount;
+use crate::baseline::{Baseline, RoundMean, Rule};
 use crate::ewma::Ewma;
-use crate::round::Round;
-use crate::window::{Load, Phase, Sample, Window, WindowState};
 
-const INITIAL_MESSAGES: f64 = 20.0;
 const LONG_ROUNDS: f64 = 600.0;
 const TOLERANCE: f64 = 1.5;
 const QUEUE_MESSAGES: f64 = 4.0;
 const SMOOTHING: f64 = 0.2;
 
 /// The baseline without a base.
+pub type Gradient2 = Baseline<Gradient2Rule>;
+
+/// The formula above.
 #[derive(Debug, Clone)]
-pub struct Gradient2 {
-    ceiling: Amount,
-    window: f64,
+pub struct Gradient2Rule {
     long_us: Ewma,
-    round: Round,
-    measured_us: f64,
-    refused: bool,
-    blocked: bool,
 }
 
 impl Gradient2 {
     /// Never exceeds `ceiling`.
     #[must_use]
     pub fn new(ceiling: Amount) -> Gradient2 {
-        Gradient2 {
-            ceiling,
-            window: INITIAL_MESSAGES.min(f64::from(ceiling.messages)),
-            long_us: Ewma::new(2.0 / (LONG_ROUNDS + 1.0)),
-            round: Round::new(0),
-            measured_us: 0.0,
-            refused: false,
-            blocked: false,
-        }
-    }
-
-    fn steer(&mut self, now_us: u64) {
-        let round = std::mem::replace(&mut self.round, Round::new(now_us));
-        let Some(mean_us) = round.mean_us() else { return };
-        self.measured_us = mean_us;
-        self.long_us.add(mean_us);
-        let mut long_us = self.long_us.get().unwrap_or(mean_us);
-        if long_us > 2.0 * mean_us {
-            long_us *= 0.95;
-            self.long_us.set(long_us);
-        }
-        let refused = std::mem::take(&mut self.refused);
-        if !refused && 2.0 * round.peak_messages() < self.window {
-            return;
-        }
-        let gradient = if refused { 0.5 } else { (TOLERANCE * long_us / mean_us).clamp(0.5, 1.0) };
-        let wanted = self.window * gradient + QUEUE_MESSAGES;
-        self.window += SMOOTHING * (wanted - self.window);
-        self.window = self.window.clamp(1.0, f64::from(self.ceiling.messages));
+        let long_us = Ewma::new(2.0 / (LONG_ROUNDS + 1.0));
+        Baseline::with(Gradient2Rule { long_us }, ceiling)
     }
 }
 
-impl Window for Gradient2 {
-    fn sent(&mut self, _now_us: u64, load: Load) {
-        self.round.set_in_flight(load.in_flight.messages);
-    }
-
-    fn confirmed(&mut self, now_us: u64, sample: Sample, _load: Load) {
-        self.round.add(sample.rtt_us.max(1), false);
-        if self.round.ends_with(now_us.saturating_sub(sample.rtt_us)) {
-            self.steer(now_us);
+impl Rule for Gradient2Rule {
+    fn next(&mut self, window: f64, round: &RoundMean, refused: bool) -> f64 {
+        self.long_us.add(round.mean_us);
+        let mut long_us = self.long_us.get().unwrap_or(round.mean_us);
+        if long_us > 2.0 * round.mean_us {
+            long_us *= 0.95;
+            self.long_us.set(long_us);
         }
-    }
-
-    fn rejected(&mut self, _now_us: u64, _load: Load) {
-        self.refused = true;
-    }
-
-    fn blocked(&mut self, _now_us: u64) {
-        self.blocked = true;
-    }
-
-    fn unblocked(&mut self, now_us: u64) {
-        self.blocked = false;
-        self.round = Round::new(now_us);
-    }
-
-    fn window(&self) -> Amount {
-        Amount::new(self.window as u32, self.ceiling.bytes)
-    }
-
-    fn state(&self) -> WindowState {
-        let phase = if self.blocked { Phase::Blocked } else { Phase::Steady };
-        WindowState {
-            base_us: self.long_us.get().unwrap_or(0.0) as u64,
-            measured_us: self.measured_us as u64,
-            ..WindowState::untimed(self.window, phase)
+        if !refused && !round.used {
+            return window;
         }
+        let gradient =
+            if refused { 0.5 } else { (TOLERANCE * long_us / round.mean_us).clamp(0.5, 1.0) };
+        let wanted = window * gradient + QUEUE_MESSAGES;
+        window + SMOOTHING * (wanted - window)
+    }
+
+    fn beliefs_us(&self) -> (f64, f64) {
+        (self.long_us.get().unwrap_or(0.0), 0.0)
     }
 }

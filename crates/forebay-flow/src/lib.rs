@@ -16,6 +16,7 @@
 mod ack_coalescer;
 mod aimd;
 mod amount;
+mod baseline;
 pub mod demand;
 mod ewma;
 mod fair_share;
@@ -35,6 +36,7 @@ mod windowed_min;
 pub use ack_coalescer::{AckCoalescer, BATCH_MAX, DELAY_MAX_US, Settlement, UnknownTag};
 pub use aimd::Aimd;
 pub use amount::Amount;
+pub use baseline::{Baseline, Rule};
 pub use demand::{Demand, may_hand_back};
 pub use ewma::Ewma;
 pub use fair_share::max_min;

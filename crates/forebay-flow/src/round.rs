@@ -65,6 +65,10 @@ impl Round {
         self.least_us
     }
 
+    pub(crate) fn samples(&self) -> u32 {
+        self.samples
+    }
+
     pub(crate) fn mean_us(&self) -> Option<f64> {
         (self.samples > 0).then(|| self.sum_us as f64 / f64::from(self.samples))
     }
