@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay_store::fault_disk::Call;
 use forebay_store::{
     Completion, Disk, Durability, Event, FileDisk, Finding, Home, Lane, MemDisk, OpenError,
-    Options, Recovered, RunBuilder, RunId, Store, StoreFailed, check, open, perform,
+    Options, Recovered, Request, RunBuilder, RunId, Store, StoreFailed, check, open, perform,
 };
 
 const QUEUE: u64 = 7;
@@ -387,6 +387,48 @@ fn a_transient_queue_spills_without_a_trace_in_the_log() {
     let (_, recovered) = opened(&disk, small());
     assert!(recovered.queues.iter().all(|queue| queue.id != 99));
     assert_eq!(disk.bytes("run-0000000001.run"), None);
+}
+
+/// Does what the background lane has to do; a commit that is due meanwhile is handed out undone.
+fn background_of(disk: &MemDisk, store: &mut Store, now_us: u64) -> Option<Request> {
+    let mut commit = None;
+    while let Some(request) = store.poll(now_us) {
+        match request.lane() {
+            Lane::Log => commit = Some(request),
+            Lane::Background => store.complete(now_us, perform(disk, request)).unwrap(),
+        }
+    }
+    commit
+}
+
+#[test]
+fn a_segment_stays_until_the_log_durably_says_that_its_messages_are_in_a_run() {
+    let (disk, mut store, homes) = filled(1000); // several segments
+    for seq in 2..=1000 {
+        store.settle(QUEUE, seq, homes[seq as usize - 1]);
+    }
+    let mut now_us = 30_000_000;
+    for _ in 0..4 {
+        now_us += 20_000;
+        pump(&disk, &mut store, now_us).unwrap();
+    }
+    assert!(disk.bytes("log-0000000001.seg").is_some(), "message 1 lives there");
+    // While a commit runs, the run's file is finished: its record waits for the next commit.
+    let mut builder = RunBuilder::new();
+    builder.push(1, homes[0], &payload(1));
+    store.write_run(QUEUE, builder, true);
+    store.publish(&[(QUEUE, 1001)], &payload(1001));
+    let commit = store.poll(now_us + 20_000).unwrap();
+    assert_eq!(commit.lane(), Lane::Log);
+    assert!(background_of(&disk, &mut store, now_us + 20_000).is_none(), "one commit at a time");
+    assert!(disk.bytes("run-0000000001.run").is_some());
+    store.complete(now_us + 40_000, perform(&*disk, commit)).unwrap();
+    let told = background_of(&disk, &mut store, now_us + 60_000);
+    assert!(told.is_some(), "the record is to be committed");
+    drop((store, told));
+    disk.power_loss(1);
+    let (_, recovered) = opened(&disk, small());
+    assert_eq!(contents(&recovered), [(1, payload(1)), (1001, payload(1001))]);
 }
 
 #[test]
