@@ -4,6 +4,7 @@
     scripts/mutate.py                     all mutants, about an hour on two cores
     scripts/mutate.py --only NAME ...     these; a name may hold * and ?
     scripts/mutate.py --list              names, what they break, and what is to catch them
+    scripts/mutate.py --stale             only those whose place in the code is gone; builds nothing
     scripts/mutate.py --seeds 500         fewer seeds than 3000 for each
     scripts/mutate.py --seconds 20        less time than 60 s for each
 
@@ -266,6 +267,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these mutants; a name may hold * and ?")
     parser.add_argument("--list", action="store_true", help="names, what they break, what is to catch them")
+    parser.add_argument("--stale", action="store_true", help="only those whose place in the code is gone; builds nothing")
     parser.add_argument("--seeds", type=int, default=3000, help="seeds for each mutant at most (3000)")
     parser.add_argument("--seconds", type=int, default=60, help="seconds of seeds for each mutant at most (60)")
     parser.add_argument("--named-only", action="store_true", help="try no other tests if the named check notices nothing")
@@ -279,16 +281,6 @@ def main():
         mutants = [mutant for mutant in mutants if any(fnmatch.fnmatch(mutant.name, name) for name in options.only)]
     if not mutants:
         sys.exit("there is no such mutant; --list names them")
-    if options.list:
-        for mutant in mutants:
-            print(f"{mutant.name}\n    {mutant.breaks}\n    caught by {' '.join(mutant.check)}")
-        return 0
-
-    os.nice(5)
-    # What was started ends with this script.
-    signal.signal(signal.SIGTERM, lambda _signal, _frame: sys.exit(1))
-    began = time.monotonic()
-    tree = files()
     stale = 0
     sound = []
     for mutant in mutants:
@@ -297,6 +289,17 @@ def main():
         except (ValueError, OSError) as error:
             stale += 1
             print(f"STALE     {mutant.name} ({mutant.where}): {error}", flush=True)
+    if options.list:
+        for mutant in mutants:
+            print(f"{mutant.name}\n    {mutant.breaks}\n    caught by {' '.join(mutant.check)}")
+    if options.list or options.stale:
+        return 1 if stale else 0
+
+    os.nice(5)
+    # What was started ends with this script.
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: sys.exit(1))
+    began = time.monotonic()
+    tree = files()
     copy_tree(tree, {})
     try:
         check_unchanged([mutant for mutant, _ in sound], options)

@@ -14,7 +14,7 @@ cd "$repo"
 # name         seconds  what it does
 all_steps="
 setup            900    install what the tests need: RabbitMQ 3.10, clients in Python, Go, Node and Java
-tidy              60    house rules: paths, lengths, arrows between crates, links in documents
+tidy              60    house rules: paths, lengths, arrows between crates, links in documents; no stale mutant
 licences         120    licences of all dependencies against deny.toml
 format            60    cargo fmt --check
 clippy           900    cargo clippy, all targets, warnings are errors
@@ -28,7 +28,7 @@ demo              60    forebay demo for 5 seconds into a pipe
 "
 
 run_setup() { scripts/setup-tests.sh; }
-run_tidy() { scripts/tidy.py; }
+run_tidy() { scripts/tidy.py && scripts/mutate.py --stale; }
 run_licences() { python3 -m doctest scripts/licences.py && scripts/licences.py; }
 run_format() { component rustfmt && cargo fmt --check; }
 run_clippy() { component clippy && cargo clippy --workspace --all-targets --features forebay-bench/lapin --locked -- -D warnings; }
