@@ -9,5 +9,6 @@ pub mod decode;
 pub mod forgery;
 pub mod fuzz_bodies;
 pub mod op;
+pub mod small_store;
 pub mod state;
 pub mod world;

@@ -1,0 +1,240 @@
+//! Runs: how they are written, read, moved to, damaged, and when they leave the disk.
+
+mod support;
+
+use std::sync::Arc;
+
+use forebay_store::{
+    Disk, Event, Finding, Home, Lane, MemDisk, OpenError, Options, Request, RunBuilder, RunId,
+    Store, check, open, perform,
+};
+use support::small_store::{
+    QUEUE, contents, expected, filled, opened, payload, place, pump, small,
+};
+
+#[test]
+fn a_run_that_finds_the_disk_full_is_written_when_there_is_room() {
+    let (disk, mut store, homes) = filled(4);
+    let mut builder = RunBuilder::new();
+    for seq in 1..=4 {
+        builder.push(seq, homes[seq as usize - 1], &payload(seq));
+    }
+    disk.set_capacity(Some(disk.used_bytes()));
+    let run = store.write_run(QUEUE, builder, true);
+    let events = pump(&disk, &mut store, 1_000_000).unwrap();
+    assert!(events.contains(&Event::LowSpace(true)));
+    assert!(store.next_deadline_us().is_some_and(|at_us| at_us > 1_000_000));
+    disk.set_capacity(None);
+    let events = pump(&disk, &mut store, 3_000_000).unwrap();
+    assert!(events.contains(&Event::RunDurable { run, queue: QUEUE }), "{events:?}");
+    disk.power_loss(2);
+    let (_, recovered) = opened(&disk, small());
+    assert_eq!(recovered.queues[0].runs[0].messages, 4);
+}
+
+fn spilled(count: u64) -> (Arc<MemDisk>, Store, RunId) {
+    let (disk, mut store, homes) = filled(count);
+    let mut builder = RunBuilder::new();
+    for (seq, home) in (1..).zip(homes) {
+        builder.push(seq, home, &payload(seq));
+    }
+    let run = store.write_run(QUEUE, builder, true);
+    let events = pump(&disk, &mut store, 100_000_000).unwrap();
+    assert!(events.contains(&Event::RunDurable { run, queue: QUEUE }));
+    pump(&disk, &mut store, 101_000_000).unwrap();
+    (disk, store, run)
+}
+
+#[test]
+fn a_damaged_run_fails_the_store_when_read_and_gives_the_rest_when_salvaged() {
+    let (disk, mut store, run) = spilled(20);
+    let (name, at) = place(&disk, &payload(15));
+    assert_eq!(name, "run-0000000001.run");
+    disk.flip_bit(&name, at * 8);
+    store.read_run(run, 1);
+    let failed = pump(&disk, &mut store, 200_000_000).unwrap_err();
+    assert!(failed.what.contains("run-0000000001.run"), "{failed}");
+    drop(store);
+    disk.unlock();
+    let mut damaged = 0;
+    let report = check(&*disk, &mut |finding| {
+        damaged += u32::from(matches!(finding, Finding::Damaged { .. }));
+    });
+    assert_eq!((report.damaged, damaged), (1, 1));
+
+    let (store, recovered) = opened(&disk, Options { salvage: true, ..small() });
+    assert_eq!(contents(&recovered), expected(14));
+    assert!(recovered.damage[0].what.contains("6 messages of queue 7"), "{recovered:?}");
+    drop(store);
+    let (_, recovered) = opened(&disk, small());
+    assert_eq!(contents(&recovered), expected(14));
+}
+
+#[test]
+fn a_missing_run_is_damage() {
+    let (disk, store, _) = spilled(5);
+    drop(store);
+    disk.remove("run-0000000001.run").unwrap();
+    disk.unlock();
+    let error = open(disk.clone(), small()).unwrap_err();
+    assert!(
+        matches!(&error, OpenError::Damaged { file, .. } if file == "run-0000000001.run"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_run_with_a_message_of_the_log_inside_it_is_loaded_and_others_stay_cold() {
+    let (disk, mut store, homes) = filled(9);
+    for seqs in [[1u64, 3], [4, 5], [6, 8]] {
+        let mut builder = RunBuilder::new();
+        for seq in seqs {
+            builder.push(seq, homes[seq as usize - 1], &payload(seq));
+        }
+        store.write_run(QUEUE, builder, true);
+    }
+    pump(&disk, &mut store, 1_000_000_000).unwrap();
+    drop(store);
+    let (_, recovered) = opened(&disk, small());
+    let queue = &recovered.queues[0];
+    let seqs: Vec<_> = queue.messages.iter().map(|message| message.0).collect();
+    assert_eq!(seqs, [1, 2, 3, 6, 7, 8, 9]);
+    assert_eq!(queue.messages[0].1.as_run(), Some(RunId(1)));
+    assert_eq!(queue.runs.len(), 1);
+    assert_eq!((queue.runs[0].first, queue.runs[0].last, queue.runs[0].bytes), (4, 5, 400));
+}
+
+#[test]
+fn transient_messages_of_a_run_are_read_back_until_the_next_start_only() {
+    let (disk, mut store, homes) = filled(2);
+    let mut builder = RunBuilder::new();
+    builder.push(1, homes[0], &payload(1));
+    builder.push(2, homes[1], &payload(2));
+    builder.push(3, Home::NONE, &payload(3));
+    let run = store.write_run(QUEUE, builder, true);
+    pump(&disk, &mut store, 1_000_000).unwrap();
+    store.read_run(run, 2);
+    let events = pump(&disk, &mut store, 1_000_001).unwrap();
+    let messages = vec![(2, true, payload(2)), (3, false, payload(3))];
+    assert!(events.contains(&Event::RunBlock { run, queue: QUEUE, messages, at_end: true }));
+    store.settle(QUEUE, 1, Home::run(run));
+    pump(&disk, &mut store, 2_000_000).unwrap();
+    drop(store);
+    let (mut store, recovered) = opened(&disk, small());
+    let info = &recovered.queues[0].runs[0];
+    assert_eq!((info.first, info.last, info.messages), (2, 2, 1));
+    store.read_run(run, 0);
+    let events = pump(&disk, &mut store, 1).unwrap();
+    let messages = vec![(2, true, payload(2))];
+    assert!(events.contains(&Event::RunBlock { run, queue: QUEUE, messages, at_end: true }));
+}
+
+#[test]
+fn a_transient_queue_spills_without_a_trace_in_the_log() {
+    let (disk, mut store, _) = filled(1);
+    let mut builder = RunBuilder::new();
+    for seq in 1..=3 {
+        builder.push(seq, Home::NONE, &payload(seq));
+    }
+    let batches = store.statistics().batches;
+    let run = store.write_run(99, builder, false);
+    let events = pump(&disk, &mut store, 1_000_000).unwrap();
+    assert_eq!(events, [Event::RunDurable { run, queue: 99 }]);
+    store.settle(99, 1, Home::run(run));
+    store.settle(99, 2, Home::run(run));
+    assert_eq!(store.statistics().batches, batches);
+    drop(store);
+    let (_, recovered) = opened(&disk, small());
+    assert!(recovered.queues.iter().all(|queue| queue.id != 99));
+    assert_eq!(disk.bytes("run-0000000001.run"), None);
+}
+
+/// Does what the background lane has to do; a commit that is due meanwhile is handed out undone.
+fn background_of(disk: &MemDisk, store: &mut Store, now_us: u64) -> Option<Request> {
+    let mut commit = None;
+    while let Some(request) = store.poll(now_us) {
+        match request.lane() {
+            Lane::Log => commit = Some(request),
+            Lane::Background => store.complete(now_us, perform(disk, request)).unwrap(),
+        }
+    }
+    commit
+}
+
+#[test]
+fn a_segment_stays_until_the_log_durably_says_that_its_messages_are_in_a_run() {
+    let (disk, mut store, homes) = filled(1000); // several segments
+    for seq in 2..=1000 {
+        store.settle(QUEUE, seq, homes[seq as usize - 1]);
+    }
+    let mut now_us = 30_000_000;
+    for _ in 0..4 {
+        now_us += 20_000;
+        pump(&disk, &mut store, now_us).unwrap();
+    }
+    assert!(disk.bytes("log-0000000001.seg").is_some(), "message 1 lives there");
+    // While a commit runs, the run's file is finished: its record waits for the next commit.
+    let mut builder = RunBuilder::new();
+    builder.push(1, homes[0], &payload(1));
+    store.write_run(QUEUE, builder, true);
+    store.publish(&[(QUEUE, 1001)], &payload(1001));
+    let commit = store.poll(now_us + 20_000).unwrap();
+    assert_eq!(commit.lane(), Lane::Log);
+    assert!(background_of(&disk, &mut store, now_us + 20_000).is_none(), "one commit at a time");
+    assert!(disk.bytes("run-0000000001.run").is_some());
+    store.complete(now_us + 40_000, perform(&*disk, commit)).unwrap();
+    let told = background_of(&disk, &mut store, now_us + 60_000);
+    assert!(told.is_some(), "the record is to be committed");
+    drop((store, told));
+    disk.power_loss(1);
+    let (_, recovered) = opened(&disk, small());
+    assert_eq!(contents(&recovered), [(1, payload(1)), (1001, payload(1001))]);
+}
+
+#[test]
+fn a_run_leaves_the_disk_when_its_last_message_is_settled_durably() {
+    let (disk, mut store, run) = spilled(3);
+    for seq in 1..=3 {
+        store.settle(QUEUE, seq, Home::run(run));
+    }
+    // Not before the acknowledgement is durable: until then a crash needs the file.
+    let commit = store.poll(200_000_000);
+    assert!(commit.is_none_or(|request| request.lane() == Lane::Log));
+    assert!(disk.bytes("run-0000000001.run").is_some());
+    let (disk, mut store, run) = spilled(3);
+    store.settle_run(run);
+    for turn in 0..3 {
+        pump(&disk, &mut store, 300_000_000 + turn * 20_000).unwrap();
+    }
+    assert_eq!(disk.bytes("run-0000000001.run"), None);
+}
+
+#[test]
+fn a_large_run_is_read_in_blocks_without_what_was_settled() {
+    let disk = Arc::new(MemDisk::new());
+    let (mut store, _) = opened(&disk, Options::default());
+    let mut builder = RunBuilder::new();
+    let body = vec![9; 100_000];
+    for seq in 1..=40 {
+        builder.push(seq, Home::NONE, &body);
+    }
+    let run = store.write_run(QUEUE, builder, false);
+    pump(&disk, &mut store, 1).unwrap();
+    for seq in 12..=30 {
+        store.settle(QUEUE, seq, Home::run(run));
+    }
+    let (mut from, mut seqs, mut blocks) = (1, Vec::new(), 0);
+    loop {
+        store.read_run(run, from);
+        let events = pump(&disk, &mut store, 1).unwrap();
+        let [Event::RunBlock { messages, at_end, .. }] = &events[..] else { panic!("{events:?}") };
+        seqs.extend(messages.iter().map(|message| message.0));
+        blocks += 1;
+        from = seqs.last().unwrap() + 1;
+        if *at_end {
+            break;
+        }
+    }
+    assert_eq!(seqs, (1..=11).chain(31..=40).collect::<Vec<_>>());
+    assert!((2..=5).contains(&blocks), "{blocks} blocks");
+}
