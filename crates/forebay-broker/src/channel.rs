@@ -17,6 +17,7 @@ use forebay_store::QueueId;
 use crate::confirm::Confirms;
 use crate::consumer::ConsumerKey;
 use crate::message::Message;
+use crate::publisher::Publisher;
 use crate::topology::QueueKey;
 use crate::tx::Transaction;
 use crate::unacked::{Delivery, Unacked};
@@ -137,6 +138,8 @@ pub(crate) struct Channel {
     /// For an empty queue name (0-9-1: "the last declared queue on the channel").
     pub(crate) last_queue: Option<Vec<u8>>,
     pub(crate) route_cache: RouteCache,
+    /// Whose publishes these are, if it has a name.
+    pub(crate) publisher: Option<Box<Publisher>>,
     /// A get waits for the disk; those after it wait for their turn.
     pub(crate) get_pending: bool,
     pub(crate) gets_behind: VecDeque<GetBehind>,
@@ -162,6 +165,7 @@ impl Channel {
             reply_consumer: None,
             last_queue: None,
             route_cache: RouteCache::default(),
+            publisher: None,
             get_pending: false,
             gets_behind: VecDeque::new(),
             confirms_dirty: false,

@@ -99,6 +99,16 @@ impl Confirms {
         );
     }
 
+    /// Publishes numbered so far.
+    pub(crate) fn published_count(&self) -> u64 {
+        self.next - 1
+    }
+
+    /// The last batch that any of them waits for.
+    pub(crate) fn last_batch(&self) -> Option<BatchNo> {
+        self.waiting.back().map(|range| range.batch)
+    }
+
     /// Published and not told as settled; an upper bound (singles that were told count until the
     /// prefix passes them).
     pub(crate) fn unconfirmed(&self) -> u64 {

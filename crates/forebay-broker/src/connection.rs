@@ -155,6 +155,7 @@ pub(crate) struct Capabilities {
     pub(crate) authentication_failure_close: bool,
     pub(crate) consumer_cancel_notify: bool,
     pub(crate) connection_blocked: bool,
+    pub(crate) named_publishers: bool,
 }
 
 /// One connection.

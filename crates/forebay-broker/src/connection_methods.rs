@@ -95,6 +95,10 @@ impl Shard {
     /// its own end then, not ours). If it does not, we do after [`CLOSING_MS`].
     pub(crate) fn client_closes(&mut self, id: ConnectionId) {
         let now_us = self.now_us;
+        let channels = self.connection(id).map_or(0, |connection| connection.channels.len());
+        for number in 0..channels {
+            self.drop_publisher(id, number as u16);
+        }
         self.tear_down(id);
         self.send(id, 0, &connection::CloseOk::default());
         if let Some(connection) = self.connection(id) {
@@ -169,7 +173,12 @@ impl Shard {
         );
     }
 
-    pub(crate) fn open_channel(&mut self, id: ConnectionId, number: u16) -> Result<(), AmqpError> {
+    pub(crate) fn open_channel(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        open: &channel::Open<'_>,
+    ) -> Result<(), AmqpError> {
         let serial = self.take_serial();
         let Some(connection) = self.connection(id) else { return Ok(()) };
         // RabbitMQ counts the channels that are open; their numbers may be any.
@@ -188,7 +197,8 @@ impl Shard {
         }
         connection.channels[index] = Some(Box::new(Channel::new(serial)));
         connection.channels_open += 1;
-        self.send(id, number, &channel::OpenOk::default());
+        let taken = self.name_publisher(id, number, open.reserved_1.as_bytes())?;
+        self.send(id, number, &channel::OpenOk { reserved_1: &taken });
         Ok(())
     }
 
@@ -198,6 +208,9 @@ impl Shard {
         let Some(slot) = connection.channels.get_mut(usize::from(number)) else { return };
         let Some(mut channel) = slot.take() else { return };
         connection.channels_open -= 1;
+        if let Some(publisher) = channel.publisher.take() {
+            self.keep_publisher(*publisher, &channel.mode);
+        }
         for key in std::mem::take(&mut channel.consumers) {
             self.remove_consumer(key);
         }
@@ -247,6 +260,7 @@ impl Shard {
 
     pub(crate) fn channel_close(&mut self, id: ConnectionId, number: u16) {
         self.tell_confirms_of(id, number);
+        self.drop_publisher(id, number);
         self.forget_channel(id, number);
         self.send(id, number, &channel::CloseOk::default());
     }

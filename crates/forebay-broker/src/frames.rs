@@ -203,8 +203,8 @@ impl Shard {
             let method =
                 Method::parse(frame.payload).map_err(|error| unparsed(&error, frame.payload))?;
             return match method {
-                Method::ChannelOpen(_) => {
-                    self.open_channel(id, frame.channel).map_err(|error| (error, 0, 0))
+                Method::ChannelOpen(open) => {
+                    self.open_channel(id, frame.channel, &open).map_err(|error| (error, 0, 0))
                 }
                 _ => Err((AmqpError::channel_not_open(), method.class_id(), method.method_id())),
             };
@@ -226,10 +226,10 @@ impl Shard {
                 self.send(id, frame.channel, &forebay_wire::channel::CloseOk::default());
             }
             // The client counts the close as answered by its own and uses the number again.
-            Ok(Method::ChannelOpen(_)) => {
+            Ok(Method::ChannelOpen(open)) => {
                 self.forget_channel(id, frame.channel);
-                if let Err(error) = self.open_channel(id, frame.channel) {
-                    self.connection_error(id, error, 20, 10);
+                if let Err(error) = self.open_channel(id, frame.channel, &open) {
+                    self.channel_error(id, frame.channel, error, 20, 10);
                 }
             }
             _ => {}

@@ -8,6 +8,7 @@ use crate::access::{LoginError, authenticate};
 use crate::connection::{Capabilities, Login, Stage};
 use crate::error::AmqpError;
 use crate::input::{CloseHow, ConnectionId};
+use crate::publisher;
 use crate::server_properties::server_properties;
 use crate::shard::{Shard, Vhost};
 
@@ -176,6 +177,7 @@ fn capabilities(client_properties: Table<'_>) -> Capabilities {
         authentication_failure_close: has("authentication_failure_close"),
         consumer_cancel_notify: has("consumer_cancel_notify"),
         connection_blocked: has("connection.blocked"),
+        named_publishers: has(publisher::CAPABILITY),
     }
 }
 

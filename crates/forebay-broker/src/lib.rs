@@ -40,6 +40,7 @@ mod input;
 mod listing;
 mod message;
 mod publish;
+mod publisher;
 mod queue;
 mod queue_methods;
 mod reply_to;

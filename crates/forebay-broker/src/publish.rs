@@ -308,6 +308,9 @@ impl Shard {
     fn return_message(&mut self, id: ConnectionId, number: u16, message: &Message) {
         self.counters.returned += 1;
         let Some(connection) = self.connection(id) else { return };
+        if let Some(channel) = connection.channel(number) {
+            channel.note_returned();
+        }
         let frame_max_bytes = connection.frame_max_bytes;
         let out = connection.out.buffer();
         write_method(

@@ -8,7 +8,7 @@ use forebay_wire::{TableBuf, Value};
 /// The RabbitMQ behaviour that is kept.
 pub const COMPATIBILITY: &str = "3.13.0";
 
-const CAPABILITIES: [&str; 10] = [
+const CAPABILITIES: [&str; 11] = [
     "publisher_confirms",
     "exchange_exchange_bindings",
     "basic.nack",
@@ -20,6 +20,7 @@ const CAPABILITIES: [&str; 10] = [
     "direct_reply_to",
     // basic.qos with `global` bounds a channel's live consumers from then on, for every kind of queue.
     "forebay.live_credit",
+    crate::publisher::CAPABILITY,
 ];
 
 pub(crate) fn server_properties(node_name: &str) -> TableBuf {

@@ -15,6 +15,7 @@ use crate::connection::{Connection, Stage};
 use crate::consumer::Consumer;
 use crate::input::{CloseHow, ConnectionId, Input};
 use crate::message::Message;
+use crate::publisher::Publishers;
 use crate::queue::Queue;
 use crate::restore::RestoreError;
 use crate::status::Counters;
@@ -82,6 +83,8 @@ pub struct Shard {
     pub(crate) consuming_connections: usize,
     pub(crate) serial: u64,
     pub(crate) vhosts: Vec<Vhost>,
+    /// Those that have a name.
+    pub(crate) publishers: Publishers,
     /// Whether any of them is traced.
     pub(crate) tracing: bool,
     /// Boxed, because a slab grows by doubling: 10 000 queues need not have the room of 16 384.
@@ -148,6 +151,7 @@ impl Shard {
             consuming_connections: 0,
             serial: 0,
             vhosts,
+            publishers: Publishers::default(),
             queues: Slab::new(),
             consumers: Slab::new(),
             next_queue_id: 1,

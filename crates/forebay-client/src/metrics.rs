@@ -64,6 +64,8 @@ pub struct PublisherMetrics {
     pub unknown: u64,
     /// Of these, sent again after a reconnect.
     pub republished: u64,
+    /// Of these, confirmed after a reconnect, by a broker that said it had taken them.
+    pub resumed: u64,
     /// Outcomes other than confirmed for which nobody waited; each was logged.
     pub abandoned_unconfirmed: u64,
     /// How long callers waited for the window; those who did not wait are not counted.

@@ -9,8 +9,9 @@ use crate::message::{Message, TooLong};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Confirmed {
-    /// The connection broke before an answer came, so it was sent again, with the same message-id and
-    /// marked with the header [`REPUBLISHED_HEADER`](crate::REPUBLISHED_HEADER): it may be there twice.
+    /// The connection broke before an answer came, and the broker could not say whether it had taken the
+    /// message; so it was sent again, with the same message-id and marked with the header
+    /// [`REPUBLISHED_HEADER`](crate::REPUBLISHED_HEADER): it may be there twice.
     pub republished: bool,
 }
 

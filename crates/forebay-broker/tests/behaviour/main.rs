@@ -8,6 +8,7 @@ mod durability;
 mod firehose;
 mod permissions;
 mod policies;
+mod publishers;
 mod publishing;
 mod queue_model;
 mod queues;

@@ -68,6 +68,12 @@ impl Machine {
     /// Asks for a channel and returns its number. It can be used at once; the answer comes as
     /// `Event::Reply` with channel.open-ok.
     pub fn open_channel(&mut self) -> Result<u16, ChannelError> {
+        self.open_channel_with("")
+    }
+
+    /// The same with words in the reserved field of channel.open, for brokers that have a use for them;
+    /// cut after 255 bytes.
+    pub(crate) fn open_channel_with(&mut self, words: &str) -> Result<u16, ChannelError> {
         if self.state != State::Open {
             return Err(ChannelError::ConnectionNotOpen);
         }
@@ -82,7 +88,7 @@ impl Machine {
         }
         self.channels[index] = Some(Channel::opening());
         let number = index as u16 + 1;
-        self.write(number, &amqp_channel::Open::default());
+        self.write(number, &amqp_channel::Open { reserved_1: ShortStr::truncated(words) });
         Ok(number)
     }
 

@@ -6,9 +6,10 @@ use forebay_wire::{Method, connection};
 use forebay_wire::{TableBuf, Value};
 
 use super::{CloseReason, Event, Failed, Login, Machine, Server, State, Step, misbehaved};
+use crate::session::NAMED_PUBLISHERS;
 
-/// What we can take, as RabbitMQ names it.
-const CAPABILITIES: [&str; 7] = [
+/// What we can take, as RabbitMQ names it, and Forebay.
+const CAPABILITIES: [&str; 8] = [
     "authentication_failure_close",
     "basic.nack",
     "connection.blocked",
@@ -16,6 +17,7 @@ const CAPABILITIES: [&str; 7] = [
     "exchange_exchange_bindings",
     "per_consumer_qos",
     "publisher_confirms",
+    NAMED_PUBLISHERS,
 ];
 
 impl Machine {

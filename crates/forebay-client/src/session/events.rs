@@ -79,7 +79,15 @@ impl Session {
                             todo.push(Todo::Declared);
                         }
                     }
-                    Owner::Ledger(_) | Owner::Calls(_) | Owner::Nobody => {}
+                    Owner::Ledger(key) => {
+                        if let Method::ChannelOpenOk(ok) = method
+                            && ledgers[key].is_in_doubt()
+                        {
+                            ledgers[key].resumed(channel, ok.reserved_1, wakeups);
+                            note(settled_ledgers, key);
+                        }
+                    }
+                    Owner::Calls(_) | Owner::Nobody => {}
                 },
                 Event::Got { delivery, message_count } => {
                     if let Owner::User(key) = owner(owners, delivery.channel) {

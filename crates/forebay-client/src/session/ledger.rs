@@ -8,9 +8,13 @@
 //!   waiting (FIFO)                    └─ in order, once there is a channel and room
 //! ```
 //! `by_sequence` maps what the broker counts (the channel's publishes, from 1) to entries. After a reconnect
-//! the open entries go out again in their first order, with their first ids, marked.
+//! a broker that can is asked which of them it has taken ([`doubt`]); those are confirmed. The other open
+//! entries go out again in their first order, with their first ids; marked, unless the broker said that they
+//! never arrived.
 //!
 //! Memory: an entry for each message in flight (the window bounds them) and each outcome not looked at.
+
+mod doubt;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::task::{Context, Poll, Waker};
@@ -57,7 +61,9 @@ struct Entry {
     number: u64,
     message: Message,
     sent_at_us: u64,
+    /// It may be there twice.
     republished: bool,
+    sent_again: bool,
     returned: Option<Box<Refusal>>,
     settled: Option<Outcome>,
     abandoned: bool, // its caller no longer asks
@@ -85,6 +91,12 @@ pub(crate) struct Ledger {
     /// Of the channel's publishes from `base` on.
     by_sequence: VecDeque<u32>,
     base: u64,
+    /// Messages written so far, on all channels; a message that goes out again counts again.
+    writes: u64,
+    /// Channels opened under its name.
+    openings: u64,
+    /// What was written to a channel that is lost, before anybody said what became of it.
+    doubt: Option<doubt::Doubt>,
     unsent: VecDeque<usize>,
     waiting: BTreeMap<WaiterId, Waiting>,
     next_number: u64,
@@ -115,6 +127,9 @@ impl Ledger {
             entries: Slab::new(),
             by_sequence: VecDeque::new(),
             base: 1,
+            writes: 0,
+            openings: 0,
+            doubt: None,
             unsent: VecDeque::new(),
             waiting: BTreeMap::new(),
             next_number: 1,
@@ -283,37 +298,6 @@ impl Ledger {
 
     // ---- the connection
 
-    /// There is a channel; everything open goes out on it, in its first order.
-    pub(crate) fn opened(&mut self, channel: u16) {
-        debug_assert!(self.channel.is_none());
-        self.channel = Some(channel);
-        self.by_sequence.clear();
-        self.base = 1;
-        self.window = (self.make_window)();
-        self.gate.set_window(self.window.window());
-        if !self.blocked {
-            self.gate.open();
-        }
-        let mut open = self.open_entries();
-        open.sort_unstable_by_key(|&key| self.entries[key].number);
-        self.unsent = open.into();
-    }
-
-    /// The connection broke. What was written may have arrived, so it will be marked when it goes out
-    /// again; nobody is admitted meanwhile.
-    pub(crate) fn lost(&mut self) {
-        self.channel = None;
-        self.blocked = false;
-        self.gate.close();
-        for &entry in self.by_sequence.iter().filter(|&&entry| entry != SETTLED) {
-            let entry = &mut self.entries[entry as usize];
-            self.metrics.republished += u64::from(!entry.republished);
-            entry.republished = true;
-            entry.returned = None;
-        }
-        self.by_sequence.clear();
-    }
-
     /// There will be no other connection: what was written is unknown, and so is what was to be.
     pub(crate) fn give_up(&mut self, lost: &Lost, wakeups: &mut Vec<Waker>) {
         self.over = Some(lost.clone());
@@ -442,6 +426,7 @@ impl Ledger {
             message,
             sent_at_us: now_us,
             republished: false,
+            sent_again: false,
             returned: None,
             settled: None,
             abandoned: false,
@@ -475,6 +460,7 @@ impl Ledger {
                 debug_assert_eq!(sequence, self.base + self.by_sequence.len() as u64);
                 entry.sent_at_us = now_us;
                 self.by_sequence.push_back(key as u32);
+                self.writes += 1;
                 self.window.sent(now_us, self.gate.load());
                 true
             }
@@ -531,6 +517,7 @@ impl Ledger {
 
     fn settle_all(&mut self, unknown: &Unconfirmed, wakeups: &mut Vec<Waker>) {
         self.by_sequence.clear();
+        self.doubt = None;
         self.unsent.clear();
         for key in self.open_entries() {
             self.settle_unknown(key, unknown, wakeups);

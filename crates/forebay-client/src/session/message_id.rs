@@ -12,6 +12,10 @@ impl MessageId {
         MessageId { text: prefix.to_owned(), prefix_bytes: prefix.len() }
     }
 
+    pub(super) fn prefix(&self) -> &str {
+        &self.text[..self.prefix_bytes]
+    }
+
     /// The id of message `number`.
     pub(super) fn of(&mut self, number: u64) -> &str {
         self.text.truncate(self.prefix_bytes);

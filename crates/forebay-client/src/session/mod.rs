@@ -22,6 +22,7 @@ mod intake;
 mod ledger;
 mod message_id;
 mod requests;
+mod taken;
 mod target;
 mod topology;
 
@@ -42,6 +43,7 @@ pub(crate) use intake::{DeliveryKey, How, Intake, Verdict};
 pub(crate) use ledger::{Ledger, MakeWindow, Published};
 pub use requests::{RETURNS_KEPT_MAX, ReturnedMessage};
 pub(crate) use requests::{Reply, Ticket, UserChannel};
+pub(crate) use taken::NAMED_PUBLISHERS;
 pub(crate) use target::Target;
 pub use topology::{Binding, Exchange, Queue, Topology};
 pub(crate) use topology::{Declaration, Redeclaring};
@@ -445,12 +447,17 @@ impl Session {
     }
 
     fn open_ledger(&mut self, key: usize, now_us: u64) {
-        let Ok(number) = self.machine.open_channel() else { return };
+        let named = self.machine.server().can(NAMED_PUBLISHERS);
+        let words = if named { self.ledgers[key].open_words() } else { String::new() };
+        let Ok(number) = self.machine.open_channel_with(&words) else { return };
         let Ok(()) = self.machine.select_confirms(number) else { return };
         self.own(number, Owner::Ledger(key));
         let ledger = &mut self.ledgers[key];
         if self.blocked.is_some() {
             ledger.blocked(now_us);
+        }
+        if named && ledger.is_in_doubt() {
+            return; // it goes on with the answer
         }
         ledger.opened(number);
         self.backlog |= ledger.pump(&mut self.machine, now_us, &mut self.wakeups);
@@ -501,5 +508,7 @@ pub(crate) fn remember(slot: &mut Option<Waker>, cx: &Context<'_>) {
     }
 }
 
+#[cfg(test)]
+mod cut_tests;
 #[cfg(test)]
 mod tests;

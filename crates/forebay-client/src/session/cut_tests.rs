@@ -1,0 +1,262 @@
+//! A session and a real broker, as machines, over a wire that breaks at any byte: every message is in the queue
+//! exactly once, and nobody is told otherwise.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use forebay_broker::{ConnectionId, Input, Peer, Shard, ShardConfig};
+use forebay_flow::{Amount, Fixed};
+use forebay_store::{MemDisk, Options as StoreOptions, perform};
+use forebay_wire::{ShortStr, basic, queue};
+use proptest::prelude::*;
+
+use super::*;
+use crate::Message;
+use crate::machine::{Event, State};
+use crate::outcome::Unconfirmed;
+
+struct World {
+    shard: Shard,
+    disk: Arc<MemDisk>,
+    now_us: u64,
+    connections: u32,
+}
+
+impl World {
+    fn new() -> World {
+        let disk = Arc::new(MemDisk::default());
+        let (store, recovered) =
+            forebay_store::open(disk.clone(), StoreOptions::default()).unwrap();
+        let shard = Shard::new(ShardConfig::default(), store, Some(recovered)).unwrap();
+        World { shard, disk, now_us: 1, connections: 0 }
+    }
+
+    fn step(&mut self, input: Input<'_>) {
+        self.now_us += 1;
+        self.shard.step(self.now_us, input).unwrap();
+    }
+
+    fn connect(&mut self) -> ConnectionId {
+        let connection = ConnectionId(self.connections);
+        self.connections += 1;
+        let peer = Peer { address: "test:1".into(), loopback: true, listener: "test".into() };
+        self.step(Input::Connected { connection, peer });
+        connection
+    }
+
+    fn turn(&mut self, disk_works: bool) {
+        self.step(Input::Tick);
+        self.step(Input::Turn);
+        while disk_works && let Some(request) = self.shard.poll_disk(self.now_us) {
+            let completion = perform(&*self.disk, request);
+            self.step(Input::Disk(completion));
+        }
+        self.step(Input::Turn);
+        while self.shard.next_dirty().is_some() {}
+        self.now_us += 1000;
+    }
+
+    /// The first `count` of the bytes that the broker has for this connection.
+    fn take(&mut self, connection: ConnectionId, count: usize) -> Vec<u8> {
+        let out = self.shard.outgoing(connection);
+        let taken = out[..count.min(out.len())].to_vec();
+        self.step(Input::Sent { connection, bytes: taken.len() });
+        taken
+    }
+
+    /// Everything in the queue, each body with how often it is there and how often marked.
+    fn drain(&mut self, name: &'static str) -> BTreeMap<Vec<u8>, (u32, u32)> {
+        let connection = self.connect();
+        let mut machine = Machine::new(Options { heartbeat_s: 0, ..Options::default() });
+        let mut consuming = false;
+        let mut found: BTreeMap<Vec<u8>, (u32, u32)> = BTreeMap::new();
+        let mut buffer = Vec::new();
+        for _ in 0..50 {
+            let mut out = Vec::new();
+            machine.take_outgoing(&mut out);
+            self.step(Input::Received { connection, bytes: &out });
+            self.turn(true);
+            buffer.extend(self.take(connection, usize::MAX));
+            let mut rest = buffer.as_slice();
+            while let Some(event) = machine.poll_event(&mut rest).unwrap() {
+                if let Event::Delivery(delivery) = event {
+                    let (copies, marks) = found.entry(delivery.body.to_vec()).or_default();
+                    *copies += 1;
+                    *marks += u32::from(delivery.properties.parse().headers.is_some());
+                }
+            }
+            buffer = rest.to_vec();
+            if machine.state() == State::Open && !std::mem::replace(&mut consuming, true) {
+                let channel = machine.open_channel().unwrap();
+                let queue = ShortStr::truncated(name);
+                let consume = basic::Consume { queue, no_ack: true, ..Default::default() };
+                machine.send(channel, &consume).unwrap();
+            }
+        }
+        found
+    }
+}
+
+/// The wire between them: bytes that were written and have not arrived.
+struct Wire {
+    connection: ConnectionId,
+    to_broker: Vec<u8>,
+    to_client: Vec<u8>,
+}
+
+#[derive(Debug, Clone)]
+enum Move {
+    Publish {
+        routable: bool,
+    },
+    /// So many bytes arrive at the broker.
+    Up(usize),
+    /// So many bytes arrive at the client.
+    Down(usize),
+    Turn {
+        disk_works: bool,
+    },
+    /// The client sees its connection break. What it had written is lost from there, or arrives later.
+    Cut {
+        late: bool,
+    },
+    /// Of what comes late, so many bytes arrive.
+    Late(usize),
+}
+
+fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let one = prop_oneof![
+        6 => prop::bool::weighted(0.8).prop_map(|routable| Move::Publish { routable }),
+        6 => (0_usize..400).prop_map(Move::Up),
+        6 => (0_usize..400).prop_map(Move::Down),
+        6 => any::<bool>().prop_map(|disk_works| Move::Turn { disk_works }),
+        2 => any::<bool>().prop_map(|late| Move::Cut { late }),
+        2 => (0_usize..400).prop_map(Move::Late),
+    ];
+    prop::collection::vec(one, 0..150)
+}
+
+fn connect(world: &mut World, session: &mut Session) -> Wire {
+    let connection = world.connect();
+    session.begin(Options { heartbeat_s: 0, ..Options::default() }, Topology::new());
+    let mut wire = Wire { connection, to_broker: Vec::new(), to_client: Vec::new() };
+    // Far enough that the login is not what most cuts hit.
+    for _ in 0..4 {
+        up(world, session, &mut wire, usize::MAX);
+        world.turn(true);
+        down(world, session, &mut wire, usize::MAX);
+    }
+    wire
+}
+
+fn up(world: &mut World, session: &mut Session, wire: &mut Wire, count: usize) {
+    let mut out = Vec::new();
+    session.machine.take_outgoing(&mut out);
+    session.drained(world.now_us);
+    wire.to_broker.extend(out);
+    let arriving: Vec<u8> = wire.to_broker.drain(..count.min(wire.to_broker.len())).collect();
+    world.step(Input::Received { connection: wire.connection, bytes: &arriving });
+}
+
+fn down(world: &mut World, session: &mut Session, wire: &mut Wire, count: usize) {
+    wire.to_client.extend(world.take(wire.connection, count));
+    let mut rest = wire.to_client.as_slice();
+    session.receive(&mut rest, world.now_us).unwrap();
+    wire.to_client = rest.to_vec();
+}
+
+proptest! {
+    #[test]
+    fn every_message_is_in_the_queue_once_wherever_the_wire_breaks(moves in moves()) {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut world = World::new();
+        let mut session = Session::new(Options::default());
+        let mut wire = connect(&mut world, &mut session);
+        let channel = session.machine.open_channel().unwrap();
+        let declare =
+            queue::Declare { queue: ShortStr::truncated("q"), durable: true, ..Default::default() };
+        session.machine.send(channel, &declare).unwrap();
+        session.machine.close_channel(channel).unwrap();
+        up(&mut world, &mut session, &mut wire, usize::MAX);
+        let target = Target { exchange: String::new(), routing_key: "q".into(), mandatory: true };
+        let window = || Box::new(Fixed::new(Amount::new(1000, u64::MAX))) as Box<_>;
+        let ledger = Ledger::new(target, "p-", Box::new(window));
+        let key = session.add_ledger(ledger, world.now_us);
+        let mut late: Vec<Wire> = Vec::new();
+        let (mut waiting, mut open) = (Vec::new(), Vec::new());
+        let mut next = 0_u32;
+        for step in moves {
+            match step {
+                Move::Publish { routable } => {
+                    next += 1;
+                    let message = Message::new(next.to_be_bytes().to_vec());
+                    let message =
+                        if routable { message } else { message.routing_key("nowhere") };
+                    match session.publish(key, message, world.now_us) {
+                        Published::Admitted(entry) => open.push((next, routable, entry)),
+                        Published::Waiting(id) => waiting.push((next, routable, id)),
+                        Published::Refused(reason, _) => panic!("{reason:?}"),
+                    }
+                }
+                Move::Up(count) => up(&mut world, &mut session, &mut wire, count),
+                Move::Down(count) => down(&mut world, &mut session, &mut wire, count),
+                Move::Turn { disk_works } => world.turn(disk_works),
+                Move::Cut { late: comes_late } => {
+                    let mut out = Vec::new();
+                    session.machine.take_outgoing(&mut out);
+                    wire.to_broker.extend(out);
+                    session.lost(&Lost::Io("cut".into()), world.now_us);
+                    if comes_late {
+                        late.push(wire);
+                    } else {
+                        world.step(Input::Disconnected { connection: wire.connection });
+                    }
+                    wire = connect(&mut world, &mut session);
+                }
+                Move::Late(count) => if let Some(wire) = late.first_mut() {
+                    let count = count.min(wire.to_broker.len());
+                    let bytes: Vec<u8> = wire.to_broker.drain(..count).collect();
+                    let connection = wire.connection;
+                    world.step(Input::Received { connection, bytes: &bytes });
+                    if wire.to_broker.is_empty() {
+                        world.step(Input::Disconnected { connection });
+                        late.remove(0);
+                    }
+                }
+            }
+        }
+        for turn in 0.. {
+            prop_assert!(turn < 100, "somebody waits for ever");
+            up(&mut world, &mut session, &mut wire, usize::MAX);
+            world.turn(true);
+            down(&mut world, &mut session, &mut wire, usize::MAX);
+            if session.ledger(key).0.is_idle() {
+                break;
+            }
+        }
+        for Wire { connection, to_broker, .. } in late {
+            world.step(Input::Received { connection, bytes: &to_broker });
+        }
+        for (number, routable, id) in waiting {
+            match session.ledger(key).0.poll_admitted(id, &mut cx) {
+                Poll::Ready(Ok(entry)) => open.push((number, routable, entry)),
+                other => panic!("{other:?}"),
+            }
+        }
+        let found = world.drain("q");
+        let mut expected = BTreeMap::new();
+        for (number, routable, entry) in open {
+            match session.ledger(key).0.poll_outcome(entry, &mut cx) {
+                Poll::Ready(Ok(_)) if routable => {
+                    expected.insert(number.to_be_bytes().to_vec(), 1);
+                }
+                Poll::Ready(Err(Unconfirmed::Returned(_))) if !routable => {}
+                other => prop_assert!(false, "message {}: {:?}", number, other),
+            }
+        }
+        let copies: BTreeMap<_, _> =
+            found.into_iter().map(|(body, (copies, _))| (body, copies)).collect();
+        prop_assert_eq!(copies, expected);
+    }
+}
