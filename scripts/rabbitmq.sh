@@ -52,7 +52,7 @@ case $command in
 start)
   alive && die "already running in $dir"
   rm -f "$dir/pid"
-  echo '[].' > "$dir/enabled_plugins"
+  echo '[rabbitmq_consistent_hash_exchange].' > "$dir/enabled_plugins"
   {
     echo "listeners.tcp.default = 127.0.0.1:$amqp_port"
     echo "log.file.level = info"

@@ -112,8 +112,7 @@ impl Shard {
         let topology = &self.vhosts[trace.vhost as usize].topology;
         if let Some(exchange) = topology.exchange_key(TRACE_EXCHANGE) {
             let raw = RawProperties::trusted(told.raw_properties());
-            let headers = raw.headers().unwrap_or_default();
-            topology.route(exchange, &trace.key, &[], headers, &mut self.route_set);
+            topology.route(exchange, &trace.key, &[], raw, &mut self.route_set);
             let queues = self.route_set.queues().to_vec();
             self.enqueue(&told, false, &queues);
         }

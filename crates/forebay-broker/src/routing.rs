@@ -91,7 +91,7 @@ impl Shard {
             // Deleted since the transaction took the message: nobody can have it.
             return Ok(None);
         };
-        topology.route(from, &routing_key, &extra, headers, &mut self.route_set);
+        topology.route(from, &routing_key, &extra, raw, &mut self.route_set);
         queues.extend_from_slice(self.route_set.queues());
         // What was permitted before the last change need not be so now.
         if extra.is_empty()

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::machine::{ChannelError, Failed};
+use crate::partitions::CONSISTENT_HASH;
 
 /// A broker's refusal: its reply code and text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -203,10 +204,54 @@ pub struct DeclareError {
 impl fmt::Display for DeclareError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.what {
-            Some(what) => write!(f, "cannot declare {what}: {}", self.fault),
-            None => self.fault.fmt(f),
+            Some(what) => write!(f, "cannot declare {what}: {}", self.fault)?,
+            None => self.fault.fmt(f)?,
+        }
+        if self.is_plug_in_missing() {
+            write!(
+                f,
+                "; enable the broker's plug-in on each of its nodes (`rabbitmq-plugins enable \
+                 rabbitmq_consistent_hash_exchange`), or let the client choose the part \
+                 (`Partitions::new`)"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl DeclareError {
+    /// RabbitMQ 3 closes the connection over it (503), RabbitMQ 4 the channel (406).
+    fn is_plug_in_missing(&self) -> bool {
+        match &self.fault {
+            ChannelFault::Refused(refusal) | ChannelFault::Lost(Lost::Closed(refusal)) => {
+                refusal.text.contains("unknown exchange type")
+                    && refusal.text.contains(CONSISTENT_HASH)
+            }
+            _ => false,
         }
     }
 }
 
 impl std::error::Error for DeclareError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_plug_in_is_told_with_what_to_do() {
+        let refusal = |kind: &str| Refusal {
+            code: 503,
+            text: format!("COMMAND_INVALID - unknown exchange type '{kind}'"),
+        };
+        let error = |fault| DeclareError { what: Some("exchange 'orders'".into()), fault };
+        for fault in [
+            ChannelFault::Lost(Lost::Closed(refusal(CONSISTENT_HASH))),
+            ChannelFault::Refused(refusal(CONSISTENT_HASH)),
+        ] {
+            assert!(error(fault).to_string().contains("rabbitmq-plugins enable"));
+        }
+        let other = error(ChannelFault::Refused(refusal("x-delayed-message"))).to_string();
+        assert!(!other.contains("rabbitmq-plugins"), "{other}");
+    }
+}

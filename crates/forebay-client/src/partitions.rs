@@ -1,35 +1,61 @@
 //! One logical queue in several parts, each with the order of its keys.
 
 use crate::message::Message;
-use crate::session::{Queue, Topology};
+use crate::publisher::Route;
+use crate::session::{Binding, Exchange, Queue, Topology};
+
+/// The exchange type that hashes routing keys: our broker's own, and a plug-in of RabbitMQ.
+pub(crate) const CONSISTENT_HASH: &str = "x-consistent-hash";
+/// The weight of each part.
+const WEIGHT: &str = "1";
 
 /// Queues `NAME-0` to `NAME-(count − 1)`, and which of them a key belongs to.
 ///
 /// All messages of one key go to one queue, so each key keeps its order, and the parts can be published to and
 /// consumed from side by side. Growing from n to m parts moves no more keys than it must: (m − n) / m of them.
+/// What was published before stays in its part, so a key that moves keeps its order only if its old part was
+/// emptied first.
 ///
-/// The client chooses the part, by jump consistent hashing (Lamping and Veach, 2014) over FNV-1a of the key, and
-/// publishes to the queue by its name. That needs no plug-in, works on every broker, and a missing part is
-/// returned like any other queue. Programs in other languages find the same part with the same two functions.
+/// Who chooses the part:
 ///
-/// ```
-/// use forebay_client::{Message, Partitions};
+/// - [`Partitions::by_exchange`]: the broker, with an exchange of type `x-consistent-hash` named like the parts.
+///   Whoever publishes to it, in any language, with the key as routing key, shares the parts. Forebay has it;
+///   RabbitMQ with its plug-in `rabbitmq_consistent_hash_exchange`, which comes with it and has to be enabled.
+/// - [`Partitions::new`]: the client, by jump consistent hashing (Lamping and Veach, 2014) over FNV-1a of the key,
+///   and publishes to the queue by its name. That needs no plug-in, works on every broker, and tells which part a
+///   key is in. Programs in other languages have to compute the same two functions.
 ///
-/// let orders = Partitions::new("orders", 4);
-/// let message = orders.route("customer 17", Message::new("an order"));
-/// assert_eq!(orders.of("customer 17"), orders.of("customer 17"));
-/// # let _ = message;
+/// All publishers of one set of parts have to choose in the same way.
+///
+/// ```no_run
+/// # async fn example(connection: forebay_client::Connection) -> Result<(), Box<dyn std::error::Error>> {
+/// use forebay_client::{Partitions, Queue};
+///
+/// let orders = Partitions::by_exchange("orders", 4);
+/// connection.declare(orders.topology(Queue::durable)).await?;
+/// let publisher = connection.publisher(orders.target()).build().await?;
+/// publisher.publish(orders.route("customer 17", "an order")).await?.await?;
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partitions {
     name: String,
     count: u32,
+    by_exchange: bool,
 }
 
 impl Partitions {
-    /// `count` parts, at least 1.
+    /// `count` parts, at least 1, chosen by the client.
     pub fn new(name: impl Into<String>, count: u32) -> Partitions {
-        Partitions { name: name.into(), count: count.max(1) }
+        Partitions { name: name.into(), count: count.max(1), by_exchange: false }
+    }
+
+    /// `count` parts, at least 1, chosen by the broker: exchange `name` hashes the routing key.
+    ///
+    /// Keys are text of at most 255 bytes here, as routing keys are; what is no UTF-8 is replaced.
+    pub fn by_exchange(name: impl Into<String>, count: u32) -> Partitions {
+        Partitions { by_exchange: true, ..Partitions::new(name, count) }
     }
 
     /// How many parts there are.
@@ -42,22 +68,41 @@ impl Partitions {
         format!("{}-{part}", self.name)
     }
 
-    /// All the queues, each as `declare` would have a queue of its name, for
-    /// [`Connection::declare`](crate::Connection::declare).
+    /// All the queues, each as `declare` would have a queue of its name, and the exchange, durable, if there is
+    /// one; for [`Connection::declare`](crate::Connection::declare).
+    ///
+    /// A RabbitMQ without the plug-in refuses the exchange and closes the connection for it (503 before 4.0). The
+    /// error says what to do.
     pub fn topology(&self, declare: impl Fn(String) -> Queue) -> Topology {
-        (0..self.count)
-            .fold(Topology::new(), |topology, part| topology.queue(declare(self.queue(part))))
+        let queues = (0..self.count)
+            .fold(Topology::new(), |topology, part| topology.queue(declare(self.queue(part))));
+        if !self.by_exchange {
+            return queues;
+        }
+        let exchange = queues.exchange(Exchange::durable(&self.name, CONSISTENT_HASH));
+        (0..self.count).fold(exchange, |topology, part| {
+            topology.binding(Binding::new(self.queue(part), &self.name, WEIGHT))
+        })
     }
 
-    /// The part that a key belongs to.
-    pub fn of(&self, key: impl AsRef<[u8]>) -> u32 {
-        jump(fnv_1a(key.as_ref()), self.count)
+    /// Where a publisher of [routed](Partitions::route) messages publishes to.
+    pub fn target(&self) -> Route {
+        if self.by_exchange { Route::exchange(&self.name, "") } else { Route::queue("") }
     }
 
-    /// The message with the queue of its key as routing key, for a publisher on `Route::queue("")`.
+    /// The part that a key belongs to; `None` if only the broker knows.
+    pub fn of(&self, key: impl AsRef<[u8]>) -> Option<u32> {
+        (!self.by_exchange).then(|| jump(fnv_1a(key.as_ref()), self.count))
+    }
+
+    /// The message with the routing key that brings it to its part, for a publisher on [`Partitions::target`].
     #[must_use]
     pub fn route(&self, key: impl AsRef<[u8]>, message: impl Into<Message>) -> Message {
-        message.into().routing_key(self.queue(self.of(key)))
+        let key = key.as_ref();
+        message.into().routing_key(match self.of(key) {
+            Some(part) => self.queue(part),
+            None => String::from_utf8_lossy(key).into_owned(),
+        })
     }
 }
 
@@ -92,7 +137,7 @@ mod tests {
             let mut sizes = vec![0_u32; many as usize];
             let mut moved = 0_u32;
             for key in &keys {
-                let (from, to) = (before.of(key), after.of(key));
+                let (from, to) = (before.of(key).unwrap(), after.of(key).unwrap());
                 sizes[to as usize] += 1;
                 moved += u32::from(from != to);
                 assert!(from == to || to >= few, "a key moves to a new part only");

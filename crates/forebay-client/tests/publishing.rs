@@ -270,25 +270,32 @@ async fn names_that_amqp_cannot_say_are_refused() {
 
 #[tokio::test]
 async fn each_key_keeps_to_its_part_and_its_order() {
+    for parts in [Partitions::new("orders", 4), Partitions::by_exchange("orders", 4)] {
+        keys_keep_to_their_parts(parts).await;
+    }
+}
+
+async fn keys_keep_to_their_parts(parts: Partitions) {
     let broker = Broker::start();
     let connection = broker.connect().await;
-    let parts = Partitions::new("orders", 4);
     connection.declare(parts.topology(Queue::durable)).await.unwrap();
-    let publisher = connection.publisher(Route::queue("")).build().await.unwrap();
+    let publisher = connection.publisher(parts.target()).build().await.unwrap();
     for number in 0..400_u32 {
-        let message = parts.route((number % 20).to_be_bytes(), number.to_be_bytes().to_vec());
+        let message = parts.route((number % 20).to_string(), number.to_be_bytes().to_vec());
         drop(publisher.publish(message).await.unwrap());
     }
     publisher.idle().await;
     assert_eq!(publisher.metrics().confirmed, 400);
     let channel = connection.channel().await.unwrap();
     let mut seen = 0;
+    let mut part_of = [None; 20];
     for part in 0..4 {
         let mut last = [None; 20];
         while let Some((message, _)) = channel.get(&parts.queue(part), true).await.unwrap() {
             let number = u32::from_be_bytes(message.body().try_into().unwrap());
             let key = number % 20;
-            assert_eq!(parts.of(key.to_be_bytes()), part);
+            assert!(parts.of(key.to_string()).is_none_or(|chosen| chosen == part));
+            assert_eq!(*part_of[key as usize].get_or_insert(part), part, "one part a key");
             assert!(last[key as usize].replace(number) < Some(number));
             seen += 1;
         }

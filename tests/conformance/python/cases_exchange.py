@@ -186,6 +186,44 @@ def direct(t):
     t.see("default exchange", reached(ch, [a, b]), want=["a"])
 
 
+@case("exchange.consistent-hash")
+def consistent_hash(t):
+    kind = "x-consistent-hash"
+    name = t.name("refused")
+
+    def declared(**arguments):
+        arguments = {name.replace("_", "-"): value for name, value in arguments.items()}
+
+        def declare(ch):
+            ch.exchange_declare(name, kind, arguments=arguments)
+            ch.exchange_delete(name)
+
+        return declare
+
+    t.refused("hash-header", declared(hash_header="h"), want="ok")
+    t.refused("hash-property", declared(hash_property="message_id"), want="ok")
+    t.refused("a property that cannot be hashed", declared(hash_property="app_id"))
+    t.refused("header and property", declared(hash_header="h", hash_property="message_id"))
+    ch = t.channel()
+    ch.confirm_delivery()
+    x = t.exchange(ch, "x", kind)
+    queues = [t.queue(ch, short, exclusive=True) for short in "abc"]
+    for weight in ("x", "0", "-1", "1.5"):
+        t.refused(f"weight {weight}", lambda ch: ch.queue_bind(queues[0], x, weight))
+    publish(ch, x, "key")
+    t.see("nothing bound", reached(ch, queues), want=[])
+    for queue in queues:
+        ch.queue_bind(queue, x, "1")
+    for number in range(300):
+        publish(ch, x, f"key {number % 30}", str(number))
+    got = {queue: [int(method_body) for method_body in drain(ch, queue)] for queue in queues}
+    places = [{queue for queue in queues if key in {number % 30 for number in got[queue]}} for key in range(30)]
+    t.see("all arrive", sum(map(len, got.values())), want=300)
+    t.see("each key in one queue", [len(each) for each in places], want=[1] * 30)
+    t.see("in order", all(numbers == sorted(numbers) for numbers in got.values()), want=True)
+    t.see("not all in one", sum(map(bool, got.values())) > 1, want=True)
+
+
 @case("exchange.fanout")
 def fanout(t):
     ch = t.channel()

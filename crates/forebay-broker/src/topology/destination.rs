@@ -1,6 +1,7 @@
 //! Where a binding leads, and sets of such places.
 
 use super::Map;
+use super::resource::ResourceKind;
 
 /// A queue, by its index in the broker's table of queues. Dense: marks are kept per index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,6 +19,15 @@ pub enum Destination {
     Queue(QueueKey),
     /// Another exchange.
     Exchange(ExchangeKey),
+}
+
+impl Destination {
+    pub(crate) fn resource_kind(self) -> ResourceKind {
+        match self {
+            Destination::Queue(_) => ResourceKind::Queue,
+            Destination::Exchange(_) => ResourceKind::Exchange,
+        }
+    }
 }
 
 /// Distinct destinations, each with the number of bindings that lead to it (bindings that differ

@@ -3,13 +3,16 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use forebay_wire::TableBuf;
+use forebay_wire::{Table, TableBuf};
 
 use super::binding::{Binding, BindingKey};
+use super::consistent_hash::{self, ConsistentHash};
 use super::direct::Direct;
 use super::fanout::Fanout;
-use super::headers::Headers;
+use super::headers::{self, Headers};
+use super::resource::Resource;
 use super::topic::TopicTrie;
+use crate::error::AmqpError;
 
 /// The type of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +26,8 @@ pub enum ExchangeKind {
     Topic = 2,
     /// Binding arguments against the message's headers.
     Headers = 3,
+    /// A hash of the routing key, a header or a property.
+    ConsistentHash = 4,
 }
 
 impl ExchangeKind {
@@ -33,6 +38,7 @@ impl ExchangeKind {
             b"fanout" => ExchangeKind::Fanout,
             b"topic" => ExchangeKind::Topic,
             b"headers" => ExchangeKind::Headers,
+            b"x-consistent-hash" => ExchangeKind::ConsistentHash,
             _ => return None,
         })
     }
@@ -44,12 +50,34 @@ impl ExchangeKind {
             ExchangeKind::Fanout => "fanout",
             ExchangeKind::Topic => "topic",
             ExchangeKind::Headers => "headers",
+            ExchangeKind::ConsistentHash => "x-consistent-hash",
+        }
+    }
+
+    /// Refuses (406) arguments of an exchange that make no sense to its type.
+    pub(crate) fn check_arguments(
+        self,
+        exchange: Resource<'_>,
+        arguments: Table<'_>,
+    ) -> Result<(), AmqpError> {
+        match self {
+            ExchangeKind::ConsistentHash => consistent_hash::check_arguments(exchange, arguments),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses (406) a binding that makes no sense to the type of its exchange.
+    pub(crate) fn check_binding(self, key: &[u8], arguments: Table<'_>) -> Result<(), AmqpError> {
+        match self {
+            ExchangeKind::Headers => headers::check_binding(arguments),
+            ExchangeKind::ConsistentHash => consistent_hash::check_binding(key),
+            _ => Ok(()),
         }
     }
 
     /// The type of a number in a record.
     pub(crate) fn from_number(number: u8) -> Option<Self> {
-        [Self::Direct, Self::Fanout, Self::Topic, Self::Headers]
+        [Self::Direct, Self::Fanout, Self::Topic, Self::Headers, Self::ConsistentHash]
             .into_iter()
             .find(|kind| *kind as u8 == number)
     }
@@ -90,19 +118,23 @@ pub(crate) enum Routing {
     Fanout(Fanout),
     Topic(TopicTrie),
     Headers(Headers),
+    ConsistentHash(ConsistentHash),
 }
 
 impl Routing {
-    pub(crate) fn new(kind: ExchangeKind) -> Self {
+    /// For an exchange declared with `arguments`.
+    pub(crate) fn new(kind: ExchangeKind, arguments: Table<'_>) -> Self {
         match kind {
             ExchangeKind::Direct => Routing::Direct(Direct::default()),
             ExchangeKind::Fanout => Routing::Fanout(Fanout::default()),
             ExchangeKind::Topic => Routing::Topic(TopicTrie::default()),
             ExchangeKind::Headers => Routing::Headers(Headers::default()),
+            ExchangeKind::ConsistentHash => Routing::ConsistentHash(ConsistentHash::new(arguments)),
         }
     }
 
-    pub(crate) fn add(&mut self, key: BindingKey, binding: &Binding) {
+    /// `name` is the destination's.
+    pub(crate) fn add(&mut self, key: BindingKey, binding: &Binding, name: &[u8]) {
         let destination = binding.destination;
         match self {
             Routing::QueueName => {}
@@ -112,6 +144,7 @@ impl Routing {
             Routing::Headers(headers) => {
                 headers.add(key, binding.arguments.as_table(), destination);
             }
+            Routing::ConsistentHash(hash) => hash.add(key, &binding.key, destination, name),
         }
     }
 
@@ -123,6 +156,7 @@ impl Routing {
             Routing::Fanout(fanout) => fanout.remove(destination),
             Routing::Topic(topic) => topic.remove(&binding.key, destination),
             Routing::Headers(headers) => headers.remove(key),
+            Routing::ConsistentHash(hash) => hash.remove(key),
         }
     }
 }

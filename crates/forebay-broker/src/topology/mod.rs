@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   VhostTopology
-//!   ├── exchanges ── Exchange ── Routing: direct | fanout | topic | headers | by queue name
+//!   ├── exchanges ── Exchange ── Routing: direct | fanout | topic | headers | hash | by queue name
 //!   ├── bindings  ── Binding: exchange ─(key, arguments)─► queue or exchange
 //!   └── queues    ── name ─► QueueKey (the broker's own table has the rest)
 //!
@@ -15,6 +15,7 @@
 mod arguments;
 mod binding;
 mod change;
+mod consistent_hash;
 mod destination;
 mod direct;
 mod exchange;
@@ -40,6 +41,7 @@ pub use policy::{Policy, PolicyError};
 pub use queue_arguments::{QueueDeclaration, check_queue_arguments, check_queue_equivalent};
 pub use record::{BindingRecord, ExchangeRecord, QueueRecord, RECORD_VERSION, Record, RecordError};
 pub use resource::{Lossy, RESERVED_PREFIX, Resource, ResourceKind, is_reserved, stripped};
+pub use route::RoutedBy;
 pub use route_set::RouteSet;
 pub use routing_keys::{extra_routing_keys, without_bcc};
 pub use vhost::{Bind, BindTo, ExchangeDeclaration, TRACE_EXCHANGE, VhostTopology};

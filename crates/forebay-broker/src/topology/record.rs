@@ -383,7 +383,7 @@ mod tests {
     fn record() -> impl Strategy<Value = Record> {
         (
             (0..3u8, "\\PC{0,40}", name(), name(), name()),
-            (any::<u64>(), 0..4u8, any::<[bool; 3]>(), arguments()),
+            (any::<u64>(), 0..5u8, any::<[bool; 3]>(), arguments()),
         )
             .prop_map(
                 |((which, vhost, name, other, key), (id, kind, [a, b, c], arguments))| match which {

@@ -37,7 +37,7 @@ impl RouteSet {
         &self.reached.queues
     }
 
-    /// Whether a headers exchange was asked, so that another message with the same exchange and key
+    /// Whether an exchange was asked that looks at headers or properties, so that another message with the same exchange and key
     /// may go elsewhere and the queues must not be remembered for it.
     pub fn depends_on_headers(&self) -> bool {
         self.looked_at_headers

@@ -13,7 +13,6 @@ use super::binding::{Binding, BindingKey, Bindings, Identity};
 use super::change::Change;
 use super::destination::{Destination, ExchangeKey, QueueKey};
 use super::exchange::{Exchange, ExchangeKind, Routing};
-use super::headers;
 use super::policy::{Policies, Policy};
 use super::record::{BindingRecord, ExchangeRecord};
 use super::resource::{Resource, ResourceKind, is_reserved, stripped};
@@ -113,7 +112,11 @@ impl VhostTopology {
             version: 1,
         };
         for (name, kind, internal) in PREDECLARED {
-            let routing = if name.is_empty() { Routing::QueueName } else { Routing::new(kind) };
+            let routing = if name.is_empty() {
+                Routing::QueueName
+            } else {
+                Routing::new(kind, Table::default())
+            };
             topology.insert_exchange(Exchange {
                 name: name.as_bytes().into(),
                 kind,
@@ -230,6 +233,7 @@ impl VhostTopology {
         }
         let resource = Resource::exchange(&name, &self.name);
         let alternate = alternate_exchange(resource, declaration.arguments)?;
+        kind.check_arguments(resource, declaration.arguments)?;
         let key = self.insert_exchange(Exchange {
             name: (*name).into(),
             kind,
@@ -239,7 +243,7 @@ impl VhostTopology {
             arguments: TableBuf::from(declaration.arguments),
             alternate: alternate.map(Box::from),
             policy_alternate: self.policies.alternate_exchange(&name).map(Box::from),
-            routing: Routing::new(kind),
+            routing: Routing::new(kind, declaration.arguments),
             outgoing: BTreeSet::new(),
             incoming: BTreeSet::new(),
         });
@@ -405,7 +409,7 @@ impl VhostTopology {
     // -- bindings ----------------------------------------------------------------------------
 
     /// Binds; a binding that is there already is fine. 403 for the default exchange, 404 for ends
-    /// that do not exist, 406 for an `x-match` that makes no sense.
+    /// that do not exist, 406 for an `x-match` or a weight that makes no sense.
     pub fn bind(&mut self, bind: &Bind<'_>) -> Result<Vec<Change>, AmqpError> {
         let (source, destination) = self.ends(bind)?;
         let (source, destination) = (source?, destination?);
@@ -416,8 +420,8 @@ impl VhostTopology {
             key: bind.routing_key,
             arguments: arguments.as_table(),
         };
-        if self.exchange_at(source).is_some_and(|each| each.kind == ExchangeKind::Headers) {
-            headers::check_binding(bind.arguments)?;
+        if let Some(exchange) = self.exchange_at(source) {
+            exchange.kind.check_binding(bind.routing_key, bind.arguments)?;
         }
         if self.bindings.find(identity).is_some() {
             return Ok(Vec::new());
@@ -484,9 +488,11 @@ impl VhostTopology {
 
     fn insert_binding(&mut self, binding: Binding) -> BindingKey {
         let key = self.bindings.insert(binding.clone());
+        let name: Option<Box<[u8]>> =
+            self.destination(binding.destination).map(|(name, _)| Box::from(name));
         if let Some(source) = self.exchanges[binding.source.0 as usize].as_mut() {
             source.outgoing.insert(key);
-            source.routing.add(key, &binding);
+            source.routing.add(key, &binding, &name.unwrap_or_default());
         }
         if let Some(incoming) = self.incoming(binding.destination) {
             incoming.insert(key);
@@ -530,25 +536,28 @@ impl VhostTopology {
 
     fn record_of(&self, binding: &Binding) -> Option<(BindingRecord, bool)> {
         let source = self.exchange_at(binding.source)?;
-        let (destination_kind, destination, durable) = match binding.destination {
-            Destination::Queue(key) => {
-                let queue = self.queues.get(&key)?;
-                (ResourceKind::Queue, &queue.name, queue.durable)
-            }
-            Destination::Exchange(key) => {
-                let exchange = self.exchange_at(key)?;
-                (ResourceKind::Exchange, &exchange.name, exchange.durable)
-            }
-        };
+        let (destination, durable) = self.destination(binding.destination)?;
         let record = BindingRecord {
             vhost: self.name.clone(),
             source: source.name.clone(),
-            destination_kind,
-            destination: destination.clone(),
+            destination_kind: binding.destination.resource_kind(),
+            destination: destination.into(),
             routing_key: binding.key.clone(),
             arguments: binding.arguments.clone(),
         };
         Some((record, source.durable && durable))
+    }
+
+    /// Its name, and whether it is durable.
+    fn destination(&self, destination: Destination) -> Option<(&[u8], bool)> {
+        match destination {
+            Destination::Queue(key) => {
+                self.queues.get(&key).map(|queue| (&*queue.name, queue.durable))
+            }
+            Destination::Exchange(key) => {
+                self.exchange_at(key).map(|exchange| (&*exchange.name, exchange.durable))
+            }
+        }
     }
 
     /// All bindings, without the ones that the default exchange has of itself.
@@ -580,7 +589,7 @@ impl VhostTopology {
             arguments: record.arguments.clone(),
             alternate,
             policy_alternate: self.policies.alternate_exchange(&record.name).map(Box::from),
-            routing: Routing::new(record.kind),
+            routing: Routing::new(record.kind, record.arguments.as_table()),
             outgoing: BTreeSet::new(),
             incoming: BTreeSet::new(),
         });

@@ -71,6 +71,7 @@ cases! {
     routing::exchange_kinds: "direct, fanout, topic and headers exchanges route as AMQP says",
     routing::exchanges_bind_to_exchanges: "a message passes through bound exchanges, once a queue",
     routing::an_alternate_exchange_takes_the_rest: "what an exchange cannot route goes to its alternate exchange",
+    routing::each_key_keeps_to_its_part: "through a consistent-hash exchange all messages arrive, each key in one part and in order",
     topology::declaring_again_changes_nothing: "the same topology may be declared again",
     topology::other_arguments_are_refused: "declaring with another durability is refused with 406, and the connection lives on",
     topology::purging_and_deleting_count: "purge and delete tell how many messages went",

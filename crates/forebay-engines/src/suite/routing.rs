@@ -1,6 +1,8 @@
 //! Exchanges and bindings.
 
-use forebay::{Binding, Connection, Exchange, Message, Queue, Route, Topology};
+use std::collections::BTreeMap;
+
+use forebay::{Binding, Connection, Exchange, Message, Partitions, Queue, Route, Topology};
 use forebay_wire::Value;
 
 use super::{Saw, confirmed, expect};
@@ -93,4 +95,43 @@ pub(super) async fn an_alternate_exchange_takes_the_rest(
     confirmed(&publisher, "left over").await?;
     let got = contents(&connection, "leftovers").await?;
     expect(got == ["left over"], || format!("the queue has {got:?}"))
+}
+
+/// Two programs publish: one as ours do, and one like any other client, to the exchange by its name.
+pub(super) async fn each_key_keeps_to_its_part(
+    engine: &Engine,
+    _saw: &mut Saw,
+) -> Result<(), Failure> {
+    const KEYS: u32 = 40;
+    let connection = engine.connect().await?;
+    let parts = Partitions::by_exchange("parts", 4);
+    connection.declare(parts.topology(|name| engine.queue(&name))).await?;
+    let ours = connection.publisher(parts.target()).build().await?;
+    let foreign = connection.publisher(Route::exchange("parts", "")).build().await?;
+    for number in 0..400 {
+        let (key, body) = (format!("key {}", number % KEYS), number.to_string());
+        if number % 3 == 0 {
+            confirmed(&foreign, Message::new(body).routing_key(key)).await?;
+        } else {
+            confirmed(&ours, parts.route(key, body)).await?;
+        }
+    }
+    let mut last: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
+    let mut sizes = Vec::new();
+    for part in 0..parts.count() {
+        let bodies = contents(&connection, &parts.queue(part)).await?;
+        sizes.push(bodies.len());
+        for body in bodies {
+            let number: u32 = body.parse()?;
+            if let Some((before, its_part)) = last.insert(number % KEYS, (number, part)) {
+                let key = number % KEYS;
+                expect(its_part == part, || format!("key {key} is in two parts"))?;
+                expect(before < number, || format!("key {key}: {number} after {before}"))?;
+            }
+        }
+    }
+    expect(sizes.iter().sum::<usize>() == 400, || format!("the parts have {sizes:?} messages"))?;
+    expect(sizes.iter().filter(|&&size| size > 0).count() > 1, || {
+        format!("one part has all: {sizes:?}")
+    })
 }
