@@ -8,6 +8,7 @@
 //! | [`Aimd`], [`Vegas`], [`Gradient2`] | the same, as others tune it: baselines to measure against |
 //! | [`AckCoalescer`] | which acknowledgements leave, and when |
 //! | [`Demand`] | how many messages a consumer holds, and when it gives some back |
+//! | [`Connections`] | how many connections publishers share |
 //! | [`TokenBucket`], [`max_min`] | who may have how much of a rate, of a capacity |
 //!
 //! Deliberately absent: AMQP, sockets, clocks, threads, unseeded random numbers. Time is an argument, `now_us`:
@@ -17,6 +18,7 @@ mod ack_coalescer;
 mod aimd;
 mod amount;
 mod baseline;
+pub mod connections;
 pub mod demand;
 mod ewma;
 mod fair_share;
@@ -37,6 +39,7 @@ pub use ack_coalescer::{AckCoalescer, BATCH_MAX, DELAY_MAX_US, Settlement, Unkno
 pub use aimd::Aimd;
 pub use amount::Amount;
 pub use baseline::{Baseline, Rule};
+pub use connections::{Connections, Decision, Delivered};
 pub use demand::{Demand, may_hand_back};
 pub use ewma::Ewma;
 pub use fair_share::max_min;
