@@ -24,20 +24,11 @@ impl Shard {
             return self.consume_replies(id, number, consume);
         }
         let vhost = self.vhost_name(id);
-        let made_up = self.made_up_name("amq.ctag-");
-        let tag: Box<[u8]> = if consume.consumer_tag.is_empty() {
-            made_up.into()
-        } else {
-            consume.consumer_tag.as_bytes().into()
-        };
+        let tag = self.consumer_tag(id, number, consume.consumer_tag)?;
         let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else {
             return Ok(());
         };
-        let consumers = channel.consumers.clone();
         let prefetch = channel.prefetch;
-        if consumers.iter().any(|key| self.consumers[key.0 as usize].tag == tag) {
-            return Err(AmqpError::consumer_tag_reused(String::from_utf8_lossy(&tag)));
-        }
         let key = self.queue_for(id, number, consume.queue, Some(Access::Read))?;
         let resource = Resource::queue(&consume.queue, &vhost);
         check_consume_arguments(resource, consume.arguments)?;
@@ -105,6 +96,27 @@ impl Shard {
             self.send(id, number, &basic::CancelOk { consumer_tag: cancel.consumer_tag });
         }
         Ok(())
+    }
+
+    /// The tag of a new consumer: the wanted one if the channel has none such, or a made-up one.
+    pub(crate) fn consumer_tag(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        wanted: ShortStr<'_>,
+    ) -> Result<Box<[u8]>, AmqpError> {
+        let wanted = wanted.as_bytes();
+        if wanted.is_empty() {
+            return Ok(self.made_up_name("amq.ctag-").into());
+        }
+        let consumers = match self.connection(id).and_then(|c| c.channel(number)) {
+            Some(channel) => channel.consumers.clone(),
+            None => return Ok(wanted.into()),
+        };
+        if consumers.iter().any(|key| *self.consumers[key.0 as usize].tag == *wanted) {
+            return Err(AmqpError::consumer_tag_reused(String::from_utf8_lossy(wanted)));
+        }
+        Ok(wanted.into())
     }
 
     /// Takes a consumer off its queue. Its unsettled deliveries stay with the channel.

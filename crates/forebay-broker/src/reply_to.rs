@@ -39,30 +39,17 @@ impl Shard {
         number: u16,
         consume: &basic::Consume<'_>,
     ) -> Result<(), AmqpError> {
-        let consumers = match self.connection(id).and_then(|c| c.channel(number)) {
-            Some(channel) => channel.consumers.clone(),
-            None => return Ok(()),
-        };
-        let tag = consume.consumer_tag.as_bytes();
-        if consumers.iter().any(|key| *self.consumers[key.0 as usize].tag == *tag) {
-            return Err(AmqpError::consumer_tag_reused(String::from_utf8_lossy(tag)));
-        }
+        let tag = self.consumer_tag(id, number, consume.consumer_tag)?;
         if !consume.no_ack {
             return Err(AmqpError::reply_consumer_cannot_acknowledge());
         }
         let token = self.made_up_name("");
-        let made_up = self.made_up_name("amq.ctag-");
         let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else {
             return Ok(());
         };
         if channel.reply_consumer.is_some() {
             return Err(AmqpError::reply_consumer_already_set());
         }
-        let tag: Box<[u8]> = if consume.consumer_tag.is_empty() {
-            made_up.into()
-        } else {
-            consume.consumer_tag.as_bytes().into()
-        };
         channel.reply_consumer = Some(ReplyConsumer { tag: tag.clone(), token: token.clone() });
         self.reply_tokens.insert(token, (id, number));
         if !consume.no_wait {

@@ -13,7 +13,7 @@ use super::world::run;
 pub type Body = fn(&[u8]);
 
 /// Name and body of every target.
-pub const TARGETS: [(&str, Body); 3] = [
+pub const TARGETS: &[(&str, Body)] = &[
     ("recovery_bytes", recovery_bytes),
     ("recovery_forged", recovery_forged),
     ("store_operations", store_operations),

@@ -3,6 +3,8 @@
 
 #[path = "../../../forebay-wire/tests/support/fast_random.rs"]
 pub mod fast_random;
+#[path = "../../../forebay-wire/tests/support/without_fuzzer.rs"]
+pub mod without_fuzzer;
 
 pub mod contents;
 pub mod decode;

@@ -11,7 +11,7 @@ use forebay_wire::{
 pub type Body = fn(&[u8]);
 
 /// Name and body of every target.
-pub const TARGETS: [(&str, Body); 4] = [
+pub const TARGETS: &[(&str, Body)] = &[
     ("frame", frame),
     ("method", method),
     ("table", table),

@@ -4,6 +4,7 @@
 pub mod fast_random;
 pub mod fuzz_bodies;
 pub mod pool;
+pub mod without_fuzzer;
 
 /// Calls `$callback!` with every method: module, amq-protocol's class, then per method our variant,
 /// the struct, the arguments both libraries have (`ours = theirs` where names differ), and the
