@@ -97,7 +97,8 @@ ARROWS = {
     "forebay-broker": {"forebay-wire", "forebay-store"},  # no I/O: must never see the server
     "forebay-client": {"forebay-wire", "forebay-flow"},  # talks to any broker: must not know ours
     "forebay-server": {"forebay-wire", "forebay-store", "forebay-broker"},
-    "forebay": {"forebay-server", "forebay-client"},
+    "forebay-pipeline": {"forebay-flow"},  # knows no AMQP: queues are one source among others
+    "forebay": {"forebay-server", "forebay-client", "forebay-pipeline"},
     "forebay-bench": {"forebay-wire", "forebay-flow", "forebay-client"},  # measures brokers from outside, ours like others
     "forebay-engines": {"forebay-wire", "forebay"},  # a user's program, so it knows what users know
     "forebay-cli": {"forebay-wire", "forebay-store", "forebay-client", "forebay-server", "forebay", "forebay-bench"},

@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use forebay_wire::{TableBuf, Value};
 
@@ -189,17 +190,25 @@ impl Consumer {
     /// A dropped future has taken nothing.
     pub async fn next(&mut self) -> Result<Option<Delivery>, ConsumeError> {
         tokio::task::coop::consume_budget().await;
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// [`Consumer::next`] for those who poll: the last waker is the one that is woken.
+    ///
+    /// # Errors
+    /// As [`Consumer::next`].
+    pub fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Delivery>, ConsumeError>> {
         let shared = &self.shared;
-        let taken = poll_fn(|cx| {
-            shared.guard.link.with(|session, now_us| {
-                let (intake, machine) = session.intake(shared.key);
-                intake.poll_next(machine, now_us, cx).map_ok(|taken| (taken, now_us))
+        shared.guard.link.with(|session, now_us| {
+            let (intake, machine) = session.intake(shared.key);
+            intake.poll_next(machine, now_us, cx).map_ok(|taken| {
+                let (key, message) = taken?;
+                Some(Delivery { message, key, taken_us: now_us, consumer: Some(shared.clone()) })
             })
         })
-        .await?;
-        let (Some((key, message)), taken_us) = taken else { return Ok(None) };
-        let consumer = Some(shared.clone());
-        Ok(Some(Delivery { message, key, taken_us, consumer }))
     }
 
     /// A message that is here already, without waiting.
@@ -284,6 +293,11 @@ impl Delivery {
     /// The message without its fate: it is acknowledged, and what it said remains.
     pub fn ack_and_keep(mut self) -> Received {
         self.settle(Verdict::Ack);
+        std::mem::take(&mut self.message)
+    }
+
+    /// Takes the message out; what is left of the delivery is for settling it, and its message is empty.
+    pub fn take_message(&mut self) -> Received {
         std::mem::take(&mut self.message)
     }
 

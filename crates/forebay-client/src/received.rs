@@ -3,6 +3,7 @@
 use forebay_wire::{Properties, RawProperties};
 
 use crate::machine::{Delivery, Returned};
+use crate::message::Message;
 
 /// A received message. One allocation holds all its parts:
 /// `exchange | routing key | properties | body`.
@@ -110,5 +111,15 @@ impl Received {
     /// Bytes it occupies, for bounds.
     pub(crate) fn size_bytes(&self) -> usize {
         self.bytes.len() + size_of::<Received>()
+    }
+}
+
+impl From<Message> for Received {
+    /// The message as it would come by the default exchange: for testing, without a broker, what receives.
+    fn from(message: Message) -> Received {
+        let mut properties = Vec::new();
+        message.encode_properties(&mut properties, "", false);
+        let routing_key = message.own_routing_key().unwrap_or_default();
+        Received::new(0, false, b"", routing_key.as_bytes(), &properties, message.body())
     }
 }

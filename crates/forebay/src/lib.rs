@@ -23,9 +23,12 @@
 //!
 //! The same program runs against `forebay serve` or RabbitMQ when the connection is opened by
 //! [`Connection::open`] with a URI instead. With [`Broker::listen`] other processes may join.
+//!
+//! [`pipeline`] works on a queue's messages, or any others, many at a time.
 
 mod broker;
 mod in_process;
+pub mod pipeline;
 
 pub use broker::{Broker, BrokerBuilder};
 pub use forebay_client::*;

@@ -1,0 +1,82 @@
+//! What works on a message, and what happens when it panics.
+
+use std::any::Any;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use tokio::task::spawn_blocking;
+
+use crate::item::Item;
+use crate::outcome::Handled;
+
+/// The work of a stage. Made by [`Pipeline::process`](crate::Pipeline::process) and
+/// [`Pipeline::process_blocking`](crate::Pipeline::process_blocking).
+pub trait Handler<T>: Send + Sync + 'static {
+    /// What it returns.
+    type Output: Handled;
+
+    /// Works on `item`.
+    fn handle(&self, item: Item<T>) -> impl Future<Output = Result<Self::Output, Panicked>> + Send;
+}
+
+/// A handler panicked, with this message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Panicked(pub(crate) String);
+
+impl Panicked {
+    fn new(payload: &(dyn Any + Send)) -> Panicked {
+        let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+        Panicked(text.unwrap_or_else(|| "it did not say why".into()))
+    }
+}
+
+/// A handler that awaits.
+#[derive(Debug)]
+pub struct Async<F>(pub(crate) F);
+
+impl<T, F, Fut> Handler<T> for Async<F>
+where
+    T: Send + Sync + 'static,
+    F: Fn(Item<T>) -> Fut + Send + Sync + 'static,
+    Fut: Future + Send,
+    Fut::Output: Handled + Send,
+{
+    type Output = Fut::Output;
+
+    async fn handle(&self, item: Item<T>) -> Result<Fut::Output, Panicked> {
+        // What a handler had borrowed when it panicked is dropped with its future; what it shares with
+        // others is guarded by its own locks, which are poisoned.
+        let mut work = pin!(async move { (self.0)(item).await });
+        poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
+            Ok(poll) => poll.map(Ok),
+            Err(payload) => Poll::Ready(Err(Panicked::new(&*payload))),
+        })
+        .await
+    }
+}
+
+/// A handler that computes or waits, on a thread of the runtime for such work.
+#[derive(Debug)]
+pub struct Blocking<F>(pub(crate) Arc<F>);
+
+impl<T, F, O> Handler<T> for Blocking<F>
+where
+    T: Send + Sync + 'static,
+    F: Fn(Item<T>) -> O + Send + Sync + 'static,
+    O: Handled + Send + 'static,
+{
+    type Output = O;
+
+    async fn handle(&self, item: Item<T>) -> Result<O, Panicked> {
+        let handler = self.0.clone();
+        match spawn_blocking(move || handler(item)).await {
+            Ok(output) => Ok(output),
+            Err(error) if error.is_panic() => Err(Panicked::new(&*error.into_panic())),
+            Err(_) => Err(Panicked("the runtime is shutting down".into())),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! A message on its way through a pipeline.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::outcome::Verdict;
+use crate::source::Receipt;
+
+/// A message, as handlers get it: what it carries by `Deref`, and a way to acknowledge it early.
+///
+/// The pipeline settles it when the handler has returned, failed or panicked. If the pipeline is dropped before
+/// that, the message goes back to its source with the last `Item` of it.
+pub struct Item<T> {
+    inner: Arc<Inner<T>>,
+}
+
+/// One allocation for both, and no type parameter for the receipt in handlers' signatures.
+struct Inner<T, R: ?Sized = dyn Slot> {
+    value: T,
+    receipt: R,
+}
+
+/// A receipt until it is used.
+trait Slot: Send + Sync {
+    /// False: it was used before.
+    fn settle(&self, verdict: Verdict) -> bool;
+}
+
+impl<R: Receipt> Slot for Mutex<Option<R>> {
+    fn settle(&self, verdict: Verdict) -> bool {
+        let receipt = self.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let first = receipt.is_some();
+        if let Some(receipt) = receipt {
+            receipt.settle(verdict);
+        }
+        first
+    }
+}
+
+impl<T> Item<T> {
+    pub(crate) fn new(value: T, receipt: impl Receipt) -> Item<T>
+    where
+        T: 'static,
+    {
+        Item { inner: Arc::new(Inner { value, receipt: Mutex::new(Some(receipt)) }) }
+    }
+
+    /// Acknowledges now instead of after the handler: from here on it is done, whatever happens. False if that
+    /// was said before.
+    pub fn ack_now(&self) -> bool {
+        self.settle(Verdict::Ack)
+    }
+
+    pub(crate) fn settle(&self, verdict: Verdict) -> bool {
+        self.inner.receipt.settle(verdict)
+    }
+
+    /// Another handle to the same message. Not `Clone`: a copy that a handler kept would look like a message.
+    pub(crate) fn handle(&self) -> Item<T> {
+        Item { inner: self.inner.clone() }
+    }
+}
+
+impl<T> Deref for Item<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.inner.value
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Item<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Item").field(&self.inner.value).finish()
+    }
+}

@@ -1,0 +1,77 @@
+//! Where messages come from, and who is told what became of them.
+
+mod iter;
+mod lines;
+mod stream;
+mod test;
+
+use std::error::Error;
+use std::fmt;
+use std::task::{Context, Poll};
+
+use crate::outcome::Verdict;
+
+pub use iter::{Iter, iter};
+pub use lines::{LINE_BYTES_MAX, Lines, lines};
+pub use stream::{Streamed, stream};
+pub use test::{SENT_MAX, Sent, TestMessages, TestSource, test};
+
+/// A source of messages. It is asked for one only when a worker is idle, and dropped when nothing more is wanted:
+/// what waits in it may then go to others, and the receipts that it gave out will be used yet.
+pub trait Source: Send + 'static {
+    /// What a message carries.
+    type Value: Send + Sync + 'static;
+    /// How the source learns what became of a message.
+    type Receipt: Receipt;
+
+    /// The next message; `None` when there will be no more. Never asked again after `None` or an error.
+    ///
+    /// Tasks take turns in asking: the last waker is the one to wake.
+    ///
+    /// # Errors
+    /// The source is broken. The pipeline finishes what it has and ends with this error.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Taken<Self>>;
+
+    /// So many workers there are from now on. Called before the first message and when it changes.
+    fn workers(&mut self, workers: usize) {
+        let _ = workers;
+    }
+}
+
+/// What a source answers.
+pub type Taken<S> = Result<Option<(<S as Source>::Value, <S as Source>::Receipt)>, SourceError>;
+
+/// Settles one message. Dropped unsettled, the message was given up: a source that can give it to somebody
+/// else does so.
+pub trait Receipt: Send + 'static {
+    /// Returns at once.
+    fn settle(self, verdict: Verdict);
+}
+
+/// For sources that do not care.
+impl Receipt for () {
+    fn settle(self, _: Verdict) {}
+}
+
+/// A source is broken.
+#[derive(Debug)]
+pub struct SourceError(Box<dyn Error + Send + Sync>);
+
+impl SourceError {
+    /// With what the source says about it.
+    pub fn new(error: impl Into<Box<dyn Error + Send + Sync>>) -> SourceError {
+        SourceError(error.into())
+    }
+}
+
+impl fmt::Display for SourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the pipeline's source failed: {}", self.0)
+    }
+}
+
+impl Error for SourceError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.0)
+    }
+}

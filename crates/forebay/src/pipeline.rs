@@ -1,0 +1,125 @@
+//! Pipelines ([`forebay_pipeline`]), with queues as sources, on any broker.
+//!
+//! ```
+//! use forebay::pipeline::{Item, Pipeline, Queues};
+//! use forebay::{Broker, Queue, Received, Route, Topology};
+//!
+//! async fn work(order: Item<Received>) -> Result<(), std::str::Utf8Error> {
+//!     println!("{}", std::str::from_utf8(order.body())?);
+//!     Ok(()) // acknowledged; an error rejects it
+//! }
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let broker = Broker::in_memory()?;
+//! let connection = broker.connect().await?;
+//! connection.declare(Topology::new().queue(Queue::durable("orders"))).await?;
+//! let orders = connection.publisher(Route::queue("orders")).build().await?;
+//! let pipeline = Pipeline::from(connection.source("orders")).process(25, work).start();
+//! orders.publish("one").await?.await?;
+//! pipeline.control().drain(std::time::Duration::from_secs(10));
+//! pipeline.join().await?;
+//! broker.close()?;
+//! # Ok(())
+//! # }
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(example())?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use forebay_client::{
+    BuildConsumerError, Connection, Consumer, ConsumerBuilder, Delivery, Received,
+};
+pub use forebay_pipeline::*;
+
+use forebay_pipeline::source::Taken;
+
+/// Queues of a connection as sources.
+pub trait Queues {
+    /// Takes messages from `queue`, as many ahead as the pipeline's workers and the way to the broker need.
+    fn source(&self, queue: impl Into<String>) -> QueueSource;
+}
+
+impl Queues for Connection {
+    fn source(&self, queue: impl Into<String>) -> QueueSource {
+        QueueSource::from(self.consumer(queue))
+    }
+}
+
+/// A queue as a source of messages. It consumes from when the pipeline starts until it takes no more; what the
+/// client has received and not handed out then goes back to the queue at once, and what the pipeline gives up
+/// goes back too.
+///
+/// From a [`ConsumerBuilder`] for one with options. The number of workers is the pipeline's.
+pub struct QueueSource(State);
+
+type Opening = Pin<Box<dyn Future<Output = Result<Consumer, BuildConsumerError>> + Send>>;
+
+enum State {
+    Planned(ConsumerBuilder),
+    Opening(Opening),
+    Consuming(Consumer),
+}
+
+impl From<ConsumerBuilder> for QueueSource {
+    fn from(consumer: ConsumerBuilder) -> QueueSource {
+        QueueSource(State::Planned(consumer))
+    }
+}
+
+impl Source for QueueSource {
+    type Value = Received;
+    type Receipt = QueueReceipt;
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Taken<Self>> {
+        loop {
+            match &mut self.0 {
+                State::Planned(consumer) => {
+                    self.0 = State::Opening(Box::pin(consumer.clone().build()));
+                }
+                State::Opening(opening) => match ready!(opening.as_mut().poll(cx)) {
+                    Ok(consumer) => self.0 = State::Consuming(consumer),
+                    Err(error) => return Poll::Ready(Err(SourceError::new(error))),
+                },
+                State::Consuming(consumer) => {
+                    let taken = ready!(consumer.poll_next(cx)).map_err(SourceError::new)?;
+                    return Poll::Ready(Ok(
+                        taken.map(|mut delivery| (delivery.take_message(), QueueReceipt(delivery)))
+                    ));
+                }
+            }
+        }
+    }
+
+    fn workers(&mut self, workers: usize) {
+        // A consumer at work learns of more workers by being asked.
+        if let State::Planned(consumer) = &mut self.0 {
+            let workers = u16::try_from(workers).unwrap_or(u16::MAX);
+            *consumer = consumer.clone().workers(workers);
+        }
+    }
+}
+
+impl fmt::Debug for QueueSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueueSource").finish_non_exhaustive()
+    }
+}
+
+/// Settles a message at its broker. Dropped unsettled it goes back to its queue.
+#[derive(Debug)]
+pub struct QueueReceipt(Delivery);
+
+impl Receipt for QueueReceipt {
+    fn settle(self, verdict: Verdict) {
+        // Too late, after a reconnect, is told by the consumer's metrics: the message comes again.
+        let _ = match verdict {
+            Verdict::Ack => self.0.ack(),
+            Verdict::Reject => self.0.reject(),
+            Verdict::Requeue => self.0.requeue(),
+        };
+    }
+}

@@ -1,0 +1,108 @@
+//! A queue as the source of a pipeline.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use forebay::pipeline::{Item, Outcome, Pipeline, Queues};
+use forebay::{Broker, Connection, Queue, Received, Route, Topology};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+async fn filled(broker: &Broker, messages: u32) -> Connection {
+    let connection = broker.connect().await.unwrap();
+    connection.declare(Topology::new().queue(Queue::durable("q"))).await.unwrap();
+    let publisher = connection.publisher(Route::queue("q")).build().await.unwrap();
+    for number in 0..messages {
+        drop(publisher.publish(number.to_string()).await.unwrap());
+    }
+    publisher.idle().await;
+    connection
+}
+
+async fn left_in(connection: &Connection) -> u32 {
+    connection.channel().await.unwrap().purge_queue("q").await.unwrap()
+}
+
+#[tokio::test]
+async fn each_message_of_a_queue_is_worked_on_and_acknowledged() {
+    let broker = Broker::in_memory().unwrap();
+    let connection = filled(&broker, 1_000).await;
+    let done = Arc::new(Semaphore::new(0));
+    let tell = done.clone();
+    let handler = move |_: Item<Received>| {
+        let tell = tell.clone();
+        async move { tell.add_permits(1) }
+    };
+    let running = Pipeline::from(connection.source("q")).process(10, handler).start();
+    timeout(PATIENCE, done.acquire_many(1_000)).await.unwrap().unwrap().forget();
+    running.control().drain(PATIENCE);
+    assert_eq!(running.join().await.unwrap().acked, 1_000);
+    assert_eq!(left_in(&connection).await, 0);
+}
+
+#[tokio::test]
+async fn as_many_messages_are_in_work_as_there_are_workers() {
+    let broker = Broker::in_memory().unwrap();
+    let connection = filled(&broker, 40).await;
+    let (begun, go_on) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (tell, wait) = (begun.clone(), go_on.clone());
+    let handler = move |_: Item<Received>| {
+        let (tell, wait) = (tell.clone(), wait.clone());
+        async move {
+            tell.add_permits(1);
+            wait.acquire().await.unwrap().forget();
+        }
+    };
+    let running = Pipeline::from(connection.source("q")).process(25, handler).start();
+    timeout(PATIENCE, begun.acquire_many(25)).await.unwrap().unwrap().forget();
+    assert_eq!(begun.available_permits(), 0);
+    // Fifteen more, though those here are still busy.
+    running.control().set_concurrency(40);
+    timeout(PATIENCE, begun.acquire_many(15)).await.unwrap().unwrap().forget();
+    go_on.add_permits(40);
+    running.control().drain(PATIENCE);
+    assert_eq!(running.join().await.unwrap().acked, 40);
+}
+
+#[tokio::test]
+async fn what_is_requeued_comes_again_and_what_is_given_up_is_back_in_its_queue() {
+    let broker = Broker::in_memory().unwrap();
+    let connection = filled(&broker, 3).await;
+    let (begun, again) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicU32::new(0)));
+    let (tell, count) = (begun.clone(), again.clone());
+    let first = AtomicBool::new(true);
+    let handler = move |message: Item<Received>| {
+        let first = first.swap(false, Ordering::Relaxed);
+        let (tell, count) = (tell.clone(), count.clone());
+        async move {
+            if first {
+                return Outcome::Requeue;
+            }
+            count.fetch_add(u32::from(message.redelivered()), Ordering::Relaxed);
+            tell.add_permits(1);
+            std::future::pending().await
+        }
+    };
+    let running = Pipeline::from(connection.source("q")).process(3, handler).start();
+    timeout(PATIENCE, begun.acquire_many(3)).await.unwrap().unwrap().forget();
+    assert_eq!(again.load(Ordering::Relaxed), 1);
+    running.control().drain(Duration::ZERO);
+    assert_eq!(running.join().await.unwrap().requeued, 1);
+    let mut left = 0;
+    while left < 3 {
+        left += timeout(PATIENCE, left_in(&connection)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_queue_that_is_not_there_ends_the_pipeline_with_a_sentence() {
+    let broker = Broker::in_memory().unwrap();
+    let connection = broker.connect().await.unwrap();
+    let pipeline = Pipeline::from(connection.source("nowhere"));
+    let error = pipeline.process(2, async |_: Item<Received>| {}).run().await.unwrap_err();
+    assert!(error.to_string().contains("no queue 'nowhere'"), "{error}");
+}
