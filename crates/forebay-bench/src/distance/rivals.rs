@@ -1,13 +1,15 @@
-//! Another client doing the same as ours, on the same broker, in the same run: lapin, the client that Rust
-//! programs use today, with the windows that a person could set for it.
+//! Other clients doing the same as ours, on the same broker, in the same run: lapin, which Rust programs use
+//! today, and RabbitMQ's own for Go, with the windows that a person could set for them.
 //!
-//! Each run has this process to itself: whoever empties or fills the queue is another process or was done
+//! Each run has a process to itself: whoever empties or fills the queue is another process or was done
 //! before, so the CPU time of the process is that of the client (and of a loop round it, which is the same
-//! for both).
+//! for all). Ours and lapin run in this one; the one in Go is a program of its own, `rivals/go`.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
+use std::path::PathBuf;
 use std::pin::Pin;
+use std::process::Stdio;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -19,7 +21,8 @@ use lapin::options::{
 };
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, PublisherConfirm};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::broker::{Broker, Queue};
@@ -42,10 +45,14 @@ const PREFIX: &str = "forebay-rivals";
 pub struct Rivals {
     #[command(flatten)]
     setting: Setting,
-    /// Windows of the other client, and its prefetch
+    /// The rival in Go, built with `go build` in `crates/forebay-bench/rivals/go`; without it there are
+    /// no rows of it
+    #[arg(long, value_name = "PROGRAM")]
+    go: Option<PathBuf>,
+    /// Windows of the other clients, and their prefetch
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "50,200,1000,5000")]
     windows: Vec<u16>,
-    /// Deliveries that the other client acks together, with `multiple`
+    /// Deliveries that the other clients ack together, with `multiple`
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,50")]
     ack_every: Vec<u64>,
     /// Bytes of a body
@@ -71,9 +78,29 @@ enum Work {
 enum Client {
     Ours,
     Lapin { window: u16, ack_every: u64 },
+    Go { window: u16, ack_every: u64 },
 }
 
-#[derive(Debug, Clone, Copy, Serialize)]
+/// What is compared with ours, and what makes it with a window and acks.
+type Rival = (&'static str, fn(u16, u64) -> Client);
+
+const RIVALS: [Rival; 2] = [
+    ("lapin", |window, ack_every| Client::Lapin { window, ack_every }),
+    ("amqp091-go", |window, ack_every| Client::Go { window, ack_every }),
+];
+
+impl Client {
+    /// Its name, and what was set by hand.
+    fn rival(self) -> Option<(&'static str, u16, u64)> {
+        match self {
+            Client::Ours => None,
+            Client::Lapin { window, ack_every } => Some(("lapin", window, ack_every)),
+            Client::Go { window, ack_every } => Some(("amqp091-go", window, ack_every)),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Run {
     per_s: f64,
     /// CPU time of the client's process per message, in microseconds.
@@ -137,10 +164,12 @@ impl Rivals {
         rows.iter().for_each(|row| println!("{}", row.line()));
         println!();
         let mut all_met = true;
-        for work in [Work::Publish, Work::Consume] {
-            let (text, met) = judge(&rows, work, self.setting.seed);
-            println!("{} {text}", if met { "pass" } else { "**FAIL**" });
-            all_met &= met;
+        for (rival, _) in self.rivals() {
+            for work in [Work::Publish, Work::Consume] {
+                let (text, met) = judge(&rows, work, rival, self.setting.seed);
+                println!("{} {text}", if met { "pass" } else { "**FAIL**" });
+                all_met &= met;
+            }
         }
         self.setting.save(&Record {
             occasion: &occasion,
@@ -155,16 +184,23 @@ impl Rivals {
     fn rows(&self) -> Vec<Row> {
         let row = |work, client| Row { work, client, runs: Vec::new() };
         let mut rows = vec![row(Work::Publish, Client::Ours), row(Work::Consume, Client::Ours)];
-        for &window in &self.windows {
-            rows.push(row(Work::Publish, Client::Lapin { window, ack_every: 1 }));
-            for &ack_every in &self.ack_every {
-                // With fewer it would wait for ever.
-                if ack_every <= u64::from(window) {
-                    rows.push(row(Work::Consume, Client::Lapin { window, ack_every }));
+        for (_, client) in self.rivals() {
+            for &window in &self.windows {
+                rows.push(row(Work::Publish, client(window, 1)));
+                for &ack_every in &self.ack_every {
+                    // With fewer it would wait for ever.
+                    if ack_every <= u64::from(window) {
+                        rows.push(row(Work::Consume, client(window, ack_every)));
+                    }
                 }
             }
         }
         rows
+    }
+
+    fn rivals(&self) -> impl Iterator<Item = Rival> {
+        let there = self.go.is_some();
+        RIVALS.into_iter().filter(move |(name, _)| *name == "lapin" || there)
     }
 
     async fn one(&self, broker: &Broker, work: Work, client: Client) -> Result<Run, String> {
@@ -175,6 +211,11 @@ impl Rivals {
             (Work::Publish, Client::Ours) => self.publish_ours(broker, &queue).await?,
             (Work::Publish, Client::Lapin { window, .. }) => {
                 self.publish_lapin(broker, &queue, window.into()).await.map_err(sentence)?
+            }
+            (Work::Publish, Client::Go { window, .. }) => {
+                let (size, seconds) = (self.size.to_string(), self.seconds.to_string());
+                let words = ["publish", &queue.name, &window.to_string(), &size, &seconds];
+                self.run_go(broker, words).await?
             }
             (Work::Consume, _) => self.consume(broker, &queue, client).await?,
         };
@@ -274,6 +315,11 @@ impl Rivals {
                 Client::Lapin { window, ack_every } => {
                     self.consume_lapin(broker, queue, window, ack_every).await.map_err(sentence)
                 }
+                Client::Go { window, ack_every } => {
+                    let (acks, messages) = (ack_every.to_string(), self.messages.to_string());
+                    let words = ["consume", &queue.name, &window.to_string(), &acks, &messages];
+                    self.run_go(broker, words).await
+                }
             }
         };
         let run = timeout(patience, consumed).await;
@@ -343,6 +389,21 @@ impl Rivals {
         Ok(run)
     }
 
+    /// The rival in Go does this; it counts for itself.
+    async fn run_go(&self, broker: &Broker, words: [&str; 5]) -> Result<Run, String> {
+        let program = self.go.as_ref().ok_or("there is no rival in Go")?;
+        let mut command = Command::new(program);
+        command.args(words).env("FOREBAY_URL", &broker.url).stderr(Stdio::inherit());
+        command.kill_on_drop(true);
+        let told = command.output().await;
+        let told = told.map_err(|error| format!("{}: {error}", program.display()))?;
+        if !told.status.success() {
+            return Err(format!("{} failed: {}", program.display(), told.status));
+        }
+        serde_json::from_slice(&told.stdout)
+            .map_err(|error| format!("{} said something else: {error}", program.display()))
+    }
+
     fn consumed(&self, began: Instant, cpu_s: f64) -> Run {
         Run {
             per_s: self.messages as f64 / began.elapsed().as_secs_f64(),
@@ -385,12 +446,12 @@ impl Row {
     }
 
     fn line(&self) -> String {
-        let client = match (self.client, self.work) {
-            (Client::Ours, _) => "ours, nothing set".to_owned(),
-            (Client::Lapin { window, .. }, Work::Publish) => format!("lapin, window {window}"),
-            (Client::Lapin { window, ack_every: 1 }, _) => format!("lapin, prefetch {window}"),
-            (Client::Lapin { window, ack_every }, _) => {
-                format!("lapin, prefetch {window}, acks {ack_every} together")
+        let client = match (self.client.rival(), self.work) {
+            (None, _) => "ours, nothing set".to_owned(),
+            (Some((name, window, _)), Work::Publish) => format!("{name}, window {window}"),
+            (Some((name, window, 1)), _) => format!("{name}, prefetch {window}"),
+            (Some((name, window, ack_every)), _) => {
+                format!("{name}, prefetch {window}, acks {ack_every} together")
             }
         };
         let p99 = match self.work {
@@ -407,22 +468,23 @@ impl Row {
     }
 }
 
-/// Ours beside that setting of the other client which needs the least CPU time.
-fn judge(rows: &[Row], work: Work, seed: u64) -> (String, bool) {
+/// Ours beside that setting of another client which needs the least CPU time.
+fn judge(rows: &[Row], work: Work, rival: &str, seed: u64) -> (String, bool) {
     let of_work = || rows.iter().filter(|row| row.work == work);
+    let of_rival =
+        || of_work().filter(|row| row.client.rival().is_some_and(|(name, ..)| name == rival));
     let ours = of_work().find(|row| row.client == Client::Ours);
-    let theirs = of_work()
-        .filter(|row| row.client != Client::Ours)
-        .min_by(|a, b| a.middle(|run| run.cpu_us).total_cmp(&b.middle(|run| run.cpu_us)));
+    let theirs =
+        of_rival().min_by(|a, b| a.middle(|run| run.cpu_us).total_cmp(&b.middle(|run| run.cpu_us)));
     let ratio = ours
         .zip(theirs)
         .and_then(|(ours, theirs)| Ratio::of(&ours.per_cpu_s(), &theirs.per_cpu_s(), seed));
     let Some(ratio) = ratio else { return (format!("{work:?}: nothing to compare"), false) };
     let failed: u64 = ours.iter().flat_map(|row| &row.runs).map(|run| run.failed).sum();
     let per_s = |row: &Row| row.middle(|run| run.per_s);
-    let fastest = of_work().filter(|row| row.client != Client::Ours).map(per_s).fold(0.0, f64::max);
+    let fastest = of_rival().map(per_s).fold(0.0, f64::max);
     let text = format!(
-        "{work:?}: {:.2} x the messages of the best lapin in a second of CPU time (≥ {PER_CPU_MIN}), {:.2} x those of the fastest in a second; {failed} of ours failed",
+        "{work:?}: {:.2} x the messages of the best {rival} in a second of CPU time (≥ {PER_CPU_MIN}), {:.2} x those of the fastest in a second; {failed} of ours failed",
         ratio.value,
         ours.map_or(0.0, per_s) / fastest,
     );
@@ -443,11 +505,11 @@ mod tests {
         let lapin = |window| Client::Lapin { window, ack_every: 1 };
         let mut rows =
             vec![row(Client::Ours, 1.0, 0), row(lapin(50), 9.0, 0), row(lapin(1_000), 1.9, 0)];
-        assert!(!judge(&rows, Work::Publish, 1).1);
+        assert!(!judge(&rows, Work::Publish, "lapin", 1).1);
         rows[2] = row(lapin(1_000), 2.0, 0);
-        assert!(judge(&rows, Work::Publish, 1).1);
+        assert!(judge(&rows, Work::Publish, "lapin", 1).1);
         rows[0] = row(Client::Ours, 1.0, 1);
-        assert!(!judge(&rows, Work::Publish, 1).1, "what fails is not cheap");
-        assert!(!judge(&rows, Work::Consume, 1).1);
+        assert!(!judge(&rows, Work::Publish, "lapin", 1).1, "what fails is not cheap");
+        assert!(!judge(&rows, Work::Consume, "lapin", 1).1);
     }
 }
