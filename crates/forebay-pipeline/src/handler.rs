@@ -16,7 +16,7 @@ use crate::outcome::Handled;
 /// [`Pipeline::process_blocking`](crate::Pipeline::process_blocking).
 pub trait Handler<T>: Send + Sync + 'static {
     /// What it returns.
-    type Output: Handled;
+    type Output: Handled + Send;
 
     /// Works on `item`.
     fn handle(&self, item: Item<T>) -> impl Future<Output = Result<Self::Output, Panicked>> + Send;

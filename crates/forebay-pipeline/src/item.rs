@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::outcome::Verdict;
+use crate::report::Counters;
 use crate::source::Receipt;
 
 /// A message, as handlers get it: what it carries by `Deref`, and a way to acknowledge it early.
@@ -27,23 +28,28 @@ trait Slot: Send + Sync {
     fn settle(&self, verdict: Verdict) -> bool;
 }
 
-impl<R: Receipt> Slot for Mutex<Option<R>> {
+struct Unsettled<R> {
+    receipt: Mutex<Option<R>>,
+    counters: Arc<Counters>,
+}
+
+impl<R: Receipt> Slot for Unsettled<R> {
     fn settle(&self, verdict: Verdict) -> bool {
-        let receipt = self.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let first = receipt.is_some();
-        if let Some(receipt) = receipt {
-            receipt.settle(verdict);
-        }
-        first
+        let receipt = self.receipt.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(receipt) = receipt else { return false };
+        self.counters.settled(verdict);
+        receipt.settle(verdict);
+        true
     }
 }
 
 impl<T> Item<T> {
-    pub(crate) fn new(value: T, receipt: impl Receipt) -> Item<T>
+    pub(crate) fn new(value: T, receipt: impl Receipt, counters: Arc<Counters>) -> Item<T>
     where
         T: 'static,
     {
-        Item { inner: Arc::new(Inner { value, receipt: Mutex::new(Some(receipt)) }) }
+        let receipt = Unsettled { receipt: Mutex::new(Some(receipt)), counters };
+        Item { inner: Arc::new(Inner { value, receipt }) }
     }
 
     /// Acknowledges now instead of after the handler: from here on it is done, whatever happens. False if that

@@ -18,13 +18,18 @@
 //! - [`Pipeline`] puts a source and a handler together; [`Running`] and [`Control`] are for while it works.
 //! - [`source`]: iterators, streams, lines, messages of a test. The crate `forebay` adds queues.
 //! - [`Outcome`]: what a handler may decide. An error or a panic is one message's failure, nobody else's.
-//! - [`dispatch`]: who may start what, as a machine without clock or I/O.
+//! - [`ToBatch`] and [`Batching`]: what handlers return is worked on together, and the messages are settled then.
+//! - [`dispatch`] and [`batcher`]: who may start what, and when a batch is full, as machines without clock or I/O.
 //!
 //! **No message waits behind a busy worker.** There is one buffer for all workers, and a message is asked for
 //! when a worker is idle, not before. What waits elsewhere can still be done elsewhere.
 //!
 //! Deliberately absent: AMQP. Queues are one source among others.
 
+mod batch;
+mod batched;
+pub mod batcher;
+mod collector;
 pub mod dispatch;
 mod handler;
 mod item;
@@ -35,10 +40,13 @@ mod running;
 mod seats;
 pub mod source;
 mod stage;
+mod supervise;
 
+pub use batch::{Batch, BatchReceipt, Batching, HELD_MAX, ToBatch};
+pub use batched::Batched;
 pub use handler::{Async, Blocking, Handler, Panicked};
 pub use item::Item;
-pub use outcome::{Handled, Outcome, Verdict};
+pub use outcome::{Handled, Outcome, Step, Verdict};
 pub use pipeline::{BUFFER_MAX, Pipeline, Process};
 pub use report::Report;
 pub use running::{Control, Running};

@@ -1,5 +1,6 @@
 //! What becomes of a message.
 
+use std::convert::Infallible;
 use std::fmt;
 
 /// What a handler decides about a message.
@@ -14,6 +15,16 @@ pub enum Outcome {
     Requeue,
 }
 
+impl Outcome {
+    pub(crate) fn verdict(self) -> Verdict {
+        match self {
+            Outcome::Ack => Verdict::Ack,
+            Outcome::Reject => Verdict::Reject,
+            Outcome::Requeue => Verdict::Requeue,
+        }
+    }
+}
+
 /// What a source is told about a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -25,28 +36,51 @@ pub enum Verdict {
     Requeue,
 }
 
-/// What a handler may return: nothing, an [`Outcome`], or a `Result` of either. An error is a failure, and the
-/// pipeline decides what follows from it.
+/// What follows from what a handler returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step<V> {
+    /// The message is settled.
+    Settle(Outcome),
+    /// Its value goes to a batcher; the message is settled with its batch.
+    Batch {
+        /// Which; `None` is for where there is but one.
+        batcher: Option<&'static str>,
+        /// What the batch shall have.
+        value: V,
+    },
+}
+
+/// What a handler may return: nothing, an [`Outcome`], a value for a batch ([`ToBatch`](crate::ToBatch)), or a
+/// `Result` of one of these. An error is a failure, and the pipeline decides what follows from it.
 pub trait Handled {
+    /// What it may send to a batcher.
+    type Value: Send;
+
     /// # Errors
     /// What went wrong, for the log.
-    fn handled(self) -> Result<Outcome, String>;
+    fn handled(self) -> Result<Step<Self::Value>, String>;
 }
 
 impl Handled for () {
-    fn handled(self) -> Result<Outcome, String> {
-        Ok(Outcome::Ack)
+    type Value = Infallible;
+
+    fn handled(self) -> Result<Step<Infallible>, String> {
+        Ok(Step::Settle(Outcome::Ack))
     }
 }
 
 impl Handled for Outcome {
-    fn handled(self) -> Result<Outcome, String> {
-        Ok(self)
+    type Value = Infallible;
+
+    fn handled(self) -> Result<Step<Infallible>, String> {
+        Ok(Step::Settle(self))
     }
 }
 
 impl<H: Handled, E: fmt::Display> Handled for Result<H, E> {
-    fn handled(self) -> Result<Outcome, String> {
+    type Value = H::Value;
+
+    fn handled(self) -> Result<Step<H::Value>, String> {
         match self {
             Ok(handled) => handled.handled(),
             Err(error) => Err(error.to_string()),

@@ -1,10 +1,13 @@
 //! Putting a pipeline together.
 
+use std::convert::Infallible;
 use std::fmt;
-use std::future::Future;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::time::Duration;
 
+use crate::batch::{Batch, Batching};
+use crate::batched::Batched;
 use crate::dispatch::{Dispatch, Lane};
 use crate::handler::{Async, Blocking, Handler};
 use crate::item::Item;
@@ -12,7 +15,8 @@ use crate::outcome::{Handled, Outcome};
 use crate::report::Report;
 use crate::running::Running;
 use crate::source::{Source, SourceError};
-use crate::stage::{LaneOf, Stage};
+use crate::stage::{LaneOf, Nowhere, Onward, Stage};
+use crate::supervise::{Deadline, supervise};
 
 /// Messages that a pipeline holds beside those in work, unless told otherwise.
 pub const BUFFER_MAX: usize = 1_000;
@@ -58,7 +62,7 @@ pub struct Process<S: Source, H> {
     concurrency: usize,
     buffer_max: usize,
     ordered_by: Option<LaneOf<S::Value>>,
-    on_failure: Outcome,
+    pub(crate) on_failure: Outcome,
 }
 
 impl<S: Source, H: Handler<S::Value>> Process<S, H> {
@@ -100,22 +104,72 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
         self
     }
 
+    /// Sends values that handlers return as [`ToBatch`](crate::ToBatch) to a batcher: batches of `messages`, or of
+    /// what has come within `delay` of the first, one at a time. [`Process::batch_by`] has more options.
+    pub fn batch<V, F, Fut>(
+        self,
+        name: &'static str,
+        messages: usize,
+        delay: Duration,
+        handler: F,
+    ) -> Batched<S, H, V>
+    where
+        V: Send + Sync + 'static,
+        H::Output: Handled<Value = V>,
+        F: Fn(Item<Batch<V>>) -> Fut + Send + Sync + 'static,
+        Fut: Future + Send,
+        Fut::Output: Handled<Value = Infallible> + Send,
+    {
+        self.batch_by(Batching::new(name, messages, delay), handler)
+    }
+
+    /// The same with batches made as `batching` says.
+    pub fn batch_by<V, F, Fut>(self, batching: Batching<V>, handler: F) -> Batched<S, H, V>
+    where
+        V: Send + Sync + 'static,
+        H::Output: Handled<Value = V>,
+        F: Fn(Item<Batch<V>>) -> Fut + Send + Sync + 'static,
+        Fut: Future + Send,
+        Fut::Output: Handled<Value = Infallible> + Send,
+    {
+        Batched { process: self, batchers: Vec::new() }.batch_by(batching, handler)
+    }
+
     /// Starts it, on tasks of the current runtime.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn start(self) -> Running {
-        let dispatch = Dispatch::new(self.concurrency, self.buffer_max);
-        let Process { source, handler, ordered_by, on_failure, .. } = self;
-        Running::new(Stage::new(source, handler, dispatch, ordered_by, on_failure))
+    pub fn start(self) -> Running
+    where
+        H::Output: Handled<Value = Infallible>,
+    {
+        let deadline = Deadline::default();
+        let stage = self.stage(Nowhere, 0);
+        let work = supervise(stage.clone(), deadline.clone());
+        Running::new(stage, work, Vec::new(), deadline)
     }
 
     /// Starts it and waits for its end: see [`Running::join`].
     ///
     /// # Errors
     /// The source failed.
-    pub async fn run(self) -> Result<Report, SourceError> {
+    pub async fn run(self) -> Result<Report, SourceError>
+    where
+        H::Output: Handled<Value = Infallible>,
+    {
         self.start().join().await
+    }
+
+    /// `beyond`: messages that are held unsettled elsewhere.
+    pub(crate) fn stage<N>(self, onward: N, beyond: usize) -> Arc<Stage<S, H, N>>
+    where
+        N: Onward<S::Value, <H::Output as Handled>::Value>,
+    {
+        let dispatch = Dispatch::new(self.concurrency, self.buffer_max);
+        let waiting = if self.ordered_by.is_some() { self.buffer_max } else { 0 };
+        let mut source = self.source;
+        source.holds(self.concurrency.saturating_add(beyond).saturating_add(waiting));
+        Stage::new(source, self.handler, onward, dispatch, self.ordered_by, self.on_failure)
     }
 }
 

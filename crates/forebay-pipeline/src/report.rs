@@ -1,5 +1,7 @@
 //! What a pipeline has done.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::outcome::Verdict;
 
 /// Counts, since the pipeline was started.
@@ -14,25 +16,59 @@ pub struct Report {
     pub rejected: u64,
     /// Settled: given back to the source.
     pub requeued: u64,
-    /// Handlers that returned an error or panicked, whatever was done about it.
+    /// Calls of handlers that returned an error or panicked, whatever was done about it.
     pub failed: u64,
     /// Of those, the ones that panicked.
     pub panicked: u64,
 }
 
 impl Report {
-    pub(crate) fn count(&mut self, verdict: Verdict) {
-        let counter = match verdict {
-            Verdict::Ack => &mut self.acked,
-            Verdict::Reject => &mut self.rejected,
-            Verdict::Requeue => &mut self.requeued,
-        };
-        *counter += 1;
-    }
-
     /// Messages with an outcome.
     #[must_use]
     pub fn settled(&self) -> u64 {
         self.acked + self.rejected + self.requeued
+    }
+}
+
+/// The same while it goes on.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    taken: AtomicU64,
+    acked: AtomicU64,
+    rejected: AtomicU64,
+    requeued: AtomicU64,
+    failed: AtomicU64,
+    panicked: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn taken(&self) {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn settled(&self, verdict: Verdict) {
+        let counter = match verdict {
+            Verdict::Ack => &self.acked,
+            Verdict::Reject => &self.rejected,
+            Verdict::Requeue => &self.requeued,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn failed(&self, panicked: bool) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        self.panicked.fetch_add(u64::from(panicked), Ordering::Relaxed);
+    }
+
+    pub(crate) fn report(&self) -> Report {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Report {
+            taken: count(&self.taken),
+            acked: count(&self.acked),
+            rejected: count(&self.rejected),
+            requeued: count(&self.requeued),
+            failed: count(&self.failed),
+            panicked: count(&self.panicked),
+        }
     }
 }

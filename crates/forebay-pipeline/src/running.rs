@@ -1,32 +1,36 @@
-//! A pipeline at work: its workers, and what can be done to it meanwhile.
+//! A pipeline at work, and what can be done to it meanwhile.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::panic::resume_unwind;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep_until};
+use tokio::task::JoinHandle;
 
-use crate::handler::Handler;
 use crate::report::Report;
-use crate::source::{Source, SourceError};
-use crate::stage::{Controlled, Stage};
+use crate::source::SourceError;
+use crate::stage::Controlled;
+use crate::supervise::{BatchWork, Deadline, supervise_all};
 
 /// A pipeline at work. Dropping it stops it: handlers are cancelled where they wait, and their messages go back
 /// to the source. [`Control::drain`] is the gentle way.
 #[must_use = "a pipeline that is dropped stops"]
 pub struct Running {
     control: Control,
-    supervisor: JoinHandle<Result<Report, SourceError>>,
+    supervisor: JoinHandle<Result<(), SourceError>>,
 }
 
 impl Running {
-    pub(crate) fn new<S: Source, H: Handler<S::Value>>(stage: Arc<Stage<S, H>>) -> Running {
-        let deadline = Arc::new(Mutex::new(None));
-        let supervisor = tokio::spawn(supervise(stage.clone(), deadline.clone()));
-        Running { control: Control { stage, deadline }, supervisor }
+    /// `work` is the supervision of `stage`.
+    pub(crate) fn new(
+        stage: Arc<dyn Controlled>,
+        work: impl Future<Output = Result<(), SourceError>> + Send + 'static,
+        batches: Vec<BatchWork>,
+        deadline: Deadline,
+    ) -> Running {
+        let named = batches.iter().map(|batch| (batch.name, batch.stage.clone())).collect();
+        let supervisor = tokio::spawn(supervise_all(work, batches));
+        Running { control: Control { stage, batches: named, deadline }, supervisor }
     }
 
     /// To change it while it runs.
@@ -41,15 +45,17 @@ impl Running {
     /// The source failed. What had been taken from it is settled.
     ///
     /// # Panics
-    /// With the panic of the source or of the function that finds keys. Those of handlers are caught.
+    /// With the panic of the source or of a function that looks at messages to find a key or a size. Those of
+    /// handlers are caught.
     ///
     /// # Cancellation
     /// Dropping the future stops the pipeline, as dropping `Running` does.
     pub async fn join(mut self) -> Result<Report, SourceError> {
         match (&mut self.supervisor).await {
-            Ok(result) => result,
+            Ok(Err(error)) => Err(error),
             Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
-            Err(_) => Ok(self.control.report()), // the runtime is shutting down
+            // An error: the runtime is shutting down.
+            Ok(Ok(())) | Err(_) => Ok(self.control.report()),
         }
     }
 }
@@ -71,7 +77,8 @@ impl fmt::Debug for Running {
 #[derive(Clone)]
 pub struct Control {
     stage: Arc<dyn Controlled>,
-    deadline: Arc<Mutex<Option<Instant>>>,
+    batches: Vec<(&'static str, Arc<dyn Controlled>)>,
+    deadline: Deadline,
 }
 
 impl Control {
@@ -80,71 +87,38 @@ impl Control {
         self.stage.resize(concurrency);
     }
 
+    /// The same for the batches of a batcher. False if there is none of this name.
+    pub fn set_batch_concurrency(&self, batcher: &str, concurrency: usize) -> bool {
+        let named = self.batches.iter().find(|(name, _)| *name == batcher);
+        named.inspect(|(_, stage)| stage.resize(concurrency)).is_some()
+    }
+
     /// Takes no more messages and finishes those that are here, for `patience` at most: then handlers are
     /// cancelled where they wait, and their messages go back to the source. [`Running::join`] tells when it is
     /// over.
     pub fn drain(&self, patience: Duration) {
-        let deadline = Instant::now() + patience;
-        *self.deadline.lock().unwrap_or_else(PoisonError::into_inner) = Some(deadline);
+        self.deadline.set(patience);
         self.stage.stop();
+        for (_, stage) in &self.batches {
+            stage.look();
+        }
     }
 
     /// What it has done so far.
     #[must_use]
     pub fn report(&self) -> Report {
-        self.stage.report()
+        let mut report = self.stage.report();
+        for (_, stage) in &self.batches {
+            let batches = stage.report();
+            report.failed += batches.failed;
+            report.panicked += batches.panicked;
+        }
+        report
     }
 }
 
 impl fmt::Debug for Control {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Control").field("report", &self.report()).finish_non_exhaustive()
-    }
-}
-
-/// Hires workers until the work is done. Aborted, it takes them along.
-async fn supervise<S: Source, H: Handler<S::Value>>(
-    stage: Arc<Stage<S, H>>,
-    deadline: Arc<Mutex<Option<Instant>>>,
-) -> Result<Report, SourceError> {
-    let _closed_at_last = Closing(stage.clone());
-    let mut workers = JoinSet::new();
-    loop {
-        while let Some(seat) = stage.hire() {
-            workers.spawn(work(stage.clone(), seat));
-        }
-        let deadline = *deadline.lock().unwrap_or_else(PoisonError::into_inner);
-        tokio::select! {
-            left = workers.join_next() => match left {
-                None => return stage.result(),
-                Some(Ok(())) => {}
-                Some(Err(error)) => resume_unwind(error.into_panic()),
-            },
-            () = stage.supervise.notified() => {}
-            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
-                workers.shutdown().await;
-                return stage.result();
-            }
-        }
-    }
-}
-
-/// Closes the stage, whichever way its supervisor ends.
-struct Closing<S: Source, H: Handler<S::Value>>(Arc<Stage<S, H>>);
-
-impl<S: Source, H: Handler<S::Value>> Drop for Closing<S, H> {
-    fn drop(&mut self) {
-        self.0.close();
-    }
-}
-
-/// One worker.
-async fn work<S: Source, H: Handler<S::Value>>(stage: Arc<Stage<S, H>>, seat: usize) {
-    loop {
-        // A source that always has something must not keep the others from running.
-        tokio::task::coop::consume_budget().await;
-        let Some(started) = poll_fn(|cx| stage.poll_take(seat, cx)).await else { return };
-        let result = stage.handler.handle(started.message.handle()).await;
-        stage.finish(&started, result);
     }
 }

@@ -7,6 +7,7 @@
 //! Locks: the source's, then the floor's. What came from a source is on the floor before the source is
 //! let go, so messages arrive in their order.
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -15,8 +16,8 @@ use tokio::sync::Notify;
 use crate::dispatch::{Dispatch, Lane, Started};
 use crate::handler::{Handler, Panicked};
 use crate::item::Item;
-use crate::outcome::{Handled, Outcome, Verdict};
-use crate::report::Report;
+use crate::outcome::{Handled, Outcome, Step};
+use crate::report::{Counters, Report};
 use crate::seats::Seats;
 use crate::source::{Source, SourceError};
 
@@ -24,15 +25,45 @@ use crate::source::{Source, SourceError};
 pub(crate) type LaneOf<T> = Box<dyn Fn(&T) -> Lane + Send + Sync>;
 
 /// What does not change while it runs, or changes under a lock.
-pub(crate) struct Stage<S: Source, H> {
+pub(crate) struct Stage<S: Source, H, N> {
     pub(crate) handler: H,
+    onward: N,
     ordered_by: Option<LaneOf<S::Value>>,
     on_failure: Outcome,
     /// Until it has no more, or nothing more is wanted.
     source: Mutex<Option<S>>,
     floor: Mutex<Floor<S::Value>>,
+    pub(crate) counters: Arc<Counters>,
     /// There is something for the supervisor to do.
     pub(crate) supervise: Notify,
+}
+
+/// Where values for batches go.
+pub(crate) trait Onward<T, V>: Send + Sync + 'static {
+    /// Waits for room there.
+    ///
+    /// # Errors
+    /// There is no such batcher.
+    fn hand_on(
+        &self,
+        batcher: Option<&'static str>,
+        value: V,
+        item: Item<T>,
+    ) -> impl Future<Output = Result<(), String>> + Send;
+}
+
+/// There are no batches.
+pub(crate) struct Nowhere;
+
+impl<T: Send + Sync> Onward<T, Infallible> for Nowhere {
+    async fn hand_on(
+        &self,
+        _: Option<&'static str>,
+        value: Infallible,
+        _: Item<T>,
+    ) -> Result<(), String> {
+        match value {}
+    }
 }
 
 /// What all workers share.
@@ -43,7 +74,6 @@ struct Floor<T> {
     /// The source has no more, or is not to be asked any more.
     exhausted: bool,
     error: Option<SourceError>,
-    report: Report,
 }
 
 impl<T> Floor<T> {
@@ -78,27 +108,29 @@ enum Next<T> {
     Leave,
 }
 
-impl<S: Source, H: Handler<S::Value>> Stage<S, H> {
+impl<S, H, N> Stage<S, H, N>
+where
+    S: Source,
+    H: Handler<S::Value>,
+    N: Onward<S::Value, <H::Output as Handled>::Value>,
+{
     pub(crate) fn new(
         mut source: S,
         handler: H,
+        onward: N,
         dispatch: Dispatch<Item<S::Value>>,
         ordered_by: Option<LaneOf<S::Value>>,
         on_failure: Outcome,
-    ) -> Arc<Stage<S, H>> {
+    ) -> Arc<Stage<S, H, N>> {
         source.workers(dispatch.concurrency());
-        let floor = Floor {
-            dispatch,
-            seats: Seats::default(),
-            workers: 0,
-            exhausted: false,
-            error: None,
-            report: Report::default(),
-        };
+        let floor =
+            Floor { dispatch, seats: Seats::default(), workers: 0, exhausted: false, error: None };
         Arc::new(Stage {
             handler,
+            onward,
             ordered_by,
             on_failure,
+            counters: Arc::default(),
             source: Mutex::new(Some(source)),
             floor: Mutex::new(floor),
             supervise: Notify::new(),
@@ -134,9 +166,9 @@ impl<S: Source, H: Handler<S::Value>> Stage<S, H> {
             match taken {
                 Poll::Ready(Ok(Some((value, receipt)))) => {
                     let lane = self.ordered_by.as_ref().map(|lane_of| lane_of(&value));
-                    let item = Item::new(value, receipt);
+                    let item = Item::new(value, receipt, self.counters.clone());
+                    self.counters.taken();
                     floor = self.floor();
-                    floor.report.taken += 1;
                     floor.dispatch.arrived(item, lane);
                 }
                 Poll::Ready(last) => {
@@ -175,32 +207,34 @@ impl<S: Source, H: Handler<S::Value>> Stage<S, H> {
         })
     }
 
-    /// A worker is done with what it took.
-    pub(crate) fn finish(
+    /// A worker is done with what it took: settles it, or hands it on, which may have to wait for room there.
+    pub(crate) async fn finish(
         &self,
-        started: &Started<Item<S::Value>>,
+        started: Started<Item<S::Value>>,
         result: Result<H::Output, Panicked>,
     ) {
+        let Started { message, lane } = started;
         let panicked = result.is_err();
         let result = result.map_err(|panic| format!("panicked: {}", panic.0));
-        let result = result.and_then(Handled::handled);
-        let failed = result.is_err();
-        let outcome = result.unwrap_or_else(|error| {
-            tracing::warn!(error, then = ?self.on_failure, "a handler failed");
-            self.on_failure
-        });
-        let verdict = match outcome {
-            Outcome::Ack => Verdict::Ack,
-            Outcome::Reject => Verdict::Reject,
-            Outcome::Requeue => Verdict::Requeue,
-        };
+        let step = result.and_then(Handled::handled);
         // Before the lane's next may start, so that verdicts of a key come in its order.
-        let first = started.message.settle(verdict);
+        let result = match step {
+            Ok(Step::Settle(outcome)) => {
+                message.settle(outcome.verdict());
+                Ok(())
+            }
+            Ok(Step::Batch { batcher, value }) => {
+                self.onward.hand_on(batcher, value, message.handle()).await
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = result {
+            tracing::warn!(error, then = ?self.on_failure, "a handler failed");
+            self.counters.failed(panicked);
+            message.settle(self.on_failure.verdict());
+        }
         let mut floor = self.floor();
-        floor.report.failed += u64::from(failed);
-        floor.report.panicked += u64::from(panicked);
-        floor.report.count(if first { verdict } else { Verdict::Ack });
-        floor.dispatch.finished(started.lane);
+        floor.dispatch.finished(lane);
         if floor.over() {
             floor.wake_all();
         }
@@ -214,23 +248,9 @@ impl<S: Source, H: Handler<S::Value>> Stage<S, H> {
         wanted.then(|| floor.seats.sit())
     }
 
-    /// What was done, and why the source ended if it failed.
-    pub(crate) fn result(&self) -> Result<Report, SourceError> {
-        let mut floor = self.floor();
-        match floor.error.take() {
-            Some(error) => Err(error),
-            None => Ok(floor.report),
-        }
-    }
-
-    /// Nobody works any more: what was not begun goes back, though a [`Control`](crate::Control) may live on.
-    pub(crate) fn close(&self) {
-        *self.source() = None;
-        let mut floor = self.floor();
-        floor.exhausted = true;
-        let given_up = floor.dispatch.clear();
-        drop(floor);
-        drop(given_up);
+    /// Why the source ended if it failed.
+    pub(crate) fn result(&self) -> Result<(), SourceError> {
+        self.floor().error.take().map_or(Ok(()), Err)
     }
 
     fn source(&self) -> MutexGuard<'_, Option<S>> {
@@ -246,10 +266,19 @@ impl<S: Source, H: Handler<S::Value>> Stage<S, H> {
 pub(crate) trait Controlled: Send + Sync {
     fn resize(&self, concurrency: usize);
     fn stop(&self);
+    /// The supervisor looks at its deadline again.
+    fn look(&self);
+    /// Nobody works any more: what was not begun goes back, though a [`Control`](crate::Control) may live on.
+    fn close(&self);
     fn report(&self) -> Report;
 }
 
-impl<S: Source, H: Handler<S::Value>> Controlled for Stage<S, H> {
+impl<S, H, N> Controlled for Stage<S, H, N>
+where
+    S: Source,
+    H: Handler<S::Value>,
+    N: Onward<S::Value, <H::Output as Handled>::Value>,
+{
     fn resize(&self, concurrency: usize) {
         let concurrency = concurrency.max(1);
         if let Some(source) = &mut *self.source() {
@@ -271,7 +300,20 @@ impl<S: Source, H: Handler<S::Value>> Controlled for Stage<S, H> {
         self.supervise.notify_one();
     }
 
+    fn look(&self) {
+        self.supervise.notify_one();
+    }
+
+    fn close(&self) {
+        *self.source() = None;
+        let mut floor = self.floor();
+        floor.exhausted = true;
+        let given_up = floor.dispatch.clear();
+        drop(floor);
+        drop(given_up);
+    }
+
     fn report(&self) -> Report {
-        self.floor().report
+        self.counters.report()
     }
 }

@@ -31,7 +31,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use forebay_client::{
-    BuildConsumerError, Connection, Consumer, ConsumerBuilder, Delivery, Received,
+    BuildConsumerError, CREDIT_MAX, Connection, Consumer, ConsumerBuilder, Delivery, Received,
 };
 pub use forebay_pipeline::*;
 
@@ -45,7 +45,7 @@ pub trait Queues {
 
 impl Queues for Connection {
     fn source(&self, queue: impl Into<String>) -> QueueSource {
-        QueueSource::from(self.consumer(queue))
+        QueueSource { state: State::Planned(self.consumer(queue)), free: true }
     }
 }
 
@@ -53,8 +53,13 @@ impl Queues for Connection {
 /// client has received and not handed out then goes back to the queue at once, and what the pipeline gives up
 /// goes back too.
 ///
-/// From a [`ConsumerBuilder`] for one with options. The number of workers is the pipeline's.
-pub struct QueueSource(State);
+/// From a [`ConsumerBuilder`] for one with options. The number of workers is the pipeline's. So is the largest credit,
+/// where it comes from [`Queues::source`]; the credit of a builder must be enough for the batches.
+pub struct QueueSource {
+    state: State,
+    /// Nobody set the credit, so it can be what the pipeline needs.
+    free: bool,
+}
 
 type Opening = Pin<Box<dyn Future<Output = Result<Consumer, BuildConsumerError>> + Send>>;
 
@@ -66,7 +71,7 @@ enum State {
 
 impl From<ConsumerBuilder> for QueueSource {
     fn from(consumer: ConsumerBuilder) -> QueueSource {
-        QueueSource(State::Planned(consumer))
+        QueueSource { state: State::Planned(consumer), free: false }
     }
 }
 
@@ -76,12 +81,12 @@ impl Source for QueueSource {
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Taken<Self>> {
         loop {
-            match &mut self.0 {
+            match &mut self.state {
                 State::Planned(consumer) => {
-                    self.0 = State::Opening(Box::pin(consumer.clone().build()));
+                    self.state = State::Opening(Box::pin(consumer.clone().build()));
                 }
                 State::Opening(opening) => match ready!(opening.as_mut().poll(cx)) {
-                    Ok(consumer) => self.0 = State::Consuming(consumer),
+                    Ok(consumer) => self.state = State::Consuming(consumer),
                     Err(error) => return Poll::Ready(Err(SourceError::new(error))),
                 },
                 State::Consuming(consumer) => {
@@ -94,9 +99,17 @@ impl Source for QueueSource {
         }
     }
 
+    fn holds(&mut self, messages: usize) {
+        // Or a batch could wait for messages that the broker does not send before it is acknowledged.
+        if let (State::Planned(consumer), true) = (&mut self.state, self.free) {
+            let credit_max = u16::try_from(messages).unwrap_or(u16::MAX).max(CREDIT_MAX);
+            *consumer = consumer.clone().credit_max(credit_max);
+        }
+    }
+
     fn workers(&mut self, workers: usize) {
         // A consumer at work learns of more workers by being asked.
-        if let State::Planned(consumer) = &mut self.0 {
+        if let State::Planned(consumer) = &mut self.state {
             let workers = u16::try_from(workers).unwrap_or(u16::MAX);
             *consumer = consumer.clone().workers(workers);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use forebay::pipeline::{Item, Outcome, Pipeline, Queues};
+use forebay::pipeline::{Batch, Item, Outcome, Pipeline, Queues, ToBatch};
 use forebay::{Broker, Connection, Queue, Received, Route, Topology};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -96,6 +96,27 @@ async fn what_is_requeued_comes_again_and_what_is_given_up_is_back_in_its_queue(
     while left < 3 {
         left += timeout(PATIENCE, left_in(&connection)).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_batch_may_be_larger_than_any_credit_was() {
+    let broker = Broker::in_memory().unwrap();
+    let connection = filled(&broker, 1_500).await;
+    let full = Arc::new(Semaphore::new(0));
+    let tell = full.clone();
+    let handler = move |batch: Item<Batch<u32>>| {
+        let tell = tell.clone();
+        async move { tell.add_permits(batch.len()) }
+    };
+    let hour = Duration::from_secs(3_600);
+    let running = Pipeline::from(connection.source("q"))
+        .process(4, async |_: Item<Received>| ToBatch::new(1))
+        .batch("b", 1_500, hour, handler)
+        .start();
+    timeout(PATIENCE, full.acquire_many(1_500)).await.unwrap().unwrap().forget();
+    running.control().drain(PATIENCE);
+    assert_eq!(running.join().await.unwrap().acked, 1_500);
+    assert_eq!(left_in(&connection).await, 0);
 }
 
 #[tokio::test]

@@ -32,6 +32,12 @@ pub trait Source: Send + 'static {
     /// The source is broken. The pipeline finishes what it has and ends with this error.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Taken<Self>>;
 
+    /// At most so many of its messages will be unsettled at a time, counting those in batches. Called before the
+    /// first message. Sources with a limit raise it, or a batch could wait for messages that cannot come.
+    fn holds(&mut self, messages: usize) {
+        let _ = messages;
+    }
+
     /// So many workers there are from now on. Called before the first message and when it changes.
     fn workers(&mut self, workers: usize) {
         let _ = workers;

@@ -1,0 +1,166 @@
+//! A pipeline with batches.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::batch::{Batch, Batching};
+use crate::collector::{Batches, Collector};
+use crate::dispatch::Dispatch;
+use crate::handler::{Async, Handler};
+use crate::item::Item;
+use crate::outcome::{Handled, Outcome};
+use crate::pipeline::Process;
+use crate::report::Report;
+use crate::running::Running;
+use crate::source::{Source, SourceError};
+use crate::stage::{Nowhere, Onward, Stage};
+use crate::supervise::{BatchWork, Deadline, supervise};
+
+/// A pipeline with batches that can be started. See [`Process::batch`].
+pub struct Batched<S: Source, H, V> {
+    pub(crate) process: Process<S, H>,
+    pub(crate) batchers: Vec<Box<dyn Plan<S::Value, V>>>,
+}
+
+impl<S, H, V> Batched<S, H, V>
+where
+    S: Source,
+    H: Handler<S::Value>,
+    H::Output: Handled<Value = V>,
+    V: Send + Sync + 'static,
+{
+    /// One more batcher: see [`Process::batch`].
+    #[must_use]
+    pub fn batch<F, Fut>(
+        self,
+        name: &'static str,
+        messages: usize,
+        delay: Duration,
+        handler: F,
+    ) -> Self
+    where
+        F: Fn(Item<Batch<V>>) -> Fut + Send + Sync + 'static,
+        Fut: Future + Send,
+        Fut::Output: Handled<Value = Infallible> + Send,
+    {
+        self.batch_by(Batching::new(name, messages, delay), handler)
+    }
+
+    /// One more batcher: see [`Process::batch_by`].
+    #[must_use]
+    pub fn batch_by<F, Fut>(mut self, batching: Batching<V>, handler: F) -> Self
+    where
+        F: Fn(Item<Batch<V>>) -> Fut + Send + Sync + 'static,
+        Fut: Future + Send,
+        Fut::Output: Handled<Value = Infallible> + Send,
+    {
+        self.batchers.push(Box::new(Planned { batching, handler: Async(handler) }));
+        self
+    }
+
+    /// Starts it, on tasks of the current runtime.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn start(self) -> Running {
+        let deadline = Deadline::default();
+        let on_failure = self.process.on_failure;
+        let mut onward = ToBatchers { collectors: Vec::new() };
+        let mut works = Vec::new();
+        for plan in self.batchers {
+            let (collector, work) = plan.start(on_failure, &deadline);
+            onward.collectors.push(collector);
+            works.push(work);
+        }
+        let held = |collector: &Arc<Collector<_, V>>| collector.batching.limits().held_max;
+        let beyond = onward.collectors.iter().map(held).sum();
+        let stage = self.process.stage(onward, beyond);
+        let work = supervise(stage.clone(), deadline.clone());
+        Running::new(stage, work, works, deadline)
+    }
+
+    /// Starts it and waits for its end: see [`Running::join`].
+    ///
+    /// # Errors
+    /// The source failed.
+    pub async fn run(self) -> Result<Report, SourceError> {
+        self.start().join().await
+    }
+}
+
+impl<S: Source, H, V> fmt::Debug for Batched<S, H, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Batched");
+        debug.field("process", &self.process).field("batchers", &self.batchers.len()).finish()
+    }
+}
+
+/// A batcher and its handler, whatever the handler's type.
+pub(crate) trait Plan<T, V>: Send {
+    fn start(
+        self: Box<Self>,
+        on_failure: Outcome,
+        deadline: &Deadline,
+    ) -> (Arc<Collector<T, V>>, BatchWork);
+}
+
+struct Planned<V, F> {
+    batching: Batching<V>,
+    handler: Async<F>,
+}
+
+impl<T, V, F> Plan<T, V> for Planned<V, F>
+where
+    T: Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    Async<F>: Handler<Batch<V>>,
+    <Async<F> as Handler<Batch<V>>>::Output: Handled<Value = Infallible>,
+    F: Send,
+{
+    fn start(
+        self: Box<Self>,
+        on_failure: Outcome,
+        deadline: &Deadline,
+    ) -> (Arc<Collector<T, V>>, BatchWork) {
+        let name = self.batching.name;
+        let dispatch = Dispatch::new(self.batching.concurrency, 1);
+        let collector = Arc::new(Collector::new(self.batching));
+        let batches = Batches::new(collector.clone());
+        let stage = Stage::new(batches, self.handler, Nowhere, dispatch, None, on_failure);
+        let work = Box::pin(supervise(stage.clone(), deadline.clone()));
+        let closed = collector.clone();
+        let close = Box::new(move || closed.close());
+        (collector, BatchWork { name, stage, work, close })
+    }
+}
+
+/// All batchers of a pipeline.
+struct ToBatchers<T, V> {
+    collectors: Vec<Arc<Collector<T, V>>>,
+}
+
+impl<T, V> Onward<T, V> for ToBatchers<T, V>
+where
+    T: Send + Sync + 'static,
+    V: Send + Sync + 'static,
+{
+    async fn hand_on(
+        &self,
+        batcher: Option<&'static str>,
+        value: V,
+        item: Item<T>,
+    ) -> Result<(), String> {
+        let collector = match batcher {
+            None if self.collectors.len() == 1 => self.collectors.first(),
+            None => return Err("there are several batchers: name one with ToBatch::named".into()),
+            Some(name) => self.collectors.iter().find(|collector| collector.batching.name == name),
+        };
+        match collector {
+            Some(collector) => collector.put(value, item).await,
+            None => return Err(format!("there is no batcher '{}'", batcher.unwrap_or_default())),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,162 @@
+//! A batcher at work: handlers put in, the workers of its batches take out.
+//!
+//! The batches are the source of a stage of their own, so their workers ask for one when they are idle, as all
+//! workers do.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::batch::{Batch, BatchReceipt, Batching};
+use crate::batcher::{Batcher, Entry};
+use crate::item::Item;
+use crate::source::{Source, Taken};
+
+/// See the module's documentation.
+pub(crate) struct Collector<T, V> {
+    pub(crate) batching: Batching<V>,
+    begun: Instant,
+    inside: Mutex<Inside<T, V>>,
+    /// Something was taken out.
+    room: Notify,
+}
+
+struct Inside<T, V> {
+    batcher: Batcher<u128, (V, Item<T>)>,
+    /// Who asked for a batch last.
+    taker: Option<Waker>,
+    /// No more messages come.
+    closed: bool,
+    /// Nobody takes batches any more.
+    abandoned: bool,
+}
+
+impl<T, V> Collector<T, V> {
+    pub(crate) fn new(batching: Batching<V>) -> Collector<T, V> {
+        let batcher = Batcher::new(batching.limits());
+        let inside = Inside { batcher, taker: None, closed: false, abandoned: false };
+        Collector {
+            batching,
+            begun: Instant::now(),
+            inside: Mutex::new(inside),
+            room: Notify::new(),
+        }
+    }
+
+    /// Puts a message into its batch, when there is room.
+    pub(crate) async fn put(&self, value: V, item: Item<T>) {
+        let key = self.batching.key(&value);
+        let bytes = self.batching.size(&value);
+        let last = self.batching.is_last(&value);
+        let mut entry = Entry { key, message: (value, item), bytes, last };
+        loop {
+            let room = self.room.notified();
+            match self.try_put(entry) {
+                Ok(()) => return,
+                Err(back) => entry = back,
+            }
+            room.await;
+        }
+    }
+
+    fn try_put(&self, entry: Entry<u128, (V, Item<T>)>) -> Result<(), Entry<u128, (V, Item<T>)>> {
+        let mut inside = self.inside();
+        if inside.abandoned {
+            drop(inside);
+            return Ok(()); // and with the entry the message goes back to its source
+        }
+        let room = inside.batcher.has_room();
+        let untimed = inside.batcher.next_due_us().is_none();
+        let result = if room {
+            Ok(inside.batcher.push(entry, self.now_us()))
+        } else {
+            Err(entry) // and a batch is ready
+        };
+        // Something is ready, or there is a time to wait for where there was none.
+        let news = untimed || !matches!(result, Ok(false));
+        let taker = if news { inside.taker.take() } else { None };
+        drop(inside);
+        taker.into_iter().for_each(Waker::wake);
+        result.map(|_| ())
+    }
+
+    /// No more messages come: what is open is ready.
+    pub(crate) fn close(&self) {
+        let mut inside = self.inside();
+        inside.closed = true;
+        inside.batcher.flush();
+        let taker = inside.taker.take();
+        drop(inside);
+        taker.into_iter().for_each(Waker::wake);
+    }
+
+    fn inside(&self) -> MutexGuard<'_, Inside<T, V>> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_us(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+/// The batches of a collector as a source.
+pub(crate) struct Batches<T, V> {
+    collector: Arc<Collector<T, V>>,
+    /// Until the time of the oldest open batch is up.
+    timer: Pin<Box<Sleep>>,
+}
+
+impl<T, V> Batches<T, V> {
+    pub(crate) fn new(collector: Arc<Collector<T, V>>) -> Batches<T, V> {
+        Batches { collector, timer: Box::pin(sleep_until(Instant::now())) }
+    }
+}
+
+impl<T: Send + Sync + 'static, V: Send + Sync + 'static> Source for Batches<T, V> {
+    type Value = Batch<V>;
+    type Receipt = BatchReceipt;
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Taken<Self>> {
+        loop {
+            let mut inside = self.collector.inside();
+            if let Some(entries) = inside.batcher.take(self.collector.now_us()) {
+                drop(inside);
+                self.collector.room.notify_waiters();
+                let batch = Batch::new(entries);
+                let receipt = batch.receipt();
+                return Poll::Ready(Ok(Some((batch, receipt))));
+            }
+            if inside.closed {
+                return Poll::Ready(Ok(None));
+            }
+            inside.taker = Some(cx.waker().clone());
+            let Some(due_us) = inside.batcher.next_due_us() else { return Poll::Pending };
+            drop(inside);
+            let due = self.collector.begun.checked_add(Duration::from_micros(due_us));
+            let Some(due) = due else { return Poll::Pending };
+            if self.timer.deadline() != due {
+                self.timer.as_mut().reset(due);
+            }
+            if self.timer.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+impl<T, V> Drop for Batches<T, V> {
+    /// What is left goes back to its source.
+    fn drop(&mut self) {
+        let mut inside = self.collector.inside();
+        inside.abandoned = true;
+        inside.batcher.flush();
+        let left: Vec<_> = std::iter::from_fn(|| inside.batcher.take(u64::MAX)).collect();
+        drop(inside);
+        drop(left);
+        self.collector.room.notify_waiters();
+    }
+}

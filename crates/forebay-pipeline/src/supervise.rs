@@ -1,0 +1,128 @@
+//! Who hires workers, waits for the last of them, and sends them home when time is up.
+
+use std::future::poll_fn;
+use std::panic::resume_unwind;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, sleep_until};
+
+use crate::handler::Handler;
+use crate::outcome::Handled;
+use crate::source::{Source, SourceError};
+use crate::stage::{Controlled, Onward, Stage};
+
+/// When a drain ends, if one was asked for.
+#[derive(Clone, Default)]
+pub(crate) struct Deadline(Arc<Mutex<Option<Instant>>>);
+
+impl Deadline {
+    pub(crate) fn set(&self, patience: Duration) {
+        // Patience beyond the clock's end is as good as none given.
+        let at = Instant::now().checked_add(patience);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = at;
+    }
+
+    fn get(&self) -> Option<Instant> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The workers of one batcher.
+pub(crate) struct BatchWork {
+    pub(crate) name: &'static str,
+    pub(crate) stage: Arc<dyn Controlled>,
+    pub(crate) work: Pin<Box<dyn Future<Output = Result<(), SourceError>> + Send>>,
+    /// No more messages come.
+    pub(crate) close: Box<dyn FnOnce() + Send>,
+}
+
+/// The stage of the handlers first, then its batches. Aborted, it takes all workers along.
+pub(crate) async fn supervise_all(
+    first: impl Future<Output = Result<(), SourceError>>,
+    batches: Vec<BatchWork>,
+) -> Result<(), SourceError> {
+    let mut works = JoinSet::new();
+    let mut closers = Vec::new();
+    for batch in batches {
+        works.spawn(batch.work);
+        closers.push(batch.close);
+    }
+    let mut first = pin!(first);
+    let result = loop {
+        tokio::select! {
+            result = &mut first => break result,
+            Some(done) = works.join_next() => unless_panicked(done.map(drop)),
+        }
+    };
+    closers.into_iter().for_each(|close| close());
+    while let Some(done) = works.join_next().await {
+        unless_panicked(done.map(drop));
+    }
+    result
+}
+
+/// One stage, until its work is done or the deadline has passed.
+pub(crate) async fn supervise<S, H, N>(
+    stage: Arc<Stage<S, H, N>>,
+    deadline: Deadline,
+) -> Result<(), SourceError>
+where
+    S: Source,
+    H: Handler<S::Value>,
+    N: Onward<S::Value, <H::Output as Handled>::Value>,
+{
+    let _closed_at_last = Closing(stage.clone());
+    let mut workers = JoinSet::new();
+    loop {
+        while let Some(seat) = stage.hire() {
+            workers.spawn(work(stage.clone(), seat));
+        }
+        let deadline = deadline.get();
+        tokio::select! {
+            left = workers.join_next() => match left {
+                None => return stage.result(),
+                Some(left) => unless_panicked(left),
+            },
+            () = stage.supervise.notified() => {}
+            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
+                workers.shutdown().await;
+                return stage.result();
+            }
+        }
+    }
+}
+
+/// Closes the stage, whichever way its supervision ends.
+struct Closing(Arc<dyn Controlled>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// One worker.
+async fn work<S, H, N>(stage: Arc<Stage<S, H, N>>, seat: usize)
+where
+    S: Source,
+    H: Handler<S::Value>,
+    N: Onward<S::Value, <H::Output as Handled>::Value>,
+{
+    loop {
+        // A source that always has something must not keep the others from running.
+        tokio::task::coop::consume_budget().await;
+        let Some(started) = poll_fn(|cx| stage.poll_take(seat, cx)).await else { return };
+        let result = stage.handler.handle(started.message.handle()).await;
+        stage.finish(started, result).await;
+    }
+}
+
+/// Passes a task's panic on.
+fn unless_panicked(left: Result<(), JoinError>) {
+    if let Some(panic) = left.err().and_then(|error| error.try_into_panic().ok()) {
+        resume_unwind(panic);
+    }
+}

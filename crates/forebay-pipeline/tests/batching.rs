@@ -1,0 +1,195 @@
+//! Pipelines with batches, in virtual time where time matters.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use forebay_pipeline::{Batch, Batching, Item, Pipeline, ToBatch, Verdict, source};
+use tokio::time::{Instant, sleep};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Runs in a runtime whose clock jumps to the next timer when nothing else is left to do.
+fn in_virtual_time<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(work)
+}
+
+async fn as_it_is(number: Item<u32>) -> ToBatch<u32> {
+    ToBatch::new(*number)
+}
+
+/// Batches that were seen, and a handler that notes them.
+type Seen = Arc<Mutex<Vec<Vec<u32>>>>;
+
+fn noting(seen: &Seen) -> impl Fn(Item<Batch<u32>>) -> std::future::Ready<()> + use<> {
+    let seen = seen.clone();
+    move |batch| {
+        seen.lock().unwrap().push(batch.to_vec());
+        std::future::ready(())
+    }
+}
+
+#[test]
+fn a_batch_ends_when_it_is_full_or_its_time_is_up_or_nothing_more_comes() {
+    in_virtual_time(async {
+        let seen = Seen::default();
+        let (messages, source) = source::test();
+        let running = Pipeline::from(source)
+            .process(4, as_it_is)
+            .batch("b", 3, MINUTE, noting(&seen))
+            .start();
+        let begun = Instant::now();
+        let first = [1, 2, 3].map(|number| messages.send(number));
+        for sent in first {
+            assert_eq!(sent.await, Verdict::Ack);
+        }
+        assert_eq!(begun.elapsed(), Duration::ZERO, "full");
+        assert_eq!(messages.send(4).await, Verdict::Ack);
+        assert!(begun.elapsed() >= MINUTE && begun.elapsed() < MINUTE + Duration::from_secs(1));
+        let last = messages.send(5);
+        drop(messages);
+        let report = running.join().await.unwrap();
+        assert_eq!((report.taken, report.acked), (5, 5));
+        assert_eq!(last.await, Verdict::Ack);
+        assert!(begun.elapsed() < 2 * MINUTE, "nothing more could come");
+        assert_eq!(*seen.lock().unwrap(), [vec![1, 2, 3], vec![4], vec![5]]);
+    });
+}
+
+#[tokio::test]
+async fn keys_bytes_and_the_messages_themselves_end_batches() {
+    let seen = Seen::default();
+    let batching = Batching::new("b", 100, MINUTE)
+        .by_key(|number| number % 2)
+        .bytes(10, |number| if *number < 50 { 5 } else { 1 })
+        .ends_with(|number| *number == 99);
+    let pipeline = Pipeline::from(source::iter([2, 1, 4, 3, 99, 6])).process(1, as_it_is);
+    pipeline.batch_by(batching, noting(&seen)).run().await.unwrap();
+    assert_eq!(*seen.lock().unwrap(), [vec![2, 4], vec![1, 3], vec![99], vec![6]]);
+}
+
+#[tokio::test]
+async fn batchers_have_names() {
+    let (even, odd) = (Seen::default(), Seen::default());
+    let sort = async |number: Item<u32>| match *number {
+        0 => ToBatch::named("nowhere", 0),
+        number if number % 2 == 0 => ToBatch::named("even", number),
+        number => ToBatch::named("odd", number),
+    };
+    let report = Pipeline::from(source::iter(0..8))
+        .process(1, sort)
+        .batch("even", 10, MINUTE, noting(&even))
+        .batch("odd", 2, MINUTE, noting(&odd))
+        .run()
+        .await
+        .unwrap();
+    assert_eq!((report.acked, report.failed, report.rejected), (7, 1, 1));
+    assert_eq!(*even.lock().unwrap(), [vec![2, 4, 6]]);
+    assert_eq!(*odd.lock().unwrap(), [vec![1, 3], vec![5, 7]]);
+}
+
+#[tokio::test]
+async fn a_failed_batch_fails_those_that_were_not_settled_one_by_one() {
+    let (messages, source) = source::test();
+    let handler = async |batch: Item<Batch<u32>>| -> Result<(), &str> {
+        batch.settle(1, Verdict::Ack);
+        batch.settle(2, Verdict::Requeue);
+        if batch[0] == 10 {
+            panic!("at the worst moment");
+        }
+        Err("no")
+    };
+    let running =
+        Pipeline::from(source).process(1, as_it_is).batch("b", 4, MINUTE, handler).start();
+    for first in [0, 10] {
+        let sent = [0, 1, 2, 3].map(|number| messages.send(first + number));
+        let mut verdicts = Vec::new();
+        for sent in sent {
+            verdicts.push(sent.await);
+        }
+        use Verdict::{Ack, Reject, Requeue};
+        assert_eq!(verdicts, [Reject, Ack, Requeue, Reject]);
+    }
+    drop(messages);
+    let report = running.join().await.unwrap();
+    assert_eq!((report.failed, report.panicked, report.settled()), (2, 1, 8));
+}
+
+#[test]
+fn handlers_wait_for_slow_batches_and_no_more_is_taken_than_may_be_held() {
+    in_virtual_time(async {
+        let slow = async |_: Item<Batch<u32>>| sleep(Duration::from_secs(1)).await;
+        let batching = Batching::new("b", 10, MINUTE).held_max(20);
+        let running = Pipeline::from(source::iter(0..200))
+            .process(5, as_it_is)
+            .batch_by(batching, slow)
+            .start();
+        let control = running.control();
+        let begun = Instant::now();
+        for _ in 0..100 {
+            sleep(Duration::from_millis(173)).await;
+            let report = control.report();
+            let held = report.taken - report.settled();
+            assert!(held <= 10 + 20 + 5, "{held} messages are held");
+        }
+        assert_eq!(running.join().await.unwrap().acked, 200);
+        assert_eq!(begun.elapsed().as_secs(), 20, "one batch a second, without a pause");
+    });
+}
+
+#[test]
+fn batches_are_worked_on_side_by_side_and_more_so_when_told() {
+    in_virtual_time(async {
+        let slow = async |_: Item<Batch<u32>>| sleep(Duration::from_secs(10)).await;
+        let batching = Batching::new("b", 1, MINUTE).concurrency(2);
+        let running = Pipeline::from(source::iter(0..12))
+            .process(20, as_it_is)
+            .batch_by(batching, slow)
+            .start();
+        let begun = Instant::now();
+        sleep(Duration::from_secs(5)).await;
+        assert!(!running.control().set_batch_concurrency("a", 10));
+        assert!(running.control().set_batch_concurrency("b", 10));
+        assert_eq!(running.join().await.unwrap().acked, 12);
+        assert_eq!(begun.elapsed().as_secs(), 20); // 2, after 5 seconds 8 more, after 10 the last 2
+    });
+}
+
+#[test]
+fn a_drain_finishes_open_batches_and_its_deadline_gives_them_back() {
+    for (work, verdict) in [(1, Verdict::Ack), (1_000, Verdict::Requeue)] {
+        in_virtual_time(async {
+            let (messages, source) = source::test();
+            let handler = move |_: Item<Batch<u32>>| sleep(Duration::from_secs(work));
+            let pipeline = Pipeline::from(source).process(2, as_it_is);
+            let running = pipeline.batch("b", 2, 100 * MINUTE, handler).start();
+            let sent = [1, 2, 3, 4, 5].map(|number| messages.send(number));
+            sleep(Duration::from_millis(10)).await;
+            let control = running.control(); // which must not keep messages
+            control.drain(MINUTE);
+            running.join().await.unwrap();
+            for sent in sent {
+                assert_eq!(sent.await, verdict);
+            }
+        });
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_pipeline_gives_back_what_is_in_batches() {
+    let (messages, source) = source::test();
+    let handler = async |_: Item<Batch<u32>>| {};
+    let running =
+        Pipeline::from(source).process(2, as_it_is).batch("b", 9, MINUTE, handler).start();
+    let control = running.control();
+    let sent = messages.send(1);
+    while control.report().taken == 0 {
+        tokio::task::yield_now().await;
+    }
+    drop(running);
+    assert_eq!(sent.await, Verdict::Requeue);
+}
