@@ -293,6 +293,12 @@ impl Connection {
         &self.shared.main
     }
 
+    /// Whether this queue was declared here as one whose consumer should never be replaced.
+    pub(crate) fn is_consumed_once(&self, queue: &str) -> bool {
+        let topology = self.shared.setup.topology.lock().unwrap_or_else(PoisonError::into_inner);
+        topology.is_consumed_once(queue)
+    }
+
     /// The socket for consuming.
     pub(crate) async fn consuming(&self) -> Result<Arc<Guard>, OpenError> {
         let mut consuming = self.shared.consuming.lock().await;

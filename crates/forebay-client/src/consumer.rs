@@ -56,15 +56,17 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Sets the credit by hand, at least 1 (`prefetch`, as others call it). Needed for order on brokers
-    /// that cannot change the credit of a live consumer: there it is changed by consuming a second time.
+    /// Sets the credit by hand, at least 1 (`prefetch`, as others call it). Needed on RabbitMQ for a queue with
+    /// `x-single-active-consumer`, or a stream, that was not declared on this connection: there the credit is changed by
+    /// another consumer that takes the first one's place, which gives up its turn.
     #[must_use]
     pub fn fixed_credit(mut self, deliveries: u16) -> Self {
         self.credit = Some(deliveries.max(1));
         self
     }
 
-    /// No other consumer may share the queue.
+    /// No other consumer may share the queue. On brokers that cannot change the credit of a live consumer (RabbitMQ) it
+    /// is `credit_max` from the beginning then.
     #[must_use]
     pub fn exclusive(mut self) -> Self {
         self.exclusive = true;
@@ -91,10 +93,14 @@ impl ConsumerBuilder {
             return Err(BuildConsumerError::Refused(fault.into()));
         }
         let guard = self.connection.consuming().await.map_err(BuildConsumerError::NotOpened)?;
+        let sole = self.exclusive
+            || self.arguments.as_table().get("x-stream-offset").is_some()
+            || self.connection.is_consumed_once(&self.queue);
         let how = How {
             queue: self.queue,
             tag: format!("forebay-{:016x}", random_u64()),
             exclusive: self.exclusive,
+            sole,
             arguments: self.arguments,
         };
         let max = u32::from(self.credit_max);
@@ -150,6 +156,8 @@ impl std::error::Error for BuildConsumerError {}
 ///
 /// **Acks** leave together: `multiple` over what is finished without a gap, one by one beyond, after at most
 /// 10 ms, and at once when there is nothing left to work on.
+///
+/// **Order.** Messages come in the order in which the broker gives them to its consumer, also while the credit changes.
 ///
 /// **After a reconnect** it goes on by itself. What had been delivered is delivered again; acks that come
 /// too late say so and are not sent.

@@ -174,6 +174,18 @@ impl AckCoalescer {
         self.open.len()
     }
 
+    /// Of [`AckCoalescer::open`], those with this tag or a later one. Linear in them.
+    #[must_use]
+    pub fn open_from(&self, tag: u64) -> usize {
+        self.open.range(tag..).count()
+    }
+
+    /// Delivered with this tag or a later one, finished or not, and in no settlement yet. Linear in them.
+    #[must_use]
+    pub fn unsettled_from(&self, tag: u64) -> usize {
+        self.open_from(tag) + self.finished.range(tag..).count()
+    }
+
     /// Finished and not yet acknowledged: what would be delivered twice if the connection broke now.
     #[must_use]
     pub fn unflushed(&self) -> usize {

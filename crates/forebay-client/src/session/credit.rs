@@ -151,6 +151,11 @@ impl Credit {
         step_up(self.workers.saturating_add(ahead.saturating_mul(self.stretch))).min(self.max)
     }
 
+    /// The most it may ever be.
+    pub(crate) fn most(&self) -> u32 {
+        self.fixed.unwrap_or(self.max)
+    }
+
     /// Whether `credit` is far enough from what is wanted to be worth a change; `cheap`: one method is all
     /// it takes.
     pub(crate) fn outgrown(&self, credit: u32, cheap: bool) -> bool {

@@ -15,7 +15,6 @@ pub(super) enum Todo {
     DeclarationRefused(Refusal),
     ReopenLedger(usize),
     ReopenCalls(usize),
-    Consuming(usize, u16),
     Opened,
 }
 
@@ -71,7 +70,7 @@ impl Session {
                     Owner::User(key) => users[key].reply(Reply::from_method(&method), wakeups),
                     Owner::Intake(key) => {
                         if let Method::BasicConsumeOk(_) = method {
-                            todo.push(Todo::Consuming(key, channel));
+                            intakes[key].consuming(now_us, wakeups);
                         }
                     }
                     Owner::Redeclaring => {
@@ -121,7 +120,7 @@ impl Session {
                             happenings.push(Happening::PublisherChannelClosed { why });
                             todo.push(Todo::ReopenLedger(key));
                         }
-                        Owner::Intake(key) => intakes[key].channel_closed(channel, &why, wakeups),
+                        Owner::Intake(key) => intakes[key].channel_closed(&why, wakeups),
                         Owner::Calls(key) => {
                             calls[key].channel_closed(&why, wakeups);
                             todo.push(Todo::ReopenCalls(key));
@@ -174,11 +173,6 @@ impl Session {
                         self.own(channel, Owner::Redeclaring);
                     }
                     self.restored(now_us);
-                }
-                Todo::Consuming(key, channel) => {
-                    if let Some(intake) = self.intakes.get_mut(key) {
-                        intake.consuming(&mut self.machine, channel, now_us, &mut self.wakeups);
-                    }
                 }
                 Todo::ReopenLedger(key) => self.open_ledger(key, now_us),
                 Todo::ReopenCalls(key) => self.open_calls(key),

@@ -3,19 +3,17 @@
 //! ```text
 //!   broker ──▶ tap (one channel) ──▶ ready (FIFO) ──▶ worker ──▶ settle ──▶ the same tap's acks
 //! ```
-//! A *tap* is one channel with one broker-side consumer. Where a broker cannot change the credit of a live
-//! consumer, a second tap is opened before the first is cancelled; the first stays until the last of its
-//! deliveries is settled, since delivery tags are its channel's. A tap ends with its connection: acks of its
-//! deliveries are then void, and the broker delivers them again.
+//! A *tap* is one channel with a broker-side consumer. It ends with its connection: acks of its deliveries are then
+//! void, and the broker delivers them again.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
-use forebay_flow::{AckCoalescer, Settlement};
-use forebay_wire::{ShortStr, TableBuf, basic};
+use forebay_wire::TableBuf;
 
 use super::credit::Credit;
 use super::remember;
+use super::tap::{LIVE_CREDIT, Tap};
 use crate::error::{ChannelFault, ConsumeError, Lost, Refusal};
 use crate::machine::{Delivery, Machine};
 use crate::metrics::ConsumerMetrics;
@@ -33,6 +31,9 @@ pub(crate) struct How {
     /// Tags are this and a number.
     pub(crate) tag: String,
     pub(crate) exclusive: bool,
+    /// Nobody else gets messages while this consumer does, or it reads a stream. Then it is never replaced, which
+    /// would give up its place, and has all its credit from the beginning.
+    pub(crate) sole: bool,
     pub(crate) arguments: TableBuf,
 }
 
@@ -51,20 +52,6 @@ pub(crate) enum Verdict {
 }
 
 #[derive(Debug)]
-struct Tap {
-    number: u64,
-    channel: u16,
-    acks: AckCoalescer,
-    credit: u32,
-    opened_us: u64,
-    /// Its credit can be changed by one method.
-    live: bool,
-    consuming: bool,
-    /// Our cancel is out, or the broker ended it.
-    cancelled: bool,
-}
-
-#[derive(Debug)]
 struct Ready {
     key: DeliveryKey,
     message: Received,
@@ -75,8 +62,7 @@ struct Ready {
 pub(crate) struct Intake {
     how: How,
     credit: Credit,
-    /// The last one takes messages, those before it wait for their last settlements.
-    taps: Vec<Tap>,
+    tap: Option<Tap>,
     ready: VecDeque<Ready>,
     /// Of `ready`, those never given back before as far as can be told.
     fresh: usize,
@@ -84,7 +70,7 @@ pub(crate) struct Intake {
     over: Option<ConsumeError>,
     /// The user wants no more messages.
     stopping: bool,
-    /// A credit change awaits its turn.
+    /// When the credit was last changed, or that was given up.
     changed_us: u64,
     metrics: ConsumerMetrics,
 }
@@ -94,7 +80,7 @@ impl Intake {
         Intake {
             how,
             credit,
-            taps: Vec::new(),
+            tap: None,
             ready: VecDeque::new(),
             fresh: 0,
             waker: None,
@@ -115,7 +101,7 @@ impl Intake {
         if let Some(error) = &self.over {
             return Poll::Ready(Err(error.clone()));
         }
-        if self.taps.last().is_some_and(|tap| tap.consuming) {
+        if self.tap.as_ref().is_some_and(|tap| tap.consuming) {
             return Poll::Ready(Ok(()));
         }
         remember(&mut self.waker, cx);
@@ -167,7 +153,7 @@ impl Intake {
         service_us: u64,
         now_us: u64,
     ) -> bool {
-        let Some(tap) = self.taps.iter_mut().find(|tap| tap.number == key.tap) else {
+        let Some(tap) = self.tap.as_mut().filter(|tap| tap.number == key.tap) else {
             self.metrics.stale += 1;
             return false;
         };
@@ -186,9 +172,7 @@ impl Intake {
         self.metrics.service.add(service_us);
         self.credit.completed(now_us, service_us);
         self.write_acks(machine);
-        if self.taps.len() > 1 || self.stopping {
-            self.close_done(machine);
-        }
+        self.close_done(machine);
         self.tune(machine, now_us);
         true
     }
@@ -198,8 +182,9 @@ impl Intake {
         if std::mem::replace(&mut self.stopping, true) {
             return;
         }
-        for tap in &mut self.taps {
-            cancel(machine, tap, &self.how);
+        if let Some(tap) = &mut self.tap {
+            tap.release();
+            tap.cancel(machine, &self.how);
         }
         self.hand_back(machine);
         self.flush(machine);
@@ -211,7 +196,7 @@ impl Intake {
 
     pub(crate) fn metrics(&self) -> ConsumerMetrics {
         ConsumerMetrics {
-            credit: self.taps.last().map_or(0, |tap| tap.credit),
+            credit: self.tap.as_ref().map_or(0, |tap| tap.credit),
             ready: self.ready.len() as u32,
             in_work: self.credit.held(),
             ..self.metrics
@@ -226,52 +211,20 @@ impl Intake {
         if self.stopping || self.over.is_some() {
             return None;
         }
-        let channel = machine.open_channel().ok()?;
-        let credit = self.credit.wanted();
-        let live = can_change_live(machine);
-        let qos = basic::Qos { prefetch_count: credit as u16, global: live, ..Default::default() };
-        let tag = tag_of(&self.how, number);
-        let consume = basic::Consume {
-            queue: ShortStr::truncated(&self.how.queue),
-            consumer_tag: ShortStr::truncated(&tag),
-            exclusive: self.how.exclusive,
-            arguments: self.how.arguments.as_table(),
-            ..Default::default()
-        };
-        machine.send(channel, &qos).ok()?;
-        machine.send(channel, &consume).ok()?;
-        self.taps.push(Tap {
-            number,
-            channel,
-            acks: AckCoalescer::new(credit, self.credit.rtt_us()),
-            credit,
-            opened_us: now_us,
-            live,
-            consuming: false,
-            cancelled: false,
-        });
+        let rtt_us = self.credit.rtt_us();
+        let live = machine.server().can(LIVE_CREDIT);
+        let credit = if self.how.sole && !live { self.credit.most() } else { self.credit.wanted() };
+        let tap = Tap::open(machine, &self.how, number, credit, rtt_us, now_us)?;
         self.changed_us = now_us;
-        Some(channel)
+        Some(self.tap.insert(tap).channel)
     }
 
-    /// consume-ok came: the former tap may go.
-    pub(crate) fn consuming(
-        &mut self,
-        machine: &mut Machine,
-        channel: u16,
-        now_us: u64,
-        wakeups: &mut Vec<Waker>,
-    ) {
-        let rtt_known = self.credit.rtt_us() > 0;
-        let how = &self.how;
-        for tap in &mut self.taps {
-            if tap.channel == channel {
-                tap.consuming = true;
-                if !rtt_known {
-                    self.credit.set_rtt(now_us.saturating_sub(tap.opened_us));
-                }
-            } else {
-                cancel(machine, tap, how);
+    /// consume-ok came.
+    pub(crate) fn consuming(&mut self, now_us: u64, wakeups: &mut Vec<Waker>) {
+        if let Some(tap) = &mut self.tap {
+            tap.consuming = true;
+            if self.credit.rtt_us() == 0 {
+                self.credit.set_rtt(now_us.saturating_sub(tap.opened_us));
             }
         }
         wakeups.extend(self.waker.take());
@@ -279,10 +232,10 @@ impl Intake {
 
     /// A message came.
     pub(crate) fn delivered(&mut self, delivery: &Delivery<'_>) {
-        let Some(tap) = self.taps.iter_mut().find(|tap| tap.channel == delivery.channel) else {
+        let Some(tap) = self.tap.as_mut().filter(|tap| tap.channel == delivery.channel) else {
             return;
         };
-        tap.acks.delivered(delivery.delivery_tag);
+        tap.delivered(delivery.delivery_tag);
         self.metrics.delivered += 1;
         self.metrics.redelivered += u64::from(delivery.redelivered);
         let key = DeliveryKey { tap: tap.number, tag: delivery.delivery_tag };
@@ -297,9 +250,9 @@ impl Intake {
             self.hand_back(machine);
             return;
         }
-        let outstanding: usize =
-            self.taps.iter().map(|tap| tap.acks.open() + tap.acks.unflushed()).sum();
+        let outstanding = self.tap.as_ref().map_or(0, |tap| tap.acks.open() + tap.acks.unflushed());
         self.credit.delivered(now_us, outstanding as u32);
+        self.replace_full(machine, now_us);
         if !self.ready.is_empty() {
             wakeups.extend(self.waker.take());
         }
@@ -308,7 +261,7 @@ impl Intake {
     /// The network's round trip.
     pub(crate) fn network(&mut self, rtt_us: u64) {
         self.credit.set_rtt(rtt_us);
-        for tap in &mut self.taps {
+        if let Some(tap) = &mut self.tap {
             tap.acks.tune(tap.credit, rtt_us);
         }
     }
@@ -316,7 +269,8 @@ impl Intake {
     /// The broker ended the consumer of this tag. True: it was the one that takes messages.
     pub(crate) fn cancelled(&mut self, tag: &str, wakeups: &mut Vec<Waker>) -> bool {
         let how = &self.how;
-        let Some(tap) = self.taps.iter_mut().find(|tap| tag_of(how, tap.number) == tag) else {
+        // One that was replaced may be told of as well.
+        let Some(tap) = self.tap.as_mut().filter(|tap| tap.consumer_tag(how) == tag) else {
             return false;
         };
         let unexpected = !tap.cancelled;
@@ -328,69 +282,115 @@ impl Intake {
         unexpected
     }
 
-    /// The broker closed a tap's channel.
-    pub(crate) fn channel_closed(&mut self, channel: u16, why: &Refusal, wakeups: &mut Vec<Waker>) {
-        self.drop_taps(|tap| tap.channel == channel);
-        if self.taps.is_empty() {
-            self.over = Some(ConsumeError::Channel(ChannelFault::Refused(why.clone())));
-            wakeups.extend(self.waker.take());
-        }
+    /// The broker closed the tap's channel.
+    pub(crate) fn channel_closed(&mut self, why: &Refusal, wakeups: &mut Vec<Waker>) {
+        self.drop_tap();
+        self.over.get_or_insert(ConsumeError::Channel(ChannelFault::Refused(why.clone())));
+        wakeups.extend(self.waker.take());
     }
 
     /// The connection broke: nothing that it delivered can be settled any more.
     pub(crate) fn lost(&mut self, now_us: u64) {
-        self.drop_taps(|_| true);
+        self.drop_tap();
         self.credit.restart(now_us);
     }
 
     /// There will be no other connection.
     pub(crate) fn give_up(&mut self, lost: &Lost, wakeups: &mut Vec<Waker>) {
-        self.drop_taps(|_| true);
+        self.drop_tap();
         self.over.get_or_insert(ConsumeError::Channel(ChannelFault::Lost(lost.clone())));
         wakeups.extend(self.waker.take());
     }
 
-    /// Time passes: acks that have waited long enough go out; a tap that is done is closed. Returns whether
-    /// another tap is due, to change the credit.
-    pub(crate) fn tick(&mut self, machine: &mut Machine, now_us: u64) -> bool {
-        for tap in &mut self.taps {
+    /// Time passes: acks that have waited long enough go out; a tap that is done is closed; the consumer is
+    /// replaced if its credit has to change.
+    pub(crate) fn tick(&mut self, machine: &mut Machine, now_us: u64) {
+        if let Some(tap) = &mut self.tap {
             tap.acks.tick(now_us);
         }
         self.write_acks(machine);
         self.close_done(machine);
         self.hand_back_stuck(machine, now_us);
-        let settled = self.taps.len() == 1 && self.taps[0].consuming && !self.taps[0].cancelled;
-        if !settled || self.taps[0].live || self.stopping || self.over.is_some() {
-            return false;
-        }
-        let credit = self.taps[0].credit;
-        let since_us = now_us.saturating_sub(self.changed_us);
-        let interval_us =
-            if self.credit.wanted() > credit { RAISE_INTERVAL_US } else { LOWER_INTERVAL_US };
-        let due = self.credit.outgrown(credit, false) && since_us >= interval_us;
-        self.metrics.reconsumed += u64::from(due);
-        due
+        self.consider_replacing(machine, now_us);
     }
 
     /// When [`Intake::tick`] has something to do.
     pub(crate) fn next_tick_us(&self) -> Option<u64> {
-        let flush_us = self.taps.iter().filter_map(|tap| tap.acks.next_flush_us()).min();
-        let raise_us = self.taps.last().and_then(|tap| {
-            let raises = tap.consuming
-                && !tap.live
-                && !tap.cancelled
-                && self.taps.len() == 1
-                && self.credit.wanted() > tap.credit;
+        let tap = self.tap.as_ref()?;
+        let replace_us = tap.held_until_us().or_else(|| {
+            let raises = self.may_replace() && self.credit.wanted() > tap.credit;
             raises.then_some(self.changed_us + RAISE_INTERVAL_US)
         });
         let stuck_us = self.credit.next_hand_back_us(self.fresh).filter(|_| self.hands_back());
-        flush_us.into_iter().chain(raise_us).chain(stuck_us).min()
+        tap.acks.next_flush_us().into_iter().chain(replace_us).chain(stuck_us).min()
     }
+
+    // ---- credit, where it cannot change live
+
+    fn may_replace(&self) -> bool {
+        let tap = self.tap.as_ref();
+        !self.how.sole && !self.stopping && tap.is_some_and(Tap::is_replaceable)
+    }
+
+    /// Begins to replace the consumer if that is due, ends it if it takes too long.
+    fn consider_replacing(&mut self, machine: &mut Machine, now_us: u64) {
+        if !self.may_replace() {
+            return;
+        }
+        let Some(tap) = &mut self.tap else { return };
+        if let Some(until_us) = tap.held_until_us() {
+            if now_us >= until_us {
+                self.give_up_replacing(machine, now_us);
+            }
+            return;
+        }
+        let (wanted, credit) = (self.credit.wanted(), tap.credit);
+        // What is in work of an earlier consumer leaves the present one's credit alone.
+        let raise = wanted > credit && wanted > credit + tap.older();
+        let interval_us = if raise { RAISE_INTERVAL_US } else { LOWER_INTERVAL_US };
+        if now_us.saturating_sub(self.changed_us) < interval_us {
+            return;
+        }
+        self.changed_us = now_us;
+        if raise || self.credit.outgrown(credit, false) && wanted < credit {
+            tap.hold(self.credit.rtt_us(), now_us);
+            self.replace_full(machine, now_us);
+        }
+    }
+
+    /// Replaces the consumer if that was begun and the broker can give the present one nothing more.
+    fn replace_full(&mut self, machine: &mut Machine, now_us: u64) {
+        let Some(tap) = self.tap.as_mut().filter(|tap| tap.is_full()) else { return };
+        // What is not settled yet counts, too: together they stay within the bound.
+        let room = self.credit.most().saturating_sub(tap.acks.open() as u32);
+        let credit = self.credit.wanted().min(room);
+        let all_in_work = self.ready.is_empty();
+        let worth_it = credit > tap.credit || credit > 0 && all_in_work;
+        let lowers = self.credit.wanted() < tap.credit && credit > 0;
+        if !tap.is_replaceable() || !(worth_it || lowers) {
+            self.give_up_replacing(machine, now_us);
+            return;
+        }
+        tap.replace(machine, &self.how, credit, self.credit.rtt_us());
+        self.metrics.reconsumed += 1;
+        self.changed_us = now_us;
+        self.write_acks(machine);
+    }
+
+    fn give_up_replacing(&mut self, machine: &mut Machine, now_us: u64) {
+        self.changed_us = now_us;
+        if let Some(tap) = &mut self.tap {
+            tap.release();
+        }
+        self.write_acks(machine);
+    }
+
+    // ---- settling
 
     /// Only where it is safe: on brokers that count a requeue as a failed delivery it could end in the dead
     /// letters.
     fn hands_back(&self) -> bool {
-        !self.stopping && self.taps.last().is_some_and(|tap| tap.live)
+        !self.stopping && self.tap.as_ref().is_some_and(|tap| tap.live)
     }
 
     /// Messages that wait behind busy workers go back, newest first, so that they keep their order; each at
@@ -403,8 +403,7 @@ impl Intake {
         // First the credit, or the broker sends them here again.
         self.tune(machine, now_us);
         for ready in std::mem::take(&mut self.ready).into_iter().rev() {
-            let tap = self.taps.iter_mut().find(|tap| tap.number == ready.key.tap);
-            match tap {
+            match &mut self.tap {
                 Some(tap) if !ready.message.redelivered() => {
                     let known = tap.acks.nack(ready.key.tag, true);
                     debug_assert!(known.is_ok(), "what waits is open");
@@ -415,27 +414,23 @@ impl Intake {
         self.write_acks(machine);
     }
 
-    /// The channels of its taps.
-    pub(crate) fn has_channel(&self, channel: u16) -> bool {
-        self.taps.iter().any(|tap| tap.channel == channel)
+    /// The tap's.
+    pub(crate) fn channel(&self) -> Option<u16> {
+        self.tap.as_ref().map(|tap| tap.channel)
     }
 
     /// Changes the credit where one method does it.
     fn tune(&mut self, machine: &mut Machine, now_us: u64) {
-        let Some(tap) = self.taps.last_mut() else { return };
+        let Some(tap) = &mut self.tap else { return };
         if tap.cancelled || !tap.live || !self.credit.outgrown(tap.credit, true) {
             return;
         }
-        tap.credit = self.credit.wanted();
-        tap.acks.tune(tap.credit, self.credit.rtt_us());
-        let qos =
-            basic::Qos { prefetch_count: tap.credit as u16, global: true, ..Default::default() };
-        let _ = machine.send(tap.channel, &qos);
+        tap.tune(machine, self.credit.wanted(), self.credit.rtt_us());
         self.changed_us = now_us;
     }
 
     fn flush(&mut self, machine: &mut Machine) {
-        for tap in &mut self.taps {
+        if let Some(tap) = &mut self.tap {
             tap.acks.flush();
         }
         self.write_acks(machine);
@@ -443,41 +438,26 @@ impl Intake {
     }
 
     fn write_acks(&mut self, machine: &mut Machine) {
-        for tap in &mut self.taps {
-            while let Some(settlement) = tap.acks.next_settlement() {
-                self.metrics.ack_frames += 1;
-                // Fails only when the connection is closing; then the broker takes them back.
-                let _ = match settlement {
-                    Settlement::Ack { tag, multiple } => machine.ack(tap.channel, tag, multiple),
-                    Settlement::Nack { tag, requeue } => {
-                        machine.nack(tap.channel, tag, false, requeue)
-                    }
-                };
-            }
+        if let Some(tap) = &mut self.tap {
+            self.metrics.ack_frames += tap.write_acks(machine);
         }
     }
 
     /// A tap that takes no messages and has nothing left to settle.
     fn close_done(&mut self, machine: &mut Machine) {
-        let last = self.taps.last().map(|tap| tap.number);
-        let stopping = self.stopping;
-        self.taps.retain(|tap| {
-            let done = tap.cancelled
-                && tap.acks.open() == 0
-                && tap.acks.unflushed() == 0
-                && (Some(tap.number) != last || stopping);
-            if done {
-                let _ = machine.close_channel(tap.channel);
-            }
-            !done
-        });
+        if self.stopping
+            && let Some(tap) = self.tap.take_if(|tap| tap.is_done())
+        {
+            let _ = machine.close_channel(tap.channel);
+        }
     }
 
     /// What waits here for a worker goes back to the queue, newest first, so that it keeps its order.
     fn hand_back(&mut self, machine: &mut Machine) {
         self.fresh = 0;
-        while let Some(ready) = self.ready.pop_back() {
-            if let Some(tap) = self.taps.iter_mut().find(|tap| tap.number == ready.key.tap) {
+        let waiting = std::mem::take(&mut self.ready);
+        if let Some(tap) = &mut self.tap {
+            for ready in waiting.into_iter().rev() {
                 let known = tap.acks.nack(ready.key.tag, true);
                 debug_assert!(known.is_ok(), "what waits is open");
             }
@@ -485,34 +465,9 @@ impl Intake {
         self.write_acks(machine);
     }
 
-    fn drop_taps(&mut self, gone: impl Fn(&Tap) -> bool) {
-        self.taps.retain(|tap| !gone(tap));
-        let taps = &self.taps;
-        self.ready.retain(|ready| taps.iter().any(|tap| tap.number == ready.key.tap));
-        self.fresh = self.ready.iter().filter(|ready| !ready.message.redelivered()).count();
+    fn drop_tap(&mut self) {
+        self.tap = None;
+        self.ready.clear();
+        self.fresh = 0;
     }
 }
-
-fn tag_of(how: &How, number: u64) -> String {
-    format!("{}-{number}", how.tag)
-}
-
-fn cancel(machine: &mut Machine, tap: &mut Tap, how: &How) {
-    if !std::mem::replace(&mut tap.cancelled, true) {
-        let tag = tag_of(how, tap.number);
-        let cancel =
-            basic::Cancel { consumer_tag: ShortStr::truncated(&tag), ..Default::default() };
-        let _ = machine.send(tap.channel, &cancel);
-    }
-}
-
-/// Whether `basic.qos` with `global` bounds a channel's consumers from then on, live.
-///
-/// RabbitMQ does it for classic queues, refuses it for quorum queues and deprecates it; so only where the
-/// broker says so itself.
-fn can_change_live(machine: &Machine) -> bool {
-    machine.server().can(LIVE_CREDIT)
-}
-
-/// The capability of a broker whose channel-wide `basic.qos` holds at once, for every kind of queue.
-pub(crate) const LIVE_CREDIT: &str = "forebay.live_credit";

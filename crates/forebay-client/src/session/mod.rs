@@ -23,6 +23,7 @@ mod ledger;
 mod message_id;
 mod requests;
 mod taken;
+mod tap;
 mod target;
 mod topology;
 
@@ -207,14 +208,8 @@ impl Session {
     /// Time passes.
     pub(crate) fn tick(&mut self, now_us: u64) -> Result<(), Lost> {
         self.machine.tick(now_us).map_err(Lost::Failed)?;
-        let mut due = Vec::new();
-        for (key, intake) in &mut self.intakes {
-            if intake.tick(&mut self.machine, now_us) {
-                due.push(key);
-            }
-        }
-        for key in due {
-            self.open_intake(key, now_us);
+        for (_, intake) in &mut self.intakes {
+            intake.tick(&mut self.machine, now_us);
         }
         Ok(())
     }
@@ -371,15 +366,12 @@ impl Session {
     pub(crate) fn drop_intake(&mut self, key: usize) {
         let mut intake = self.intakes.remove(key);
         intake.stop(&mut self.machine);
-        for index in 0..self.owners.len() {
-            if self.owners[index] == Owner::Intake(key) {
-                let number = index as u16 + 1;
-                // Closing gives back what is left; the machine drops what is still on its way.
-                if intake.has_channel(number) {
-                    let _ = self.machine.close_channel(number);
-                }
-                self.owners[index] = Owner::Nobody;
-            }
+        // Closing gives back what is left; the machine drops what is still on its way.
+        if let Some(number) = intake.channel() {
+            let _ = self.machine.close_channel(number);
+        }
+        for owner in self.owners.iter_mut().filter(|owner| **owner == Owner::Intake(key)) {
+            *owner = Owner::Nobody;
         }
     }
 

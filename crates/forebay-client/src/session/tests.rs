@@ -1,5 +1,7 @@
 //! A session against a broker in bytes: whatever happens in whatever order, each message has one outcome.
 
+mod consuming;
+
 use std::task::{Context, Poll, Waker};
 
 use forebay_flow::{Amount, Fixed};

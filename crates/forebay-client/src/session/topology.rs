@@ -43,6 +43,13 @@ impl Queue {
         self.arguments.push(name.as_bytes(), value);
         self
     }
+
+    /// Whether a consumer that consumes anew loses something: its turn, or its place in a stream.
+    fn is_consumed_once(&self) -> bool {
+        let arguments = self.arguments.as_table();
+        arguments.get("x-single-active-consumer") == Some(Value::Bool(true))
+            || arguments.get("x-queue-type") == Some(Value::LongStr(b"stream"))
+    }
 }
 
 /// An exchange to declare. Durable and kept unless said otherwise.
@@ -197,6 +204,14 @@ impl Topology {
     /// Nothing yet.
     pub fn new() -> Topology {
         Topology::default()
+    }
+
+    /// Whether it declares this queue, and a consumer of it should never be replaced.
+    pub(crate) fn is_consumed_once(&self, name: &str) -> bool {
+        self.declarations.iter().any(|declaration| match declaration {
+            Declaration::Queue(queue) => queue.name == name && queue.is_consumed_once(),
+            _ => false,
+        })
     }
 
     /// One more queue.

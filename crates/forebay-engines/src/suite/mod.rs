@@ -51,7 +51,7 @@ macro_rules! cases {
 
 cases! {
     publishing::every_publish_has_one_outcome: "a thousand publishes give a thousand confirms, and the messages are there",
-    publishing::order_is_kept: "one publisher's messages reach a consumer with a fixed credit in the order in which they were published",
+    publishing::order_is_kept: "one publisher's messages reach a consumer in the order in which they were published, while its credit tunes itself",
     publishing::unroutable_is_an_error: "a message for a queue that does not exist is returned with 312",
     publishing::unroutable_may_be_allowed: "with allow_unroutable such a message is confirmed and gone",
     publishing::a_missing_exchange_is_told: "publishing to an exchange that does not exist ends in an outcome with 404",
