@@ -1,6 +1,28 @@
 //! What happens to a connection, for those who watch it.
 
+use std::fmt;
+
 use crate::error::{Lost, Refusal};
+
+/// Why a publisher's channel was replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PublisherChannelFault {
+    /// For a second or more it rejected every message.
+    RejectsEverything,
+    /// For the stall timeout it answered nothing.
+    Silent,
+}
+
+impl fmt::Display for PublisherChannelFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PublisherChannelFault::RejectsEverything => "the broker rejects everything on it",
+            PublisherChannelFault::Silent => {
+                "the broker neither confirms nor rejects anything on it"
+            }
+        })
+    }
+}
 
 /// One thing that happened. Each is also a `tracing` event.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,6 +65,11 @@ pub enum Happening {
     PublisherChannelClosed {
         /// Why.
         why: Refusal,
+    },
+    /// A publisher's channel was no good; it goes on with a new one. What waited for its outcome is sent again.
+    PublisherChannelReplaced {
+        /// What was wrong with it.
+        fault: PublisherChannelFault,
     },
     /// Something could not be declared again after a reconnect.
     TopologyRefused {

@@ -55,7 +55,7 @@ pub use connection::{Connection, ConnectionBuilder};
 pub use consumer::{BuildConsumerError, Consumer, ConsumerBuilder, Delivery, Settlement, Stale};
 pub use deliveries::Deliveries;
 pub use error::{ChannelFault, ConsumeError, DeclareError, Lost, OpenError, Refusal};
-pub use happening::Happening;
+pub use happening::{Happening, PublisherChannelFault};
 pub use message::{Message, REPUBLISHED_HEADER, TooLong};
 pub use metrics::{ConnectionMetrics, ConsumerMetrics, PublisherMetrics, Summary};
 pub use outcome::{Confirmed, NotPublished, NotPublishedReason, Unconfirmed, UnknownReason};

@@ -62,10 +62,12 @@ pub struct PublisherMetrics {
     pub returned: u64,
     /// Of these, lost sight of.
     pub unknown: u64,
-    /// Of these, sent again after a reconnect.
+    /// Of these, sent again after a reconnect, or on another channel.
     pub republished: u64,
     /// Of these, confirmed after a reconnect, by a broker that said it had taken them.
     pub resumed: u64,
+    /// Times the channel was no good and another one took its place.
+    pub channels_replaced: u64,
     /// Outcomes other than confirmed for which nobody waited; each was logged.
     pub abandoned_unconfirmed: u64,
     /// How long callers waited for the window; those who did not wait are not counted.

@@ -9,7 +9,7 @@ use crate::message::{Message, TooLong};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Confirmed {
-    /// The connection broke before an answer came, and the broker could not say whether it had taken the
+    /// The connection broke or the channel stalled before an answer came, and the broker could not say whether it had taken the
     /// message; so it was sent again, with the same message-id and marked with the header
     /// [`REPUBLISHED_HEADER`](crate::REPUBLISHED_HEADER): it may be there twice.
     pub republished: bool,

@@ -14,7 +14,7 @@ use crate::error::{ChannelFault, Lost};
 use crate::message::{Message, TooLong};
 use crate::metrics::PublisherMetrics;
 use crate::outcome::{Confirmed, NotPublished, NotPublishedReason, Unconfirmed};
-use crate::session::{Ledger, MakeWindow, Phase, Published, Target};
+use crate::session::{Ledger, MakeWindow, Phase, Published, STALL_US, Target};
 use crate::shell::random_u64;
 
 /// Bytes of bodies in flight together, at most, under a window fixed by hand.
@@ -106,11 +106,18 @@ pub struct PublisherBuilder {
     route: Route,
     window: Window,
     mandatory: bool,
+    stall_us: Option<u64>,
 }
 
 impl PublisherBuilder {
     pub(crate) fn new(connection: Connection, route: Route) -> PublisherBuilder {
-        PublisherBuilder { connection, route, window: Window::default(), mandatory: true }
+        PublisherBuilder {
+            connection,
+            route,
+            window: Window::default(),
+            mandatory: true,
+            stall_us: Some(STALL_US),
+        }
     }
 
     /// How many messages may be without an outcome; tunes itself unless set.
@@ -125,6 +132,24 @@ impl PublisherBuilder {
     #[must_use]
     pub fn allow_unroutable(mut self) -> Self {
         self.mandatory = false;
+        self
+    }
+
+    /// After so long without any answer, while messages wait for theirs, the publisher goes on with another
+    /// channel and sends them again there, marked, as after a reconnect; 30 s unless set, at least 1 s. If that
+    /// channel stalls as well and the broker has not even answered the end of the first, the connection
+    /// counts as lost. Time in which the broker takes no publishes, or the socket no bytes, is not counted.
+    #[must_use]
+    pub fn stall_timeout(mut self, timeout: Duration) -> Self {
+        let timeout_us = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
+        self.stall_us = Some(timeout_us.max(1_000_000));
+        self
+    }
+
+    /// Waits for outcomes as long as the connection lives.
+    #[must_use]
+    pub fn without_stall_timeout(mut self) -> Self {
+        self.stall_us = None;
         self
     }
 
@@ -146,7 +171,8 @@ impl PublisherBuilder {
             mandatory: self.mandatory,
         };
         let id_prefix = format!("{:016x}-", random_u64());
-        let ledger = Ledger::new(target, &id_prefix, self.window.make());
+        let mut ledger = Ledger::new(target, &id_prefix, self.window.make());
+        ledger.set_stall_us(self.stall_us);
         let key = guard.link.with(|session, now_us| match session.phase() {
             Phase::Over(lost) => Err(ChannelFault::Lost(lost.clone())),
             _ => Ok(session.add_ledger(ledger, now_us)),
@@ -170,6 +196,10 @@ impl PublisherBuilder {
 ///
 /// **After a reconnect** what has no outcome yet is published again, in order, with the same message-id and
 /// the header [`REPUBLISHED_HEADER`](crate::REPUBLISHED_HEADER); callers still see one outcome each.
+///
+/// **A channel that is no good** is replaced: one that rejected everything for a second or more, once what is on
+/// it has its outcomes (a channel that does no better is given twice as long, up to 64 s), and one that stalls
+/// ([`PublisherBuilder::stall_timeout`]).
 ///
 /// **Order.** Messages reach a queue in the order in which they were admitted, which for one task is the
 /// order of its calls.

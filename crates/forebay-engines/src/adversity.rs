@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use forebay::{
-    Connection, DeclareQueue, Delivery, Happening, NotPublishedReason, Outcome, Publisher, Queue,
-    REPUBLISHED_HEADER, Route, Topology, Unconfirmed,
+    Connection, DeclareQueue, Delivery, Happening, Outcome, Publisher, Queue, REPUBLISHED_HEADER,
+    Route, Topology, Unconfirmed,
 };
 use forebay_wire::Value;
 use tokio::sync::watch;
@@ -27,10 +27,8 @@ const PUBLISHERS: usize = 4;
 const CONSUMERS: usize = 4;
 /// Between two messages of a publisher; it falls behind when the window is full.
 const PUBLISH_EVERY: Duration = Duration::from_millis(5);
-/// A program waits for an outcome this long; a confirm took 17 s on a busy machine whose leader was frozen.
-const OUTCOME_PATIENCE: Duration = Duration::from_secs(25);
-/// Before a publisher is made anew after a rejection.
-const AFTER_REJECTION: Duration = Duration::from_millis(250);
+/// Publishers give a silent channel up after this; a confirm took 17 s on a busy machine whose leader was frozen.
+const STALL_TIMEOUT: Duration = Duration::from_secs(20);
 /// Messages that every publisher gets confirmed, and its queue delivers, before the flow counts as going on.
 const PROGRESS_MESSAGES: u64 = 100;
 /// Much longer than any cluster of this size needs; who waits so long waits for ever.
@@ -88,6 +86,7 @@ struct Flow {
     /// Consumers end.
     drained: watch::Sender<bool>,
     reconnects: Mutex<u64>,
+    channels_replaced: Mutex<u64>,
 }
 
 /// Prints what was tried.
@@ -103,6 +102,7 @@ pub(crate) async fn run(mut told: impl FnMut(Tried)) -> Result<(), String> {
         stopping: AtomicBool::new(false),
         drained: watch::Sender::new(false),
         reconnects: Mutex::new(0),
+        channels_replaced: Mutex::new(0),
     });
     let mut consumers = JoinSet::new();
     for number in 0..CONSUMERS {
@@ -220,18 +220,18 @@ impl Flow {
     }
 
     fn outcomes(&self) -> Result<Vec<(String, String)>, String> {
-        let (mut unknown, mut rejected, mut given_up) = (Vec::new(), 0, 0);
+        let (mut unknown, mut rejected) = (Vec::new(), 0);
         for publisher in 0..PUBLISHERS {
             let mut ledger = self.ledger(publisher);
             unknown.append(&mut ledger.unknown);
             let balance = ledger.balance();
             rejected += balance.rejected;
-            given_up += balance.given_up;
         }
         let confirmed: u64 = self.balances().iter().map(|balance| balance.confirmed).sum();
         let reconnects = *self.reconnects.lock().expect("nobody panics while counting");
+        let replaced = *self.channels_replaced.lock().expect("nobody panics while counting");
         eprintln!(
-            "{confirmed} confirmed, {rejected} rejected, {given_up} given up, {} unknown, {reconnects} reconnects",
+            "{confirmed} confirmed, {rejected} rejected, {} unknown, {reconnects} reconnects, {replaced} channels replaced",
             unknown.len()
         );
         let open: u64 = self.balances().iter().map(|balance| balance.open).sum();
@@ -318,57 +318,37 @@ async fn publish(flow: Arc<Flow>, number: usize) -> Result<(), String> {
     let connection = connect(&flow.cluster, number, &name).await?;
     watch(&flow, &connection, name.clone());
     let route = Route::queue(queue_name(number % QUEUES));
-    let build = || connection.publisher(route.clone()).build();
-    let mut publisher = build().await.map_err(|fault| fault.to_string())?;
+    let publisher = connection.publisher(route).stall_timeout(STALL_TIMEOUT).build().await;
+    let publisher = publisher.map_err(|fault| fault.to_string())?;
+    *flow.publishers[number].lock().expect("nobody panics here") = Some(publisher.clone());
     let mut ticks = tokio::time::interval(PUBLISH_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut outcomes = JoinSet::new();
     while !flow.stopping.load(Ordering::Relaxed) {
         ticks.tick().await;
-        *flow.publishers[number].lock().expect("nobody panics here") = Some(publisher.clone());
         let message = flow.ledger(number).publish();
         let body = format!("{number} {message} {}", "x".repeat(200));
-        let mut sound = match publisher.publish_within(OUTCOME_PATIENCE, body.into_bytes()).await {
-            Ok(outcome) => {
-                outcomes.spawn(await_outcome(flow.clone(), number, message, outcome));
-                true
-            }
-            Err(refused) if refused.reason == NotPublishedReason::DeadlinePassed => {
-                flow.ledger(number).give_up(message);
-                false
-            }
-            Err(refused) => return Err(format!("{name}: {refused}")),
-        };
+        let outcome = publisher.publish(body.into_bytes()).await;
+        let outcome = outcome.map_err(|refused| format!("{name}: {refused}"))?;
+        outcomes.spawn(await_outcome(flow.clone(), number, message, outcome));
         while let Some(ended) = outcomes.try_join_next() {
-            sound &= ended.expect("it does not panic");
-        }
-        if !sound {
-            // RabbitMQ 3.10 has two ways of losing a channel to a quorum queue while its leader goes, see
-            // docs/engines.md: it rejects everything, or confirms nothing any more. Another channel, a
-            // little later, is sound.
-            tokio::time::sleep(AFTER_REJECTION).await;
-            publisher = build().await.map_err(|fault| fault.to_string())?;
+            ended.expect("it does not panic");
         }
     }
     while outcomes.join_next().await.is_some() {}
+    let replaced = publisher.metrics().channels_replaced;
+    *flow.channels_replaced.lock().expect("nobody panics while counting") += replaced;
+    *flow.publishers[number].lock().expect("nobody panics here") = None;
+    drop(publisher);
     connection.close().await.map_err(|lost| format!("{name}: {lost}"))
 }
 
-/// False if the publisher should be made anew.
-async fn await_outcome(flow: Arc<Flow>, number: usize, message: usize, outcome: Outcome) -> bool {
-    let Ok(outcome) = tokio::time::timeout(OUTCOME_PATIENCE, outcome).await else {
-        flow.ledger(number).give_up(message);
-        return false;
-    };
-    match outcome {
+async fn await_outcome(flow: Arc<Flow>, number: usize, message: usize, outcome: Outcome) {
+    match outcome.await {
         Ok(_) => flow.ledger(number).confirm(Instant::now(), message),
-        Err(Unconfirmed::Rejected) => {
-            flow.ledger(number).reject(message);
-            return false;
-        }
+        Err(Unconfirmed::Rejected) => flow.ledger(number).reject(message),
         Err(why) => flow.ledger(number).unknown.push(format!("{message}: {why}")),
     }
-    true
 }
 
 async fn consume(flow: Arc<Flow>, number: usize) -> Result<(), String> {

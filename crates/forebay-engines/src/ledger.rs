@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 struct Entry {
     confirmed: bool,
     rejected: bool,
-    given_up: bool,
     /// How often it arrived.
     copies: u32,
     /// Of these, neither marked as republished nor as redelivered.
@@ -31,7 +30,6 @@ pub(crate) struct Ledger {
 pub(crate) struct Balance {
     pub(crate) confirmed: u64,
     pub(crate) rejected: u64,
-    pub(crate) given_up: u64,
     /// Without an outcome.
     pub(crate) open: u64,
     pub(crate) lost: Vec<usize>,
@@ -70,11 +68,6 @@ impl Ledger {
         self.entries[number].rejected = true;
     }
 
-    /// No outcome came while the program had patience.
-    pub(crate) fn give_up(&mut self, number: usize) {
-        self.entries[number].given_up = true;
-    }
-
     pub(crate) fn arrive(&mut self, number: usize, marked: bool) {
         let entry = self.entries.get_mut(number).expect("only what was published arrives");
         self.arrived += u64::from(entry.copies == 0);
@@ -102,8 +95,7 @@ impl Ledger {
                 balance.unmarked.push(number);
             }
             balance.rejected += u64::from(entry.rejected);
-            balance.given_up += u64::from(entry.given_up);
-            balance.open += u64::from(!entry.confirmed && !entry.rejected && !entry.given_up);
+            balance.open += u64::from(!entry.confirmed && !entry.rejected);
             balance.copies_too_many += u64::from(entry.copies.saturating_sub(1));
         }
         balance

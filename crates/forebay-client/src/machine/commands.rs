@@ -172,6 +172,12 @@ impl Machine {
             .map_or(0, Confirms::open_count)
     }
 
+    /// Whether our close of a channel has no answer yet.
+    pub fn is_closing(&self, channel: u16) -> bool {
+        let slot = self.channels.get(usize::from(channel).wrapping_sub(1));
+        slot.and_then(Option::as_deref).is_some_and(|open| open.state == ChannelState::Closing)
+    }
+
     /// Closes a channel; the answer comes as `Event::Reply` with channel.close-ok. Unsettled
     /// publishes will have no outcome, unacked deliveries go back to their queues.
     pub fn close_channel(&mut self, channel: u16) -> Result<(), ChannelError> {

@@ -82,7 +82,7 @@ impl Session {
                         if let Method::ChannelOpenOk(ok) = method
                             && ledgers[key].is_in_doubt()
                         {
-                            ledgers[key].resumed(channel, ok.reserved_1, wakeups);
+                            ledgers[key].resumed(channel, ok.reserved_1, now_us, wakeups);
                             note(settled_ledgers, key);
                         }
                     }
@@ -196,7 +196,11 @@ impl Session {
             }
         }
         for key in std::mem::take(&mut self.settled_ledgers) {
-            let Some(ledger) = self.ledgers.get_mut(key) else { continue };
+            if !self.ledgers.contains(key) {
+                continue;
+            }
+            self.replace_faulty(key, now_us);
+            let ledger = &mut self.ledgers[key];
             self.backlog |= ledger.pump(&mut self.machine, now_us, &mut self.wakeups);
             self.sweep_ledger(key);
         }

@@ -14,6 +14,7 @@
 //!
 //! Memory: an entry for each message in flight (the window bounds them) and each outcome not looked at.
 
+mod channel;
 mod doubt;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -25,6 +26,7 @@ use forebay_flow::{
 use forebay_wire::{RawProperties, ShortStr};
 use slab::Slab;
 
+use super::channel_health::ChannelHealth;
 use super::message_id::MessageId;
 use super::remember;
 use super::target::Target;
@@ -32,7 +34,7 @@ use crate::error::{Lost, Refusal};
 use crate::machine::{Machine, PublishError, Returned, Settled};
 use crate::message::Message;
 use crate::metrics::PublisherMetrics;
-use crate::outcome::{Confirmed, NotPublishedReason, Unconfirmed, UnknownReason};
+use crate::outcome::{Confirmed, NotPublishedReason, Unconfirmed};
 
 /// What became of one message.
 pub(crate) type Outcome = Result<Confirmed, Unconfirmed>;
@@ -87,6 +89,11 @@ pub(crate) struct Ledger {
     window: Box<dyn Window + Send>,
     gate: Gate,
     channel: Option<u16>,
+    health: ChannelHealth,
+    /// Nothing more is written to the channel; it is replaced when all on it is settled.
+    retiring: bool,
+    /// The channel before it, whose end the broker may not have heard of yet.
+    former: Option<u16>,
     entries: Slab<Entry>,
     /// Of the channel's publishes from `base` on.
     by_sequence: VecDeque<u32>,
@@ -124,6 +131,9 @@ impl Ledger {
             window,
             gate,
             channel: None,
+            health: ChannelHealth::default(),
+            retiring: false,
+            former: None,
             entries: Slab::new(),
             by_sequence: VecDeque::new(),
             base: 1,
@@ -141,10 +151,6 @@ impl Ledger {
             metrics: PublisherMetrics::default(),
             properties: Vec::new(),
         }
-    }
-
-    pub(crate) fn channel(&self) -> Option<u16> {
-        self.channel
     }
 
     // ---- callers
@@ -296,50 +302,7 @@ impl Ledger {
         }
     }
 
-    // ---- the connection
-
-    /// There will be no other connection: what was written is unknown, and so is what was to be.
-    pub(crate) fn give_up(&mut self, lost: &Lost, wakeups: &mut Vec<Waker>) {
-        self.over = Some(lost.clone());
-        self.channel = None;
-        self.gate.close();
-        let unknown = Unconfirmed::Unknown(UnknownReason::Lost(lost.clone()));
-        self.settle_all(&unknown, wakeups);
-        self.gate.abandon().for_each(drop);
-        wakeups.extend(self.waiting.values_mut().filter_map(|waiting| waiting.waker.take()));
-        wakeups.append(&mut self.idle_wakers);
-    }
-
-    /// The broker closed the channel. Nobody can tell which messages it had taken by then, and sending
-    /// them again may only close the next one.
-    pub(crate) fn channel_closed(&mut self, why: &Refusal, wakeups: &mut Vec<Waker>) {
-        self.channel = None;
-        self.gate.close();
-        let unknown = Unconfirmed::Unknown(UnknownReason::ChannelClosed(why.clone()));
-        let written = std::mem::take(&mut self.by_sequence);
-        for entry in written.into_iter().filter(|&entry| entry != SETTLED) {
-            self.settle_unknown(entry as usize, &unknown, wakeups);
-        }
-    }
-
-    pub(crate) fn blocked(&mut self, now_us: u64) {
-        self.blocked = true;
-        self.window.blocked(now_us);
-        self.gate.close();
-    }
-
-    pub(crate) fn unblocked(&mut self, now_us: u64) {
-        self.blocked = false;
-        self.window.unblocked(now_us);
-        self.gate.set_window(self.window.window());
-        if self.channel.is_some() {
-            self.gate.open();
-        }
-    }
-
-    pub(crate) fn network(&mut self, now_us: u64, rtt_us: Option<u64>) {
-        self.window.network(now_us, rtt_us);
-    }
+    // ---- answers
 
     /// A mandatory message came back; its ack follows.
     pub(crate) fn returned(&mut self, returned: &Returned<'_>) {
@@ -375,6 +338,7 @@ impl Ledger {
             if entry == SETTLED {
                 continue;
             }
+            self.health.answered(settled.acked, now_us);
             let entry = entry as usize;
             let bytes = self.entries[entry].message.body.len() as u64;
             self.gate.settle(Amount::message(bytes));
@@ -386,6 +350,7 @@ impl Ledger {
             self.by_sequence.pop_front();
             self.base += 1;
         }
+        self.retiring |= self.health.rejects_everything(now_us);
         self.gate.set_window(self.window.window());
     }
 
@@ -399,7 +364,7 @@ impl Ledger {
     ) -> bool {
         while let Some(&entry) = self.unsent.front() {
             if !self.write(machine, entry, now_us) {
-                return self.channel.is_some();
+                return self.may_write();
             }
             self.unsent.pop_front();
         }
@@ -412,7 +377,7 @@ impl Ledger {
             let entry = self.admit(machine, message, now_us);
             self.waiting.get_mut(&id).expect("it was there above").entry = Some(entry);
         }
-        !self.unsent.is_empty() && self.channel.is_some()
+        !self.unsent.is_empty() && self.may_write()
     }
 
     /// Takes a message that has its permit on board, and sends it if nothing stands in its way.
@@ -440,7 +405,7 @@ impl Ledger {
 
     /// False: there is no channel, or no room.
     fn write(&mut self, machine: &mut Machine, key: usize, now_us: u64) -> bool {
-        let Some(channel) = self.channel else { return false };
+        let Some(channel) = self.channel.filter(|_| !self.retiring) else { return false };
         let entry = &mut self.entries[key];
         let message = &entry.message;
         self.properties.clear();
@@ -459,6 +424,9 @@ impl Ledger {
             Ok(sequence) => {
                 debug_assert_eq!(sequence, self.base + self.by_sequence.len() as u64);
                 entry.sent_at_us = now_us;
+                if self.by_sequence.is_empty() {
+                    self.health.alive(now_us);
+                }
                 self.by_sequence.push_back(key as u32);
                 self.writes += 1;
                 self.window.sent(now_us, self.gate.load());

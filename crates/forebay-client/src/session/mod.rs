@@ -16,6 +16,7 @@
 //! machine's send buffer, and leaves in [`Session::wakeups`] those to wake afterwards.
 
 mod calls;
+mod channel_health;
 mod credit;
 mod events;
 mod intake;
@@ -38,6 +39,7 @@ use crate::machine::{Machine, Options};
 
 pub use calls::CALLS_MAX;
 pub(crate) use calls::Calls;
+pub(crate) use channel_health::STALL_US;
 pub use credit::CREDIT_MAX;
 pub(crate) use credit::Credit;
 pub(crate) use intake::{DeliveryKey, How, Intake, Verdict};
@@ -211,6 +213,16 @@ impl Session {
         for (_, intake) in &mut self.intakes {
             intake.tick(&mut self.machine, now_us);
         }
+        let stalled =
+            |(key, ledger): (usize, &Ledger)| ledger.fault(now_us).is_some().then_some(key);
+        for key in self.ledgers.iter().filter_map(stalled).collect::<Vec<_>>() {
+            if self.ledgers[key].is_ignored(&self.machine) {
+                return Err(Lost::Io(
+                    "it answers neither publishes nor the end of a channel".into(),
+                ));
+            }
+            self.replace_faulty(key, now_us);
+        }
         Ok(())
     }
 
@@ -232,7 +244,16 @@ impl Session {
         if self.phase != Phase::Up {
             return None;
         }
-        self.intakes.iter().filter_map(|(_, intake)| intake.next_tick_us()).min()
+        let intakes = self.intakes.iter().filter_map(|(_, intake)| intake.next_tick_us());
+        let ledgers = self.ledgers.iter().filter_map(|(_, ledger)| ledger.next_tick_us());
+        intakes.chain(ledgers).min()
+    }
+
+    /// The socket takes no more at present, so answers to what waits for it cannot be due.
+    pub(crate) fn still_writing(&mut self, now_us: u64) {
+        for (_, ledger) in &mut self.ledgers {
+            ledger.still_writing(now_us);
+        }
     }
 
     /// Wakes the caller when there is room in the send buffer again.
@@ -334,6 +355,17 @@ impl Session {
     pub(crate) fn drop_ledger(&mut self, key: usize) {
         self.ledgers[key].handle_dropped();
         self.sweep_ledger(key);
+    }
+
+    /// Gives a publisher another channel if its own is no good.
+    fn replace_faulty(&mut self, key: usize, now_us: u64) {
+        let ledger = &mut self.ledgers[key];
+        let (Some(fault), Some(number)) = (ledger.fault(now_us), ledger.channel()) else { return };
+        ledger.replace();
+        let _ = self.machine.close_channel(number);
+        self.own(number, Owner::Nobody);
+        self.happenings.push(Happening::PublisherChannelReplaced { fault });
+        self.open_ledger(key, now_us);
     }
 
     fn sweep_ledger(&mut self, key: usize) {
@@ -451,7 +483,7 @@ impl Session {
         if named && ledger.is_in_doubt() {
             return; // it goes on with the answer
         }
-        ledger.opened(number);
+        ledger.opened(number, now_us);
         self.backlog |= ledger.pump(&mut self.machine, now_us, &mut self.wakeups);
     }
 

@@ -1,6 +1,7 @@
 //! A session against a broker in bytes: whatever happens in whatever order, each message has one outcome.
 
 mod consuming;
+mod failing_channels;
 
 use std::task::{Context, Poll, Waker};
 
@@ -47,6 +48,8 @@ struct Seen {
     bodies: Vec<Vec<u8>>,
     marked: Vec<bool>,
     channel: u16,
+    /// Channels whose end awaits its answer.
+    ended: Vec<u16>,
 }
 
 impl Seen {
@@ -57,11 +60,15 @@ impl Seen {
         let mut rest = out.strip_prefix(&forebay_wire::PROTOCOL_HEADER).unwrap_or(&out);
         while let Some(frame) = read_frame(rest, 1 << 20).unwrap() {
             match frame.kind {
-                FrameKind::Method => {
-                    if let Method::BasicPublish(_) = Method::parse(frame.payload).unwrap() {
+                FrameKind::Method => match Method::parse(frame.payload).unwrap() {
+                    Method::ChannelOpen(_) => {
                         self.channel = frame.channel;
+                        self.bodies.clear();
+                        self.marked.clear();
                     }
-                }
+                    Method::ChannelClose(_) => self.ended.push(frame.channel),
+                    _ => {}
+                },
                 FrameKind::Header => {
                     let header = forebay_wire::ContentHeader::parse(frame.payload).unwrap();
                     self.marked.push(header.properties.headers().is_some());
@@ -70,6 +77,14 @@ impl Seen {
                 FrameKind::Heartbeat => {}
             }
             rest = &rest[frame.size_bytes()..];
+        }
+    }
+}
+
+impl Seen {
+    fn end_channels(&mut self, session: &mut Session, now_us: u64) {
+        for channel in std::mem::take(&mut self.ended) {
+            feed(session, &bytes(channel, &forebay_wire::channel::CloseOk::default()), now_us);
         }
     }
 }
@@ -85,6 +100,8 @@ enum Step {
     },
     /// The connection breaks and another one begins.
     Break,
+    /// Nothing is said for longer than the stall timeout.
+    Stall,
     Block(bool),
     /// A caller looks at its outcome, or loses interest.
     Look(usize),
@@ -99,6 +116,7 @@ fn step() -> impl Strategy<Value = Step> {
         5 => (any::<usize>(), any::<bool>(), prop::bool::weighted(0.8))
             .prop_map(|(which, multiple, acked)| Step::Answer { which, multiple, acked }),
         1 => Just(Step::Break),
+        1 => Just(Step::Stall),
         1 => any::<bool>().prop_map(Step::Block),
         3 => any::<usize>().prop_map(Step::Look),
         1 => any::<usize>().prop_map(Step::Abandon),
@@ -148,6 +166,10 @@ proptest! {
                     seen = Seen::default();
                     connect(&mut session, now_us);
                 }
+                Step::Stall => {
+                    now_us += 40_000_000;
+                    session.tick(now_us).unwrap();
+                }
                 Step::Block(true) => {
                     feed(&mut session, &bytes(0, &connection::Blocked::default()), now_us);
                 }
@@ -172,6 +194,7 @@ proptest! {
                 _ => {}
             }
             seen.read(&mut session, now_us);
+            seen.end_channels(&mut session, now_us);
             waiting.retain(|&id| match session.ledger(key).0.poll_admitted(id, &mut cx) {
                 Poll::Ready(entry) => {
                     open.push(entry.expect("the connection always comes back"));

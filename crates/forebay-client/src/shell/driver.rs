@@ -358,6 +358,9 @@ impl<'l> Serving<'l> {
             return Err(Lost::ClosedByUs);
         }
         let mut locked = self.link.lock();
+        if self.written < self.writing.len() {
+            locked.session.still_writing(now_us);
+        }
         let mut outcome = Ok(());
         let due = locked.session.next_tick_us().is_some_and(|due_us| due_us <= now_us);
         if due || now_us >= self.next_beat_us {

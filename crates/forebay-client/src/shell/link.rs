@@ -156,6 +156,9 @@ impl Link {
             Happening::PublisherChannelClosed { why } => {
                 tracing::warn!("the broker closed a publisher's channel: {why}");
             }
+            Happening::PublisherChannelReplaced { fault } => {
+                tracing::warn!("a publisher goes on with another channel: {fault}");
+            }
             Happening::TopologyRefused { what, why } => {
                 tracing::error!("cannot declare {what} again: {why}");
             }

@@ -1,4 +1,4 @@
-//! A lost connection leaves messages in doubt; the next one ends it.
+//! A lost connection leaves messages in doubt, and so does a channel that stalled; the next one ends it.
 //!
 //! ```text
 //!   lost ──▶ in doubt ── broker knows no names ───────────▶ all go out again, marked
@@ -36,7 +36,13 @@ impl Ledger {
     }
 
     /// There is a channel, and the broker said what it has taken.
-    pub(crate) fn resumed(&mut self, channel: u16, answer: &[u8], wakeups: &mut Vec<Waker>) {
+    pub(crate) fn resumed(
+        &mut self,
+        channel: u16,
+        answer: &[u8],
+        now_us: u64,
+        wakeups: &mut Vec<Waker>,
+    ) {
         // A broker that speaks of what we never wrote means somebody else.
         let taken = Taken::parse(answer).filter(|taken| taken.upto() <= self.writes);
         if let Some(taken) = taken
@@ -53,12 +59,13 @@ impl Ledger {
                 }
             }
         }
-        self.opened(channel);
+        self.opened(channel, now_us);
     }
 
     /// There is a channel; everything open goes out on it, in its first order, and what is in doubt marked.
-    pub(crate) fn opened(&mut self, channel: u16) {
+    pub(crate) fn opened(&mut self, channel: u16, now_us: u64) {
         debug_assert!(self.channel.is_none());
+        self.health.begin(now_us);
         if let Some(doubt) = self.doubt.take() {
             for key in doubt.entries.into_iter().filter(|&key| key != SETTLED) {
                 self.send_again(key as usize, true);
@@ -79,8 +86,15 @@ impl Ledger {
 
     /// The connection broke. What was written may have arrived; nobody is admitted until that is clear.
     pub(crate) fn lost(&mut self) {
-        self.channel = None;
         self.blocked = false;
+        self.former = None;
+        self.leave_channel();
+    }
+
+    /// What was written to the channel and has no outcome is in doubt.
+    pub(super) fn leave_channel(&mut self) {
+        self.channel = None;
+        self.retiring = false;
         self.gate.close();
         let entries = std::mem::take(&mut self.by_sequence);
         if entries.iter().any(|&key| key != SETTLED) {

@@ -1,0 +1,105 @@
+//! A publisher's channel comes and goes: with its connection, by the broker's will, or because it is no good.
+
+use std::task::Waker;
+
+use super::{Ledger, SETTLED};
+use crate::error::{Lost, Refusal};
+use crate::happening::PublisherChannelFault;
+use crate::machine::Machine;
+use crate::outcome::{Unconfirmed, UnknownReason};
+
+impl Ledger {
+    pub(crate) fn channel(&self) -> Option<u16> {
+        self.channel
+    }
+
+    /// After so long without an answer while messages wait for one, the channel is replaced; `None`: never.
+    pub(crate) fn set_stall_us(&mut self, stall_us: Option<u64>) {
+        self.health.set_stall_us(stall_us);
+    }
+
+    /// The channel is no good: another one has to be opened, and everything open goes out on that.
+    pub(crate) fn replace(&mut self) {
+        self.former = self.channel;
+        self.metrics.channels_replaced += 1;
+        self.leave_channel();
+    }
+
+    /// There will be no other connection: what was written is unknown, and so is what was to be.
+    pub(crate) fn give_up(&mut self, lost: &Lost, wakeups: &mut Vec<Waker>) {
+        self.over = Some(lost.clone());
+        self.channel = None;
+        self.gate.close();
+        let unknown = Unconfirmed::Unknown(UnknownReason::Lost(lost.clone()));
+        self.settle_all(&unknown, wakeups);
+        self.gate.abandon().for_each(drop);
+        wakeups.extend(self.waiting.values_mut().filter_map(|waiting| waiting.waker.take()));
+        wakeups.append(&mut self.idle_wakers);
+    }
+
+    /// The broker closed the channel. Nobody can tell which messages it had taken by then, and sending
+    /// them again may only close the next one.
+    pub(crate) fn channel_closed(&mut self, why: &Refusal, wakeups: &mut Vec<Waker>) {
+        self.channel = None;
+        self.retiring = false;
+        self.gate.close();
+        let unknown = Unconfirmed::Unknown(UnknownReason::ChannelClosed(why.clone()));
+        let written = std::mem::take(&mut self.by_sequence);
+        for entry in written.into_iter().filter(|&entry| entry != SETTLED) {
+            self.settle_unknown(entry as usize, &unknown, wakeups);
+        }
+    }
+
+    pub(crate) fn blocked(&mut self, now_us: u64) {
+        self.blocked = true;
+        self.window.blocked(now_us);
+        self.gate.close();
+    }
+
+    pub(crate) fn unblocked(&mut self, now_us: u64) {
+        self.blocked = false;
+        self.health.alive(now_us);
+        self.window.unblocked(now_us);
+        self.gate.set_window(self.window.window());
+        if self.channel.is_some() {
+            self.gate.open();
+        }
+    }
+
+    pub(crate) fn network(&mut self, now_us: u64, rtt_us: Option<u64>) {
+        self.window.network(now_us, rtt_us);
+    }
+
+    // ---- whether the channel is any good
+
+    /// Whether what is admitted goes out at present.
+    pub(super) fn may_write(&self) -> bool {
+        self.channel.is_some() && !self.retiring
+    }
+
+    /// When the channel counts as stalled if no answer comes before.
+    pub(crate) fn next_tick_us(&self) -> Option<u64> {
+        let waits = self.channel.is_some() && !self.by_sequence.is_empty() && !self.blocked;
+        self.health.stalls_at_us().filter(|_| waits)
+    }
+
+    /// Bytes of ours still leave, so an answer cannot be due.
+    pub(crate) fn still_writing(&mut self, now_us: u64) {
+        self.health.alive(now_us);
+    }
+
+    /// Whether the channel has to be replaced now. It is not while answers are due: a message that was
+    /// rejected and one that still may be confirmed keep the outcomes the broker gives them.
+    pub(crate) fn fault(&self, now_us: u64) -> Option<PublisherChannelFault> {
+        if self.retiring && self.by_sequence.is_empty() {
+            return Some(PublisherChannelFault::RejectsEverything);
+        }
+        let stalls = self.next_tick_us().is_some_and(|due_us| due_us <= now_us);
+        stalls.then_some(PublisherChannelFault::Silent)
+    }
+
+    /// Whether the broker has not even answered the end of the channel before this one.
+    pub(crate) fn is_ignored(&self, machine: &Machine) -> bool {
+        self.former.is_some_and(|former| machine.is_closing(former))
+    }
+}

@@ -1,0 +1,190 @@
+//! Channels that answer wrongly or not at all, as those of RabbitMQ may when a quorum queue's leader goes.
+
+use forebay_wire::channel;
+
+use super::*;
+
+const SECOND_US: u64 = 1_000_000;
+
+struct Rig {
+    session: Session,
+    seen: Seen,
+    key: usize,
+    now_us: u64,
+    cx: Context<'static>,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let now_us = SECOND_US;
+        let mut session = Session::new(Options::default());
+        connect(&mut session, now_us);
+        let target = Target { exchange: String::new(), routing_key: "q".into(), mandatory: true };
+        let window = || Box::new(Fixed::new(Amount::new(50, u64::MAX))) as Box<_>;
+        let key = session.add_ledger(Ledger::new(target, "t-", Box::new(window)), now_us);
+        let mut seen = Seen::default();
+        seen.read(&mut session, now_us);
+        Rig { session, seen, key, now_us, cx: Context::from_waker(Waker::noop()) }
+    }
+
+    fn publish(&mut self, body: &[u8]) -> usize {
+        match self.session.publish(self.key, Message::new(body.to_vec()), self.now_us) {
+            Published::Admitted(entry) => {
+                self.seen.read(&mut self.session, self.now_us);
+                entry
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn hear(&mut self, method: &impl WireMethod) {
+        let channel = self.seen.channel;
+        feed(&mut self.session, &bytes(channel, method), self.now_us);
+        self.seen.read(&mut self.session, self.now_us);
+    }
+
+    fn reject(&mut self, delivery_tag: u64) {
+        self.hear(&basic::Nack { delivery_tag, multiple: false, requeue: false });
+    }
+
+    fn tick(&mut self) -> Result<(), Lost> {
+        let outcome = self.session.tick(self.now_us);
+        self.seen.read(&mut self.session, self.now_us);
+        outcome
+    }
+
+    fn outcome(&mut self, entry: usize) -> Poll<crate::session::ledger::Outcome> {
+        self.session.ledger(self.key).0.poll_outcome(entry, &mut self.cx)
+    }
+
+    fn replaced(&mut self) -> u64 {
+        self.session.ledger(self.key).0.metrics().channels_replaced
+    }
+}
+
+#[test]
+fn a_channel_that_rejects_everything_is_left_when_all_on_it_is_answered() {
+    let mut rig = Rig::new();
+    let (first, mut outcomes) = (rig.seen.channel, Vec::new());
+    for number in 1..=3 {
+        outcomes.push(rig.publish(b"rejected"));
+        if number < 3 {
+            rig.reject(number);
+        }
+        rig.now_us += SECOND_US;
+    }
+    let answered_late = rig.publish(b"rejected as well");
+    rig.reject(3);
+    // From here on nothing more goes out on it.
+    let waiting = rig.publish(b"taken");
+    assert_eq!(rig.seen.bodies.len(), 4);
+    assert_eq!((rig.seen.channel, rig.replaced()), (first, 0));
+    rig.reject(4);
+    assert_eq!(rig.replaced(), 1);
+    assert_ne!(rig.seen.channel, first);
+    assert_eq!(rig.seen.bodies, [b"taken"], "what has its outcome is not sent again");
+    assert_eq!(rig.seen.marked, [false]);
+    rig.hear(&basic::Ack { delivery_tag: 1, multiple: false });
+    for entry in outcomes.into_iter().chain([answered_late]) {
+        assert_eq!(rig.outcome(entry), Poll::Ready(Err(crate::Unconfirmed::Rejected)));
+    }
+    let confirmed = crate::Confirmed { republished: false };
+    assert_eq!(rig.outcome(waiting), Poll::Ready(Ok(confirmed)));
+}
+
+#[test]
+fn a_full_queue_costs_a_channel_now_and_then() {
+    let mut rig = Rig::new();
+    let mut tag = 0;
+    for _ in 0..600 {
+        let (channel, entry) = (rig.seen.channel, rig.publish(b"too much"));
+        tag = if rig.seen.bodies.len() == 1 { 1 } else { tag + 1 };
+        assert_eq!(rig.seen.channel, channel);
+        rig.reject(tag);
+        assert_eq!(rig.outcome(entry), Poll::Ready(Err(crate::Unconfirmed::Rejected)));
+        rig.now_us += SECOND_US;
+    }
+    assert!((7..=15).contains(&rig.replaced()), "{} times in 10 minutes", rig.replaced());
+}
+
+#[test]
+fn now_and_then_a_rejection_is_no_reason() {
+    let mut rig = Rig::new();
+    for tag in 1..=100 {
+        let entry = rig.publish(b"x");
+        if tag % 3 == 0 {
+            rig.hear(&basic::Ack { delivery_tag: tag, multiple: false });
+        } else {
+            rig.reject(tag);
+        }
+        assert!(rig.outcome(entry).is_ready());
+        rig.now_us += SECOND_US;
+    }
+    assert_eq!(rig.replaced(), 0);
+}
+
+#[test]
+fn what_is_never_confirmed_is_sent_again_on_another_channel() {
+    let mut rig = Rig::new();
+    let (first, entry, other) = (rig.seen.channel, rig.publish(b"one"), rig.publish(b"two"));
+    rig.now_us += 20 * SECOND_US;
+    rig.hear(&basic::Ack { delivery_tag: 2, multiple: false });
+    // Any answer shows that the channel lives.
+    assert_eq!(rig.session.next_tick_us(), Some(rig.now_us + 30 * SECOND_US));
+    rig.now_us += 29 * SECOND_US;
+    rig.tick().unwrap();
+    assert_eq!(rig.replaced(), 0);
+    rig.now_us += SECOND_US;
+    rig.tick().unwrap();
+    assert_eq!(rig.replaced(), 1);
+    assert_ne!(rig.seen.channel, first);
+    assert_eq!(
+        (rig.seen.bodies.as_slice(), rig.seen.marked.as_slice()),
+        (&[b"one".to_vec()][..], &[true][..])
+    );
+    // The old one answers after all, too late to count.
+    let late = bytes(first, &basic::Nack { delivery_tag: 1, multiple: false, requeue: false });
+    feed(&mut rig.session, &late, rig.now_us);
+    assert_eq!(rig.outcome(entry), Poll::Pending);
+    rig.hear(&basic::Ack { delivery_tag: 1, multiple: false });
+    assert_eq!(rig.outcome(entry), Poll::Ready(Ok(crate::Confirmed { republished: true })));
+    assert_eq!(rig.outcome(other), Poll::Ready(Ok(crate::Confirmed { republished: false })));
+}
+
+#[test]
+fn a_broker_that_does_not_even_end_a_channel_is_left() {
+    let mut rig = Rig::new();
+    rig.publish(b"one");
+    let first = rig.seen.channel;
+    for ended in [true, false] {
+        rig.now_us += 30 * SECOND_US;
+        rig.tick().unwrap();
+        if ended {
+            feed(&mut rig.session, &bytes(first, &channel::CloseOk::default()), rig.now_us);
+        }
+    }
+    rig.now_us += 30 * SECOND_US;
+    assert!(matches!(rig.tick(), Err(Lost::Io(_))));
+}
+
+#[test]
+fn no_answer_is_due_while_the_broker_takes_nothing() {
+    let mut rig = Rig::new();
+    rig.publish(b"one");
+    feed(&mut rig.session, &bytes(0, &connection::Blocked::default()), rig.now_us);
+    rig.now_us += 100 * SECOND_US;
+    assert_eq!(rig.session.next_tick_us(), None);
+    rig.tick().unwrap();
+    feed(&mut rig.session, &bytes(0, &connection::Unblocked::default()), rig.now_us);
+    rig.now_us += 29 * SECOND_US;
+    rig.tick().unwrap();
+    // Nor while bytes of ours have not left yet.
+    rig.session.still_writing(rig.now_us);
+    rig.now_us += 29 * SECOND_US;
+    rig.tick().unwrap();
+    assert_eq!(rig.replaced(), 0);
+    rig.session.ledger(rig.key).0.set_stall_us(None);
+    rig.now_us += 1000 * SECOND_US;
+    rig.tick().unwrap();
+    assert_eq!(rig.replaced(), 0, "it was told to wait for ever");
+}
