@@ -45,7 +45,7 @@ def lean(programs, broker, options, seconds, warm_up, limit_s=None):
         "end_to_end_p50_ms": report["end_to_end"]["p50_us"] / 1e3,
         "end_to_end_p99_ms": report["end_to_end"]["p99_us"] / 1e3,
     }
-    if report["plan"]["window"]:
+    if report["plan"]["window"] != "none":
         result["confirmed_per_s"] = report["confirmed_per_s"]
         result["confirm_p50_ms"] = report["confirm"]["p50_us"] / 1e3
         result["confirm_p99_ms"] = report["confirm"]["p99_us"] / 1e3

@@ -1,57 +1,247 @@
-//! One consumer: counts, measures, and decides when to ack.
+//! One consumer: counts, measures, and decides when to ack and how much to hold.
 
-use forebay_client::machine::Delivery;
+use std::collections::VecDeque;
 
-use crate::latency::Latency;
+use forebay_client::machine::{ChannelError, Delivery, Machine};
+use forebay_client::{CREDIT_MAX, Credit as TunedCredit};
+use forebay_wire::{RawProperties, ShortStr, basic};
+
+use crate::in_flight::SentAt;
+use crate::latency::Timing;
 use crate::plan::Plan;
+use crate::publisher::{STAMP_BYTES, stamp_of};
+use crate::setting::Credit;
+
+/// Where a live consumer's credit cannot change, it is replaced at most this often, as in our client.
+const RAISE_INTERVAL_US: u64 = 250_000;
+
+/// The capability of a broker whose channel-wide `basic.qos` holds at once.
+pub(crate) const LIVE_CREDIT: &str = "forebay.live_credit";
 
 #[derive(Debug)]
 pub(crate) struct Consumer {
     pub(crate) channel: u16,
-    pub(crate) queue: String,
+    queue: String,
     /// Deliveries an ack; 0 = one ack a read. `None`: no acks.
     ack_every: Option<u64>,
     timed: bool,
-    unacked: u64,
+    /// What it asked the broker for; 0 = no bound.
+    prefetch: u16,
+    tuned: Option<TunedCredit>,
+    /// Microseconds of work a message; `None`: none.
+    work_us: Option<f64>,
+    /// How many consumers it has been: where a credit cannot change, another takes over.
+    generation: u32,
+    changed_us: u64,
+    /// Calls that wait for room to be answered. Bounded by the prefetch. `None`: no calls come.
+    replies: Option<VecDeque<Reply>>,
+    /// Waits for work. Bounded by the prefetch.
+    held: VecDeque<Held>,
+    /// When the message in work is done.
+    done_us: f64,
+    worked: u64,
     last_tag: u64,
+    acked_tag: u64,
+    delivered_tag: u64,
     pub(crate) consumed: u64,
     pub(crate) redelivered: u64,
 }
 
+/// An answer to a call: the same times, back to where it came from.
+#[derive(Debug)]
+struct Reply {
+    to: Vec<u8>,
+    body: [u8; STAMP_BYTES],
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    tag: u64,
+    sent: Option<SentAt>,
+}
+
 impl Consumer {
     pub(crate) fn new(plan: &Plan, number: usize) -> Consumer {
+        let tuned = (plan.prefetch == Credit::Auto)
+            .then(|| TunedCredit::new(0, 1, CREDIT_MAX.into(), None));
+        let prefetch = match (plan.prefetch, &tuned) {
+            (Credit::Fixed(messages), _) => messages,
+            (_, Some(credit)) => credit.wanted() as u16,
+            _ => 0,
+        };
         Consumer {
             channel: 0,
             queue: plan.queue(number),
             ack_every: (!plan.no_ack).then_some(plan.ack_every),
             timed: plan.publishers > 0,
-            unacked: 0,
+            prefetch,
+            tuned,
+            work_us: (plan.consumer_rate > 0.0).then(|| 1e6 / plan.consumer_rate),
+            generation: 0,
+            changed_us: 0,
+            replies: plan.rpc.then(VecDeque::new),
+            held: VecDeque::new(),
+            done_us: 0.0,
+            worked: 0,
             last_tag: 0,
+            acked_tag: 0,
+            delivered_tag: 0,
             consumed: 0,
             redelivered: 0,
         }
     }
 
-    /// Takes one delivery.
-    pub(crate) fn take(&mut self, delivery: &Delivery<'_>, now_us: u64, latency: &mut Latency) {
-        self.consumed += 1;
-        self.unacked += 1;
-        self.last_tag = delivery.delivery_tag;
+    /// Takes one delivery, and works on it at once if it needs no time.
+    pub(crate) fn take(&mut self, delivery: &Delivery<'_>, now_us: u64, latency: &mut Timing) {
         self.redelivered += u64::from(delivery.redelivered);
-        if self.timed
-            && let Some(sent_us) = delivery.body.first_chunk::<8>()
+        self.delivered_tag = delivery.delivery_tag;
+        if let (Some(replies), Some(body)) = (&mut self.replies, delivery.body.first_chunk()) {
+            let to = delivery.properties.parse().reply_to.unwrap_or_default();
+            replies.push_back(Reply { to: to.as_bytes().to_vec(), body: *body });
+        }
+        let sent = if self.timed { stamp_of(delivery.body) } else { None };
+        let held = Held { tag: delivery.delivery_tag, sent };
+        if self.work_us.is_none() {
+            return self.finish(held, now_us, 0, latency);
+        }
+        if self.held.is_empty() {
+            self.done_us = self.done_us.max(now_us as f64);
+        }
+        self.held.push_back(held);
+    }
+
+    /// Works until now; latency ends where work begins.
+    pub(crate) fn work(&mut self, now_us: u64, latency: &mut Timing) {
+        while let Some(work_us) = self.work_us
+            && let Some(&held) = self.held.front()
+            && self.done_us + work_us <= now_us as f64
         {
-            latency.record(u64::from_le_bytes(*sent_us), now_us, 1);
+            self.held.pop_front();
+            let began_us = self.done_us;
+            self.done_us += work_us;
+            self.finish(held, began_us as u64, work_us as u64, latency);
         }
     }
 
-    /// After a read: the tag to ack with `multiple`, if it is time.
+    /// When it has finished what it works on.
+    pub(crate) fn due_us(&self) -> Option<u64> {
+        self.held.front()?;
+        Some((self.done_us + self.work_us?) as u64 + 1)
+    }
+
+    /// From now on a message takes so long; `None`: no time.
+    pub(crate) fn set_work_us(&mut self, now_us: u64, work_us: Option<f64>) {
+        self.work_us = work_us;
+        self.done_us = self.done_us.max(now_us as f64);
+        if work_us.is_none() {
+            // The next turn finds them done.
+            self.work_us = Some(0.0);
+        }
+    }
+
+    fn finish(&mut self, held: Held, began_us: u64, work_us: u64, latency: &mut Timing) {
+        self.consumed += 1;
+        self.worked += 1;
+        self.last_tag = held.tag;
+        if let Some(sent) = held.sent {
+            latency.record(sent, began_us, 1);
+        }
+        if let Some(credit) = &mut self.tuned {
+            credit.started(began_us);
+            credit.completed(began_us + work_us, work_us);
+        }
+    }
+
+    /// Answers the calls that it took, as far as there is room.
+    pub(crate) fn reply(&mut self, machine: &mut Machine) {
+        let Some(replies) = &mut self.replies else { return };
+        while let Some(Reply { to, body }) = replies.front() {
+            let key = ShortStr::new(to).unwrap_or_default();
+            let properties = RawProperties::default();
+            let exchange = ShortStr::default();
+            if machine.publish(self.channel, exchange, key, false, properties, body).is_err() {
+                break;
+            }
+            replies.pop_front();
+        }
+    }
+
+    /// Delivered and not acknowledged.
+    pub(crate) fn unacked(&self) -> u64 {
+        if self.ack_every.is_none() { 0 } else { self.delivered_tag - self.acked_tag }
+    }
+
+    /// After a read or after work: the tag to ack with `multiple`, if it is time.
     pub(crate) fn ack(&mut self) -> Option<u64> {
         let every = self.ack_every?;
-        if self.unacked == 0 || self.unacked < every {
+        if self.worked == 0 || self.worked < every {
             return None;
         }
-        self.unacked = 0;
+        self.worked = 0;
+        self.acked_tag = self.last_tag;
         Some(self.last_tag)
+    }
+
+    /// After a read: asks for another prefetch if the credit has outgrown it. `live`: the broker changes
+    /// it at once (`forebay.live_credit`); elsewhere another consumer takes over, as in our client.
+    pub(crate) fn tune(
+        &mut self,
+        machine: &mut Machine,
+        now_us: u64,
+        live: bool,
+    ) -> Result<(), ChannelError> {
+        let (unacked, idle) = (self.unacked(), self.held.is_empty());
+        let Some(credit) = &mut self.tuned else { return Ok(()) };
+        credit.delivered(now_us, unacked as u32);
+        if idle {
+            credit.starved(now_us);
+        }
+        let soon = !live && now_us < self.changed_us + RAISE_INTERVAL_US;
+        if soon || !credit.outgrown(u32::from(self.prefetch), live) {
+            return Ok(());
+        }
+        self.prefetch = credit.wanted() as u16;
+        self.changed_us = now_us;
+        self.set_prefetch(machine, live)?;
+        if live {
+            return Ok(());
+        }
+        let before = self.tag();
+        self.generation += 1;
+        self.consume(machine)?;
+        let cancel = basic::Cancel { consumer_tag: ShortStr::truncated(&before), no_wait: true };
+        machine.send(self.channel, &cancel)
+    }
+
+    /// On a new channel: asks for messages.
+    pub(crate) fn begin(
+        &mut self,
+        machine: &mut Machine,
+        channel: u16,
+    ) -> Result<(), ChannelError> {
+        self.channel = channel;
+        let live = self.tuned.is_some() && machine.server().can(LIVE_CREDIT);
+        self.set_prefetch(machine, live)?;
+        self.consume(machine)
+    }
+
+    fn set_prefetch(&self, machine: &mut Machine, live: bool) -> Result<(), ChannelError> {
+        let qos = basic::Qos { prefetch_count: self.prefetch, global: live, ..Default::default() };
+        machine.send(self.channel, &qos)
+    }
+
+    fn consume(&self, machine: &mut Machine) -> Result<(), ChannelError> {
+        let tag = self.tag();
+        let consume = basic::Consume {
+            queue: ShortStr::truncated(&self.queue),
+            consumer_tag: ShortStr::truncated(&tag),
+            no_ack: self.ack_every.is_none(),
+            ..Default::default()
+        };
+        machine.send(self.channel, &consume)
+    }
+
+    fn tag(&self) -> String {
+        format!("load-{}", self.generation)
     }
 }

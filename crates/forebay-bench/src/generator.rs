@@ -6,28 +6,34 @@
 //!   a turn:   wait for sockets (or a due message, or the next second)
 //!             readable  → read 256 KB → deliveries, confirms → acks
 //!             runnable  → publish what window, rate and buffer allow
-//!             dirty     → write
+//!             once a second: a sample, and a question for the depth of the queues
 //! ```
 //! A publisher is *runnable* when something gave it room: a confirm, a writable socket, a due time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::fmt;
+use std::ops::ControlFlow;
 use std::time::Instant;
 
-use forebay_client::Event;
-use forebay_client::blocking::{Connection, DeclareQueue};
 use forebay_client::machine::ChannelError;
-use forebay_wire::{AmqpUri, Method, ShortStr, TableBuf, Value, basic};
+use forebay_client::{Event, KernelRtt};
+use forebay_wire::AmqpUri;
 
-use crate::consumer::Consumer;
-use crate::latency::Latency;
+use crate::actor::{Actor, Role};
+use crate::consumer::{Consumer, LIVE_CREDIT};
+use crate::depth::Depth;
+use crate::latency::Timing;
 use crate::peer::{Peer, PeerLost, SHARED_BYTES};
 use crate::plan::{Plan, PlanError};
 use crate::poller::Poller;
 use crate::process;
 use crate::publisher::Publisher;
-use crate::report::{LatencyReport, Report, Sample, fairness, variation};
+use crate::report::{Report, Sample};
+use crate::setting::Credit;
+use crate::step::StepKind;
+use crate::topology;
+use crate::totals::{Measured, Totals};
 
 /// How long all connections together may take to be ready.
 const OPENING_PATIENCE_US: u64 = 60_000_000;
@@ -37,6 +43,8 @@ const PACE_US: u64 = 100;
 /// Bytes that all publishers together may add in a turn; then the sockets are looked at again.
 /// Otherwise a thousand publishers would keep the consumers, who share the thread, from reading.
 const PUBLISHED_BYTES_PER_TURN_MAX: usize = 512 * 1024;
+/// Whoever looks on is told this often.
+const TELL_US: u64 = 100_000;
 /// Longest wait of a turn.
 const TURN_US_MAX: u64 = 100_000;
 
@@ -49,6 +57,8 @@ pub enum LoadError {
     Broker(String),
     /// The system refused something.
     System(std::io::Error),
+    /// Whoever watched asked for the end.
+    Stopped,
 }
 
 impl fmt::Display for LoadError {
@@ -57,6 +67,7 @@ impl fmt::Display for LoadError {
             LoadError::Plan(error) => error.fmt(f),
             LoadError::Broker(sentence) => f.write_str(sentence),
             LoadError::System(error) => write!(f, "the system refused: {error}"),
+            LoadError::Stopped => f.write_str("stopped before the end"),
         }
     }
 }
@@ -69,137 +80,114 @@ impl From<std::io::Error> for LoadError {
     }
 }
 
-enum Role {
-    Publisher(Publisher),
-    Consumer(Consumer),
+/// How far a run has come.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress<'a> {
+    /// What it does: `connecting`, `warming up`, `measuring` or `draining`.
+    pub doing: &'static str,
+    /// Share of that which is done, from 0 to 1.
+    pub share: f64,
+    /// The last second that was measured.
+    pub last: Option<&'a Sample>,
 }
 
-/// One connection and what it is for.
-struct Actor {
-    peer: Peer,
-    role: Role,
-    ready: bool,
-    /// In the runnable queue.
-    queued: bool,
-    /// In the heap of due times.
-    paced: bool,
+/// Whoever looks on, and does what the generator cannot.
+pub trait Watch {
+    /// Called some times a second; `Break` ends the run.
+    fn progress(&mut self, progress: Progress<'_>) -> ControlFlow<()>;
+
+    /// A step of the plan that is not about consumers.
+    ///
+    /// # Errors
+    /// Why it cannot be done, as a sentence; it ends the run.
+    fn step(&mut self, what: StepKind) -> Result<(), String>;
+}
+
+/// Looks on in silence; has no link and no broker to disturb.
+struct Nobody;
+
+impl Watch for Nobody {
+    fn progress(&mut self, _: Progress<'_>) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    fn step(&mut self, what: StepKind) -> Result<(), String> {
+        Err(format!("{what:?} needs a broker or a link of our own"))
+    }
 }
 
 /// Runs a plan to its end.
 pub fn run(plan: &Plan) -> Result<Report, LoadError> {
     plan.check().map_err(LoadError::Plan)?;
-    process::raise_open_files();
-    let broker = set_up(plan)?;
-    let mut generator = Generator::new(plan)?;
-    let mut report = generator.run()?;
-    drop(generator);
+    let broker = topology::set_up(plan)?;
+    let mut report = load(plan, &mut Nobody)?;
     report.broker = broker;
     if !plan.keep {
-        tear_down(plan)?;
+        topology::tear_down(plan)?;
     }
     Ok(report)
 }
 
-/// Declares the queues; returns what the broker calls itself.
-fn set_up(plan: &Plan) -> Result<String, LoadError> {
-    with_connection(plan, |connection| {
-        let mut channel = connection.channel().map_err(|fault| fault.to_string())?;
-        for number in 0..plan.queues {
-            let mut arguments = TableBuf::new();
-            if let Some(kind) = &plan.queue_type {
-                arguments.push("x-queue-type", Value::LongStr(kind.as_bytes()));
-            }
-            let durable = plan.persistent || plan.queue_type.as_deref() == Some("quorum");
-            let how = DeclareQueue { durable, arguments, ..Default::default() };
-            let name = plan.queue(number);
-            channel.declare_queue(&name, how).map_err(|fault| fault.to_string())?;
-            if !plan.keep {
-                channel.purge_queue(&name).map_err(|fault| fault.to_string())?;
-            }
-        }
-        let server = connection.server();
-        Ok(format!("{} {}", server.product, server.version))
-    })
-}
-
-fn tear_down(plan: &Plan) -> Result<(), LoadError> {
-    with_connection(plan, |connection| {
-        let mut channel = connection.channel().map_err(|fault| fault.to_string())?;
-        for number in 0..plan.queues {
-            channel.delete_queue(&plan.queue(number)).map_err(|fault| fault.to_string())?;
-        }
-        Ok(())
-    })
-}
-
-fn with_connection<T>(
-    plan: &Plan,
-    work: impl FnOnce(&Connection) -> Result<T, String>,
-) -> Result<T, LoadError> {
-    let connection = Connection::open_named(&plan.url, Some("forebay-load"))
-        .map_err(|error| LoadError::Broker(error.to_string()))?;
-    let done = work(&connection).map_err(LoadError::Broker)?;
-    // Everything was answered; how the farewell goes does not matter.
-    let _ = connection.close();
-    Ok(done)
-}
-
-/// Totals at a moment.
-#[derive(Debug, Clone, Copy, Default)]
-struct Totals {
-    at_us: u64,
-    published: u64,
-    confirmed: u64,
-    consumed: u64,
-    own_cpu_s: f64,
-    broker_cpu_s: Option<f64>,
+/// Runs a plan whose queues are there.
+pub(crate) fn load(plan: &Plan, watch: &mut dyn Watch) -> Result<Report, LoadError> {
+    plan.check().map_err(LoadError::Plan)?;
+    process::raise_open_files();
+    Generator::new(plan, watch)?.run()
 }
 
 struct Generator<'a> {
     plan: &'a Plan,
+    watch: &'a mut dyn Watch,
     actors: Vec<Actor>,
     poller: Poller,
     shared: Vec<u8>,
     started: Instant,
     runnable: VecDeque<usize>,
-    /// Publishers that wait for a due time.
+    /// Publishers that wait for a due time, consumers that work.
     paced: BinaryHeap<Reverse<(u64, usize)>>,
-    confirm: Latency,
-    end_to_end: Latency,
+    /// What this second showed, until its sample is taken.
+    confirm: Timing,
+    end_to_end: Timing,
     publishing: bool,
     blocked: u64,
+    /// What it does, since when and until when.
+    doing: (&'static str, u64, u64),
+    last: Option<Sample>,
+    next_tell_us: u64,
 }
 
 impl<'a> Generator<'a> {
-    fn new(plan: &'a Plan) -> Result<Generator<'a>, LoadError> {
+    fn new(plan: &'a Plan, watch: &'a mut dyn Watch) -> Result<Generator<'a>, LoadError> {
         let uri: AmqpUri = AmqpUri::parse(&plan.url)
             .map_err(|error| LoadError::Broker(format!("cannot read the URL: {error}")))?;
-        let poller = Poller::new()?;
-        let mut actors = Vec::new();
-        let consumers = (0..plan.consumers).map(|n| Role::Consumer(Consumer::new(plan, n)));
-        let publishers = (0..plan.publishers).map(|n| Role::Publisher(Publisher::new(plan, n)));
-        for role in consumers.chain(publishers) {
-            let name = match &role {
-                Role::Publisher(_) => "forebay-load publisher",
-                Role::Consumer(_) => "forebay-load consumer",
-            };
-            let peer = Peer::connect(&uri, name)?;
-            poller.add(&peer.stream, actors.len())?;
-            actors.push(Actor { peer, role, ready: false, queued: false, paced: false });
-        }
-        Ok(Generator {
+        let mut generator = Generator {
             plan,
-            actors,
-            poller,
+            watch,
+            actors: Vec::new(),
+            poller: Poller::new()?,
             shared: vec![0; SHARED_BYTES],
             started: Instant::now(),
             runnable: VecDeque::new(),
             paced: BinaryHeap::new(),
-            confirm: Latency::new(),
-            end_to_end: Latency::new(),
+            confirm: Timing::new(plan.is_paced()),
+            end_to_end: Timing::new(plan.is_paced()),
             publishing: false,
             blocked: 0,
-        })
+            doing: ("connecting", 0, OPENING_PATIENCE_US),
+            last: None,
+            next_tell_us: 0,
+        };
+        let consumers =
+            (0..plan.consumers).map(|n| Role::Consumer(Box::new(Consumer::new(plan, n))));
+        let publishers =
+            (0..plan.publishers).map(|n| Role::Publisher(Box::new(Publisher::new(plan, n))));
+        let depth = plan.depth.then(|| Role::Depth(Depth::new(plan)));
+        for role in consumers.chain(publishers).chain(depth) {
+            let peer = Peer::connect(&uri, role.name())?;
+            generator.poller.add(&peer.stream, generator.actors.len())?;
+            generator.actors.push(Actor::new(peer, role));
+        }
+        Ok(generator)
     }
 
     fn now_us(&self) -> u64 {
@@ -218,24 +206,26 @@ impl<'a> Generator<'a> {
         }
         self.start_publishing();
         let warm_up_s = if self.plan.messages > 0 { 0.0 } else { self.plan.warm_up };
-        self.turns_until(self.now_us() + (warm_up_s * 1e6) as u64)?;
-        self.confirm = Latency::new();
-        self.end_to_end = Latency::new();
-        let (first, last, samples) = self.measure()?;
+        let until_us = self.now_us() + (warm_up_s * 1e6) as u64;
+        self.doing = ("warming up", self.now_us(), until_us);
+        self.turns_until(until_us)?;
+        let measured = self.measure()?;
         self.publishing = false;
-        let confirm = LatencyReport::of(&self.confirm.0);
-        let end_to_end = LatencyReport::of(&self.end_to_end.0);
         let left_over = self.drain()?;
-        Ok(self.report(first, last, samples, confirm, end_to_end, left_over))
+        Ok(measured.report(self.plan, &self.actors, self.blocked, left_over))
     }
 
     /// All connections are ready: every publisher may go.
     fn start_publishing(&mut self) {
         self.publishing = true;
         let now_us = self.now_us();
+        let (consumers, publishers) = (self.plan.consumers, self.plan.publishers);
         for index in 0..self.actors.len() {
-            if let Role::Publisher(publisher) = &mut self.actors[index].role {
-                publisher.start(now_us, index - self.plan.consumers, self.plan.publishers);
+            let actor = &mut self.actors[index];
+            if let Role::Publisher(publisher) = &mut actor.role {
+                let asked = publisher.is_tuned() && !self.plan.emulated;
+                let kernel_rtt = asked.then(|| kernel_rtt(&actor.peer)).flatten();
+                publisher.start(now_us, index - consumers, publishers, kernel_rtt);
                 self.make_runnable(index);
             }
         }
@@ -251,25 +241,49 @@ impl<'a> Generator<'a> {
         }
     }
 
-    fn measure(&mut self) -> Result<(Totals, Totals, Vec<Sample>), LoadError> {
-        let first = self.totals();
-        let end_us = first.at_us + (self.plan.seconds * 1e6) as u64;
-        let mut samples = Vec::new();
-        let mut last = first;
-        while last.at_us < end_us && !self.is_done() {
-            self.turns_until(end_us.min(last.at_us + 1_000_000))?;
-            let now = self.totals();
-            let seconds = (now.at_us - last.at_us) as f64 / 1e6;
-            samples.push(Sample {
-                seconds,
-                published: (now.published - last.published) as f64 / seconds,
-                confirmed: (now.confirmed - last.confirmed) as f64 / seconds,
-                consumed: (now.consumed - last.consumed) as f64 / seconds,
-                broker_bytes: self.plan.broker_pid.and_then(process::resident_bytes),
-            });
-            last = now;
+    fn measure(&mut self) -> Result<Measured, LoadError> {
+        self.confirm.clear();
+        self.end_to_end.clear();
+        let totals = self.totals();
+        let mut measured =
+            Measured::new(self.plan, totals.with_processes(self.plan, &mut self.actors));
+        let begin_us = measured.first.at_us;
+        let end_us = begin_us + (self.plan.seconds * 1e6) as u64;
+        self.doing = ("measuring", begin_us, end_us);
+        let at_us = |at_s: f64| begin_us + (at_s * 1e6) as u64;
+        let mut steps: Vec<_> = self.plan.steps.clone();
+        steps.sort_by(|a, b| b.at_s.total_cmp(&a.at_s));
+        while measured.last.at_us < end_us && !self.is_done() {
+            self.ask_depth()?;
+            let until_us = end_us.min(measured.last.at_us + 1_000_000);
+            while let Some(step) = steps.pop_if(|step| at_us(step.at_s) < until_us) {
+                self.turns_until(at_us(step.at_s))?;
+                self.step(step.what, &measured)?;
+            }
+            self.turns_until(until_us)?;
+            let totals = self.totals().with_processes(self.plan, &mut self.actors);
+            let sample = measured.sample(totals, &mut self.confirm, &mut self.end_to_end);
+            self.last = Some(sample);
         }
-        Ok((first, last, samples))
+        Ok(measured)
+    }
+
+    fn step(&mut self, what: StepKind, measured: &Measured) -> Result<(), LoadError> {
+        let StepKind::Consumers(factor) = what else {
+            return self.watch.step(what).map_err(LoadError::Broker);
+        };
+        let now_us = self.now_us();
+        let per_s = measured.samples.last().map_or(0.0, |sample| sample.consumed);
+        let each_per_s = per_s / self.plan.consumers.max(1) as f64 / factor;
+        let own_us = (self.plan.consumer_rate > 0.0).then(|| 1e6 / self.plan.consumer_rate);
+        let work_us = if factor == 1.0 { own_us } else { Some(1e6 / each_per_s.max(1e-3)) };
+        for index in 0..self.actors.len() {
+            if let Role::Consumer(consumer) = &mut self.actors[index].role {
+                consumer.set_work_us(now_us, work_us);
+                self.pace(index);
+            }
+        }
+        Ok(())
     }
 
     /// Whether the asked-for number of messages is through.
@@ -278,13 +292,13 @@ impl<'a> Generator<'a> {
             return false;
         }
         if self.plan.publishers == 0 {
-            return self.consumed() >= self.plan.messages;
+            return self.totals().consumed >= self.plan.messages;
         }
         self.actors.iter().all(|actor| match &actor.role {
             Role::Publisher(publisher) => {
                 publisher.is_done() && actor.peer.machine.outgoing().is_empty()
             }
-            Role::Consumer(_) => true,
+            _ => true,
         })
     }
 
@@ -292,10 +306,13 @@ impl<'a> Generator<'a> {
         if self.plan.consumers == 0 || self.plan.publishers == 0 {
             return Ok(0);
         }
-        let until_us = self.now_us() + (self.plan.drain * 1e6) as u64;
+        let now_us = self.now_us();
+        let until_us = now_us + (self.plan.drain * 1e6) as u64;
+        self.doing = ("draining", now_us, until_us);
         loop {
             let totals = self.totals();
-            let left_over = totals.published.saturating_sub(totals.consumed);
+            let expected = totals.published * self.plan.copies();
+            let left_over = expected.saturating_sub(totals.consumed);
             if left_over == 0 || totals.at_us >= until_us {
                 return Ok(left_over);
             }
@@ -303,9 +320,25 @@ impl<'a> Generator<'a> {
         }
     }
 
+    /// Tells whoever looks on, some times a second.
+    fn tell(&mut self, now_us: u64) -> Result<(), LoadError> {
+        if now_us < self.next_tell_us {
+            return Ok(());
+        }
+        self.next_tell_us = now_us + TELL_US;
+        let (doing, since_us, until_us) = self.doing;
+        let done_us = now_us.saturating_sub(since_us) as f64;
+        let share = (done_us / until_us.saturating_sub(since_us).max(1) as f64).min(1.0);
+        match self.watch.progress(Progress { doing, share, last: self.last.as_ref() }) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(LoadError::Stopped),
+        }
+    }
+
     /// One turn of the loop; waits at most `wait_us`.
     fn turn(&mut self, wait_us: u64) -> Result<(), LoadError> {
         let now_us = self.now_us();
+        self.tell(now_us)?;
         let mut wait_us = wait_us.min(TURN_US_MAX);
         if !self.runnable.is_empty() {
             wait_us = 0;
@@ -318,6 +351,9 @@ impl<'a> Generator<'a> {
             if event.writable {
                 let actor = &mut self.actors[event.key];
                 actor.peer.writable = true;
+                if let Role::Consumer(consumer) = &mut actor.role {
+                    consumer.reply(&mut actor.peer.machine);
+                }
                 actor.peer.send().map_err(lost)?;
                 self.make_runnable(event.key);
             }
@@ -332,6 +368,7 @@ impl<'a> Generator<'a> {
         {
             self.paced.pop();
             self.actors[index].paced = false;
+            self.work(index)?;
             self.make_runnable(index);
         }
         // Those that become runnable again in this turn wait for the next one.
@@ -353,7 +390,7 @@ impl<'a> Generator<'a> {
             Role::Publisher(publisher) => {
                 publisher.has_room() && actor.ready && actor.peer.writable && !actor.paced
             }
-            Role::Consumer(_) => false,
+            _ => false,
         };
         if able && self.publishing && !actor.queued {
             actor.queued = true;
@@ -375,20 +412,46 @@ impl<'a> Generator<'a> {
         actor.peer.send().map_err(lost)?;
         if more {
             self.make_runnable(index);
-        } else if let Some(due_us) = publisher.due_us()
-            && publisher.has_room()
-            && !actor.paced
-        {
-            actor.paced = true;
-            self.paced.push(Reverse((due_us, index)));
+        } else {
+            self.pace(index);
         }
         self.watch_writing(index)?;
         Ok(added_bytes)
     }
 
+    /// Remembers when a publisher's next message is due, or when a consumer has done its work.
+    fn pace(&mut self, index: usize) {
+        let actor = &mut self.actors[index];
+        let due_us = match &actor.role {
+            Role::Publisher(publisher) if publisher.has_room() => publisher.due_us(),
+            Role::Consumer(consumer) => consumer.due_us(),
+            _ => None,
+        };
+        if let Some(due_us) = due_us
+            && !actor.paced
+        {
+            actor.paced = true;
+            self.paced.push(Reverse((due_us, index)));
+        }
+    }
+
+    /// Lets a consumer go on with its work.
+    fn work(&mut self, index: usize) -> Result<(), LoadError> {
+        let now_us = self.now_us();
+        let actor = &mut self.actors[index];
+        let Role::Consumer(consumer) = &mut actor.role else { return Ok(()) };
+        consumer.work(now_us, &mut self.end_to_end);
+        if let Some(tag) = consumer.ack() {
+            actor.peer.machine.ack(consumer.channel, tag, true).map_err(not_open)?;
+            actor.peer.send().map_err(lost)?;
+        }
+        self.pace(index);
+        self.watch_writing(index)
+    }
+
     /// Reads one socket once.
     fn receive(&mut self, index: usize) -> Result<(), LoadError> {
-        let now_us = self.started.elapsed().as_micros() as u64;
+        let now_us = self.now_us();
         let actor = &mut self.actors[index];
         let (role, confirm, end_to_end) =
             (&mut actor.role, &mut self.confirm, &mut self.end_to_end);
@@ -403,8 +466,16 @@ impl<'a> Generator<'a> {
             (Event::Settled { settled, .. }, Role::Publisher(publisher)) => {
                 publisher.settle(settled, now_us, confirm);
             }
+            (Event::Delivery(reply), Role::Publisher(publisher)) => {
+                publisher.replied(reply.body, now_us, confirm);
+            }
             (Event::Opened, _) => opened = true,
-            (Event::Reply { method, .. }, role) => ready |= is_last_reply(&method, role, self.plan),
+            (Event::Reply { method, .. }, role) => {
+                ready |= role.is_last_reply(&method);
+                if let Role::Depth(depth) = role {
+                    depth.answered(&method);
+                }
+            }
             (Event::ChannelClosed { reason, .. }, _) => {
                 refused = Some(format!("the broker closed a channel: {}", reason.text));
             }
@@ -415,7 +486,15 @@ impl<'a> Generator<'a> {
             (Event::ConsumerCancelled { .. }, _) => {
                 refused = Some("the broker cancelled a consumer".into());
             }
-            (Event::Blocked { .. }, _) => blocked += 1,
+            (Event::Blocked { .. }, role) => {
+                blocked += 1;
+                if let Role::Publisher(publisher) = role {
+                    publisher.set_blocked(true, now_us);
+                }
+            }
+            (Event::Unblocked, Role::Publisher(publisher)) => {
+                publisher.set_blocked(false, now_us);
+            }
             _ => {}
         });
         received.map_err(lost)?;
@@ -424,15 +503,22 @@ impl<'a> Generator<'a> {
             return Err(LoadError::Broker(sentence));
         }
         if opened {
-            open_role(&mut actor.peer, &mut actor.role, self.plan)?;
+            actor.opened().map_err(not_open)?;
         }
         actor.ready |= ready;
-        if let Role::Consumer(consumer) = &mut actor.role
-            && let Some(tag) = consumer.ack()
-        {
-            actor.peer.machine.ack(consumer.channel, tag, true).map_err(not_open)?;
+        if let Role::Consumer(consumer) = &mut actor.role {
+            let machine = &mut actor.peer.machine;
+            consumer.reply(machine);
+            if actor.ready && self.plan.prefetch == Credit::Auto {
+                let live = machine.server().can(LIVE_CREDIT);
+                consumer.tune(machine, now_us, live).map_err(not_open)?;
+            }
+            if let Some(tag) = consumer.ack() {
+                machine.ack(consumer.channel, tag, true).map_err(not_open)?;
+            }
         }
         actor.peer.send().map_err(lost)?;
+        self.pace(index);
         self.make_runnable(index);
         Ok(())
     }
@@ -447,122 +533,23 @@ impl<'a> Generator<'a> {
         Ok(())
     }
 
-    fn consumed(&self) -> u64 {
-        let consumed = |actor: &Actor| match &actor.role {
-            Role::Publisher(_) => 0,
-            Role::Consumer(consumer) => consumer.consumed,
-        };
-        self.actors.iter().map(consumed).sum()
+    /// Asks the broker how many messages lie in the queues; the answer is part of the next sample.
+    fn ask_depth(&mut self) -> Result<(), LoadError> {
+        let Some(actor) = self.actors.last_mut() else { return Ok(()) };
+        if let Role::Depth(depth) = &mut actor.role {
+            depth.ask(&mut actor.peer.machine).map_err(not_open)?;
+            actor.peer.send().map_err(lost)?;
+        }
+        Ok(())
     }
 
     fn totals(&self) -> Totals {
-        let mut totals = Totals {
-            at_us: self.now_us(),
-            own_cpu_s: process::own_cpu_seconds(),
-            broker_cpu_s: self.plan.broker_pid.and_then(process::cpu_seconds),
-            ..Totals::default()
-        };
-        for actor in &self.actors {
-            match &actor.role {
-                Role::Publisher(publisher) => {
-                    totals.published += publisher.published;
-                    totals.confirmed += publisher.confirmed;
-                }
-                Role::Consumer(consumer) => totals.consumed += consumer.consumed,
-            }
-        }
-        totals
-    }
-
-    fn report(
-        &self,
-        first: Totals,
-        last: Totals,
-        samples: Vec<Sample>,
-        confirm: LatencyReport,
-        end_to_end: LatencyReport,
-        left_over: u64,
-    ) -> Report {
-        let seconds = ((last.at_us - first.at_us) as f64 / 1e6).max(1e-6);
-        let (mut shares, mut rejected, mut redelivered) = (Vec::new(), 0, 0);
-        for actor in &self.actors {
-            match &actor.role {
-                Role::Publisher(publisher) => {
-                    shares.push(publisher.published);
-                    rejected += publisher.rejected;
-                }
-                Role::Consumer(consumer) => redelivered += consumer.redelivered,
-            }
-        }
-        let published = last.published - first.published;
-        let confirmed = last.confirmed - first.confirmed;
-        let consumed = last.consumed - first.consumed;
-        let rates: Vec<f64> = samples
-            .iter()
-            .map(|sample| if self.plan.consumers > 0 { sample.consumed } else { sample.published })
-            .collect();
-        let broker_cpu_s = last.broker_cpu_s.zip(first.broker_cpu_s).map(|(to, from)| to - from);
-        let messages = published.max(consumed).max(1) as f64;
-        Report {
-            plan: self.plan.clone(),
-            broker: String::new(),
-            seconds,
-            published,
-            confirmed,
-            rejected,
-            consumed,
-            redelivered,
-            published_per_s: published as f64 / seconds,
-            confirmed_per_s: confirmed as f64 / seconds,
-            consumed_per_s: consumed as f64 / seconds,
-            variation: variation(&rates),
-            fairness: fairness(&shares),
-            confirm,
-            end_to_end,
-            generator_cores: (last.own_cpu_s - first.own_cpu_s) / seconds,
-            broker_cores: broker_cpu_s.map(|cpu_s| cpu_s / seconds),
-            broker_cpu_us_per_message: broker_cpu_s.map(|cpu_s| cpu_s * 1e6 / messages),
-            broker_bytes_max: samples.iter().filter_map(|sample| sample.broker_bytes).max(),
-            blocked: self.blocked,
-            left_over,
-            samples,
-        }
+        Totals::of(&self.actors, self.now_us())
     }
 }
 
-/// The connection is open: ask for everything the role needs, in one go.
-fn open_role(peer: &mut Peer, role: &mut Role, plan: &Plan) -> Result<(), LoadError> {
-    let machine = &mut peer.machine;
-    let channel = machine.open_channel().map_err(not_open)?;
-    match role {
-        Role::Publisher(publisher) => {
-            publisher.channel = channel;
-            if plan.window > 0 {
-                machine.select_confirms(channel).map_err(not_open)?;
-            }
-        }
-        Role::Consumer(consumer) => {
-            consumer.channel = channel;
-            let qos = basic::Qos { prefetch_count: plan.prefetch, ..Default::default() };
-            machine.send(channel, &qos).map_err(not_open)?;
-            let consume = basic::Consume {
-                queue: ShortStr::truncated(&consumer.queue),
-                no_ack: plan.no_ack,
-                ..Default::default()
-            };
-            machine.send(channel, &consume).map_err(not_open)?;
-        }
-    }
-    Ok(())
-}
-
-/// Whether this answer is the last one of `open_role`.
-fn is_last_reply(method: &Method<'_>, role: &Role, plan: &Plan) -> bool {
-    match role {
-        Role::Publisher(_) if plan.window > 0 => matches!(method, Method::ConfirmSelectOk(_)),
-        Role::Publisher(_) => matches!(method, Method::ChannelOpenOk(_)),
-        Role::Consumer(_) => matches!(method, Method::BasicConsumeOk(_)),
-    }
+fn kernel_rtt(peer: &Peer) -> Option<KernelRtt> {
+    KernelRtt::new(peer.stream.local_addr().ok()?, peer.stream.peer_addr().ok()?)
 }
 
 fn lost(lost: PeerLost) -> LoadError {

@@ -14,20 +14,39 @@
 //! Linux only: it waits with epoll and reads /proc.
 #![cfg(target_os = "linux")]
 
+mod actor;
+mod arguments;
+pub mod bench;
+mod broker;
 mod consumer;
 mod costs;
+mod depth;
 pub mod distance;
 mod generator;
+mod in_flight;
+mod knee;
 mod latency;
 pub mod link;
+mod occasion;
 mod peer;
 mod plan;
 mod poller;
 mod process;
 mod publisher;
 mod report;
+mod schedule;
+mod setting;
+mod spread;
+mod step;
+mod topology;
+mod totals;
 
+pub use arguments::QueueArguments;
 pub use costs::{Costs, LoadCost};
-pub use generator::{LoadError, run};
+pub use generator::{LoadError, Progress, Watch, run};
+pub use occasion::{Machine, Occasion};
 pub use plan::{Plan, PlanError};
 pub use report::{LatencyReport, Report, Sample};
+pub use schedule::RatePiece;
+pub use setting::{Credit, Window};
+pub use step::{Step, StepKind};

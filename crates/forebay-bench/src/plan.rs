@@ -2,8 +2,19 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
+use crate::arguments::QueueArguments;
+use crate::schedule::{RatePiece, Schedule};
+use crate::setting::{Credit, Window};
+use crate::step::Step;
+
+/// Publishers of a fan-out publish here.
+const FANOUT_EXCHANGE: &str = "forebay-load.fanout";
+
 /// A load: publishers, consumers, queues, sizes, rates, times.
-#[derive(clap::Args, Debug, Clone, serde::Serialize)]
+#[derive(clap::Args, Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Plan {
     /// The broker
     #[arg(
@@ -24,7 +35,7 @@ pub struct Plan {
     /// Queues; publisher and consumer number i use queue i modulo this
     #[arg(long, short = 'q', value_name = "N", default_value_t = 1)]
     pub queues: usize,
-    /// Body size in bytes; from 8 on bodies carry their send time
+    /// Body size in bytes; from 8 on bodies carry the time they are due, from 16 on also when they left
     #[arg(long, short = 's', value_name = "BYTES", default_value_t = 1000)]
     pub size: usize,
     /// Persistent messages to durable queues
@@ -33,16 +44,32 @@ pub struct Plan {
     /// `x-queue-type` of the queues: classic or quorum
     #[arg(long, value_name = "TYPE")]
     pub queue_type: Option<String>,
-    /// Ask for confirms and have at most so many unconfirmed; 0 = no confirms
-    #[arg(long, short = 'w', value_name = "N", default_value_t = 0)]
-    pub window: u64,
+    /// Further arguments of the queues: NAME=VALUE, separated by commas
+    #[arg(long, value_name = "LIST", default_value_t)]
+    pub queue_args: QueueArguments,
+    /// Every queue gets every message, by a fanout exchange
+    #[arg(long)]
+    pub fanout: bool,
+    /// Publishers call and wait for replies, consumers reply; the window is of calls
+    #[arg(long)]
+    pub rpc: bool,
+    /// Ask for confirms and have at most so many unconfirmed; auto = the window tunes itself, none = no
+    /// confirms
+    #[arg(long, short = 'w', value_name = "N", default_value = "none")]
+    pub window: Window,
     /// Messages a second per publisher, latency counted from the intended send time; 0 = as fast
     /// as the broker takes them
     #[arg(long, short = 'r', value_name = "N", default_value_t = 0.0)]
     pub rate: f64,
-    /// Unacked messages a consumer may have; 0 = no bound
-    #[arg(long, value_name = "N", default_value_t = 1000)]
-    pub prefetch: u16,
+    /// The same as a profile: RATE:SECONDS, one after the other and again
+    #[arg(long = "variable-rate", value_name = "RATE:SECONDS")]
+    pub profile: Vec<RatePiece>,
+    /// Unacked messages a consumer may have; auto = the credit tunes itself, none = no bound
+    #[arg(long, value_name = "N", default_value = "1000")]
+    pub prefetch: Credit,
+    /// Messages a second that a consumer can work on; 0 = any number
+    #[arg(long, value_name = "N", default_value_t = 0.0)]
+    pub consumer_rate: f64,
     /// Ack with `multiple` after so many deliveries; 0 = after each read of the socket
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub ack_every: u64,
@@ -68,9 +95,32 @@ pub struct Plan {
     /// Process id of the broker, to measure its CPU time and memory
     #[arg(long, value_name = "PID")]
     pub broker_pid: Option<u32>,
+    /// Something that happens during the measurement: SECOND:consumers/FACTOR, SECOND:stall=SECONDS,
+    /// SECOND:rtt=MS
+    #[arg(long = "step", value_name = "STEP")]
+    pub steps: Vec<Step>,
+    /// Ask for the depth of the queues every second
+    #[arg(long)]
+    pub depth: bool,
+    /// There is an emulated link between: the kernel's round trip is not that of the network
+    #[arg(skip)]
+    pub emulated: bool,
     /// Queues are called PREFIX.0, PREFIX.1, …
     #[arg(long, value_name = "PREFIX", default_value = "forebay-load")]
     pub queue_prefix: String,
+}
+
+impl Default for Plan {
+    /// As without any flag; the URL is empty.
+    fn default() -> Plan {
+        #[derive(clap::Parser)]
+        struct Flags {
+            #[command(flatten)]
+            plan: Plan,
+        }
+        let flags: Flags = clap::Parser::parse_from(["plan"]);
+        Plan { url: String::new(), ..flags.plan }
+    }
 }
 
 /// Why a plan makes no sense, as a sentence.
@@ -97,22 +147,66 @@ impl Plan {
             || !sane(self.seconds)
             || !sane(self.warm_up)
             || !sane(self.drain)
+            || !sane(self.consumer_rate)
         {
             "rates and times are numbers from 0 on"
         } else if self.seconds == 0.0 {
             "a measurement takes time"
-        } else if self.prefetch > 0 && self.ack_every > u64::from(self.prefetch) && !self.no_ack {
+        } else if self.ack_every > self.prefetch_max() && !self.no_ack {
             "with ack-every above prefetch consumers would wait for ever"
-        } else if self.window > 1 << 24 {
-            "a window is at most 16777216"
+        } else if self.rpc && self.window == Window::Auto {
+            "a window of calls does not tune itself: say a number"
+        } else if self.rpc && (self.fanout || self.size < 16) {
+            "calls go to one queue each, and need 16 bytes for their times"
+        } else if !self.profile.is_empty() && self.mean_rate() == Some(0.0) {
+            "a rate profile publishes something"
         } else {
             return Ok(());
         };
         Err(PlanError(wrong))
     }
 
+    fn prefetch_max(&self) -> u64 {
+        match self.prefetch {
+            Credit::Fixed(messages) => u64::from(messages),
+            // It begins with one message, and grows only while its acks leave.
+            Credit::Auto => 1,
+            Credit::Unbounded => u64::MAX,
+        }
+    }
+
     /// Name of a queue.
     pub(crate) fn queue(&self, number: usize) -> String {
         format!("{}.{}", self.queue_prefix, number % self.queues)
+    }
+
+    /// Where publishers publish.
+    pub(crate) fn exchange(&self) -> &'static str {
+        if self.fanout { FANOUT_EXCHANGE } else { "" }
+    }
+
+    /// Whether the queues are declared durable.
+    pub(crate) fn durable(&self) -> bool {
+        self.persistent || self.queue_type.as_deref() == Some("quorum")
+    }
+
+    /// How many queues a message reaches.
+    pub(crate) fn copies(&self) -> u64 {
+        if self.fanout { self.queues as u64 } else { 1 }
+    }
+
+    /// Whether messages have due times.
+    pub(crate) fn is_paced(&self) -> bool {
+        Schedule::new(self.rate, &self.profile).is_paced()
+    }
+
+    /// Messages a second of each publisher; `None`: as many as possible.
+    pub fn mean_rate(&self) -> Option<f64> {
+        Schedule::new(self.rate, &self.profile).mean_rate()
+    }
+
+    /// Messages a second of all publishers; `None`: as many as possible.
+    pub fn target_per_s(&self) -> Option<f64> {
+        self.mean_rate().map(|rate| rate * self.publishers as f64)
     }
 }

@@ -22,10 +22,71 @@ fn parse_cpu_seconds(stat: &str) -> Option<f64> {
     Some((user + system) / TICKS_PER_SECOND)
 }
 
+/// CPU seconds of this thread.
+pub(crate) fn own_thread_cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
 /// CPU seconds of this process.
+#[cfg(feature = "lapin")]
 pub(crate) fn own_cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// What a process and all that it started use.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Usage {
+    /// CPU seconds since they began.
+    pub(crate) cpu_s: f64,
+    pub(crate) resident_bytes: u64,
+}
+
+/// Of a process with all its descendants: a broker may do some of its work in processes of their own.
+pub(crate) fn usage_of_tree(pid: u32) -> Option<Usage> {
+    let mut usage = Usage { cpu_s: cpu_seconds(pid)?, resident_bytes: resident_bytes(pid)? };
+    let mut waiting = vec![pid];
+    while let Some(parent) = waiting.pop() {
+        let tasks = fs::read_dir(format!("/proc/{parent}/task"));
+        for task in tasks.into_iter().flatten().flatten() {
+            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            for child in children.split_whitespace().filter_map(|child| child.parse().ok()) {
+                // It may have ended meanwhile.
+                usage.cpu_s += cpu_seconds(child).unwrap_or(0.0);
+                usage.resident_bytes += resident_bytes(child).unwrap_or(0);
+                waiting.push(child);
+            }
+        }
+    }
+    Some(usage)
+}
+
+/// The process on this machine that listens on a TCP port, if we may look.
+pub(crate) fn listener(port: u16) -> Option<u32> {
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
+    let tables = tables.into_iter().flatten();
+    let inode = tables.into_iter().find_map(|table| listening_inode(&table, port))?;
+    let wanted = format!("socket:[{inode}]");
+    let processes = fs::read_dir("/proc").ok()?.flatten();
+    let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.find(|pid| {
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        open.filter_map(|file| fs::read_link(file.path()).ok())
+            .any(|target| target.as_os_str() == wanted.as_str())
+    })
+}
+
+/// The inode of the socket that listens on `port`, from a table of /proc/net.
+fn listening_inode(table: &str, port: u16) -> Option<u64> {
+    const LISTEN: &str = "0A";
+    table.lines().skip(1).find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (_, local_port) = fields.get(1)?.rsplit_once(':')?;
+        let listens =
+            u16::from_str_radix(local_port, 16) == Ok(port) && fields.get(3) == Some(&LISTEN);
+        if listens { fields.get(9)?.parse().ok() } else { None }
+    })
 }
 
 /// Resident memory of a process in bytes.
@@ -46,6 +107,21 @@ pub(crate) fn raise_open_files() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_process_behind_a_port_is_found() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert_eq!(super::listener(port), Some(std::process::id()));
+        assert!(usage_of_tree(std::process::id()).unwrap().resident_bytes > 100_000);
+    }
+
+    #[test]
+    fn a_table_of_sockets_tells_who_listens() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   0: 0100007F:1628 00000000:0000 01 00000000:00000000 00:00000000 00000000     0        0 11 1\n   1: 0100007F:1628 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 77 1\n";
+        assert_eq!(listening_inode(table, 5672), Some(77));
+        assert_eq!(listening_inode(table, 5673), None);
+    }
 
     #[test]
     fn a_name_with_spaces_and_parentheses_does_not_confuse() {

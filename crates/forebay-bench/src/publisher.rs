@@ -1,34 +1,70 @@
-//! One publisher: how much it may send now, and how long its confirms took.
+//! One publisher: how much it may send now, and how long its answers took.
 //!
-//! Two modes. *Unlimited*: as much as window and socket take; a message's send time is when it was
-//! written to the buffer. *Rate*: message k is due at `start + k / rate`; that is its send time even
-//! if it leaves later, so waiting for a window or a slow broker counts as latency.
+//! ```text
+//!              schedule says it is due ── window has room ── socket takes it
+//!   message k ──────────┬──────────────────────┴───────────────────┬────────── confirm
+//!                  intended time                                 called
+//! ```
+//! A window set by hand and one that tunes itself (`forebay_flow::Pfw`, as in our client) drive the same
+//! publisher, so that nothing but the window differs between the columns of a comparison.
 
+use forebay_client::KernelRtt;
 use forebay_client::machine::{Machine, PublishError, Settled};
+use forebay_flow::{Amount, Load, Pfw, PfwOptions, Sample, Window as _};
 use forebay_wire::{Properties, RawProperties, ShortStr};
 
-use crate::latency::Latency;
+use crate::in_flight::{InFlight, SentAt};
+use crate::latency::Timing;
 use crate::plan::Plan;
+use crate::schedule::Schedule;
+use crate::setting::Window;
 
 /// Bytes that one turn adds for one publisher, so that a thousand of them take turns.
 const TURN_BYTES: usize = 64 * 1024;
+/// The kernel is asked for the round trip this often at most, as our client does.
+const RTT_INTERVAL_US: u64 = 100_000;
+/// Where a body carries its two times.
+pub(crate) const STAMP_BYTES: usize = 16;
+
+/// What bounds the messages in flight.
+#[derive(Debug)]
+enum Permits {
+    /// Only the socket.
+    Unbounded,
+    /// So many.
+    Fixed(u64),
+    /// The window that tunes itself.
+    Tuned(Box<Pfw>),
+}
+
+/// What settles a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answers {
+    /// Nothing: there are no confirms.
+    None,
+    /// A confirm.
+    Confirms,
+    /// A reply to the pseudo-queue of direct reply-to.
+    Replies,
+}
 
 #[derive(Debug)]
 pub(crate) struct Publisher {
     pub(crate) channel: u16,
+    pub(crate) answers: Answers,
+    exchange: &'static str,
     routing_key: String,
     properties: Vec<u8>,
     body: Vec<u8>,
-    /// Most unconfirmed; `None`: no confirms.
-    window: Option<u64>,
-    unconfirmed: u64,
-    /// Send times by sequence number modulo length, which is at least the window.
-    sent_us: Box<[u64]>,
-    /// Microseconds between messages; `None`: unlimited.
-    interval_us: Option<f64>,
-    start_us: u64,
+    permits: Permits,
+    in_flight: InFlight,
+    schedule: Schedule,
     /// Messages it may still publish.
     left: u64,
+    /// `connection.blocked` came; a publisher that tunes itself stops, as our client does.
+    blocked: bool,
+    kernel_rtt: Option<KernelRtt>,
+    next_rtt_us: u64,
     pub(crate) published: u64,
     pub(crate) confirmed: u64,
     pub(crate) rejected: u64,
@@ -37,118 +73,258 @@ pub(crate) struct Publisher {
 impl Publisher {
     pub(crate) fn new(plan: &Plan, number: usize) -> Publisher {
         let mut properties = Vec::new();
-        let delivery_mode = Some(if plan.persistent { 2 } else { 1 });
-        Properties { delivery_mode, ..Default::default() }.encode(&mut properties);
-        let window = (plan.window > 0).then_some(plan.window);
+        Properties {
+            delivery_mode: Some(if plan.persistent { 2 } else { 1 }),
+            reply_to: plan.rpc.then(|| ShortStr::new(b"amq.rabbitmq.reply-to").unwrap_or_default()),
+            ..Default::default()
+        }
+        .encode(&mut properties);
+        let permits = match plan.window {
+            Window::None => Permits::Unbounded,
+            Window::Fixed(messages) => Permits::Fixed(u64::from(messages)),
+            Window::Auto => {
+                let seed = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                Permits::Tuned(Box::new(Pfw::new(PfwOptions { seed, ..PfwOptions::default() })))
+            }
+        };
         let share = plan.messages / plan.publishers as u64;
         let extra = u64::from((number as u64) < plan.messages % plan.publishers as u64);
         Publisher {
             channel: 0,
+            answers: match permits {
+                _ if plan.rpc => Answers::Replies,
+                Permits::Unbounded => Answers::None,
+                _ => Answers::Confirms,
+            },
+            exchange: plan.exchange(),
             routing_key: plan.queue(number),
             properties,
             body: vec![b'.'; plan.size],
-            window,
-            unconfirmed: 0,
-            sent_us: vec![0; window.map_or(0, |window| window.next_power_of_two() as usize)].into(),
-            interval_us: (plan.rate > 0.0).then(|| 1e6 / plan.rate),
-            start_us: 0,
+            permits,
+            in_flight: InFlight::default(),
+            schedule: Schedule::new(plan.rate, &plan.profile),
             left: if plan.messages > 0 { share + extra } else { u64::MAX },
+            blocked: false,
+            kernel_rtt: None,
+            next_rtt_us: 0,
             published: 0,
             confirmed: 0,
             rejected: 0,
         }
     }
 
-    /// Its own start: publishers with a rate are spread over one interval.
-    pub(crate) fn start(&mut self, now_us: u64, number: usize, of: usize) {
-        let phase = self.interval_us.map_or(0.0, |interval| interval * number as f64 / of as f64);
-        self.start_us = now_us + phase as u64;
+    /// Its own start: publishers with a rate are spread over one interval. `kernel_rtt` tells a window that
+    /// tunes itself the round trip of the network.
+    pub(crate) fn start(
+        &mut self,
+        now_us: u64,
+        number: usize,
+        of: usize,
+        kernel_rtt: Option<KernelRtt>,
+    ) {
+        self.schedule.start(now_us, number, of);
+        self.kernel_rtt = kernel_rtt.filter(|_| matches!(self.permits, Permits::Tuned(_)));
+        self.ask_kernel(now_us);
+    }
+
+    /// Whether it wants to know the round trip of the network.
+    pub(crate) fn is_tuned(&self) -> bool {
+        matches!(self.permits, Permits::Tuned(_))
     }
 
     /// When its next message is due; `None`: at once.
     pub(crate) fn due_us(&self) -> Option<u64> {
-        let interval_us = self.interval_us?;
-        Some(self.start_us + (interval_us * self.published as f64) as u64)
+        self.schedule.due_us(self.published)
     }
 
     /// Whether it has published and settled all it was asked to.
     pub(crate) fn is_done(&self) -> bool {
-        self.left == 0 && (self.window.is_none() || self.unconfirmed == 0)
+        self.left == 0 && (self.answers == Answers::None || self.in_flight.open() == 0)
     }
 
     /// Whether the window has room and messages are left.
     pub(crate) fn has_room(&self) -> bool {
-        self.left > 0 && self.window.is_none_or(|window| self.unconfirmed < window)
+        self.left > 0 && self.permits()
+    }
+
+    /// Messages without an answer.
+    pub(crate) fn unanswered(&self) -> u64 {
+        self.in_flight.open()
+    }
+
+    /// Messages that may be in flight; `None`: any number.
+    pub(crate) fn window(&self) -> Option<u64> {
+        match &self.permits {
+            Permits::Unbounded => None,
+            Permits::Fixed(messages) => Some(*messages),
+            Permits::Tuned(window) => Some(u64::from(window.window_messages())),
+        }
+    }
+
+    /// Messages that are due and not published: what waits at its source.
+    pub(crate) fn behind(&self, now_us: u64) -> u64 {
+        let due = self.schedule.due_by(now_us).unwrap_or(self.published);
+        due.saturating_sub(self.published)
     }
 
     /// Writes what is due and fits into the send buffer. True: a turn's share was used up or the
     /// buffer is full, and there is more to do.
     pub(crate) fn publish(&mut self, machine: &mut Machine, now_us: u64) -> bool {
-        let key = ShortStr::new(self.routing_key.as_bytes()).unwrap_or_default();
-        let properties = RawProperties::trusted(&self.properties);
         let turn_bytes_max = machine.outgoing().len() + TURN_BYTES;
-        let mut budget = self.room();
-        while budget > 0 {
-            let sent_us = match self.due_us() {
+        while self.has_room() {
+            let intended_us = match self.due_us() {
                 Some(due_us) if due_us > now_us => return false,
                 Some(due_us) => due_us,
                 None => now_us,
             };
-            if self.body.len() >= 8 {
-                self.body[..8].copy_from_slice(&sent_us.to_le_bytes());
-            }
-            let published = machine.publish(
-                self.channel,
-                ShortStr::default(),
-                key,
-                false,
-                properties,
-                &self.body,
-            );
-            match published {
-                Ok(sequence) => {
-                    if !self.sent_us.is_empty() {
-                        let mask = self.sent_us.len() - 1;
-                        self.sent_us[sequence as usize & mask] = sent_us;
-                        self.unconfirmed += 1;
-                    }
-                    self.published += 1;
-                    self.left -= 1;
-                    budget -= 1;
-                }
-                Err(PublishError::Full | PublishError::NotOpen) => return true,
+            if !self.write(machine, SentAt { intended_us, called_us: now_us }) {
+                return true;
             }
             if machine.outgoing().len() >= turn_bytes_max {
-                return budget > 0;
+                return self.has_room();
             }
         }
         false
     }
 
-    fn room(&self) -> u64 {
-        self.window.map_or(self.left, |window| (window - self.unconfirmed).min(self.left))
+    /// False: the send buffer is full.
+    fn write(&mut self, machine: &mut Machine, at: SentAt) -> bool {
+        stamp(&mut self.body, at);
+        let published = machine.publish(
+            self.channel,
+            ShortStr::truncated(self.exchange),
+            ShortStr::truncated(&self.routing_key),
+            false,
+            RawProperties::trusted(&self.properties),
+            &self.body,
+        );
+        if let Err(PublishError::Full | PublishError::NotOpen) = published {
+            return false;
+        }
+        self.published += 1;
+        self.left -= 1;
+        if self.answers != Answers::None {
+            self.in_flight.sent(self.published, at);
+            if let Permits::Tuned(window) = &mut self.permits {
+                // It is asked whether somebody waits; a publisher that is behind always has more.
+                let in_flight = amount(self.in_flight.open(), self.body.len());
+                window.sent(at.called_us, Load { in_flight, waiting: false });
+            }
+        }
+        true
     }
 
-    /// Takes a confirm; neighbours with the same send time are recorded together.
-    pub(crate) fn settle(&mut self, settled: Settled, now_us: u64, latency: &mut Latency) {
-        self.unconfirmed -= settled.count();
-        if !settled.acked {
-            self.rejected += settled.count();
-            return;
-        }
-        self.confirmed += settled.count();
-        let mask = self.sent_us.len() - 1;
-        let (mut run_us, mut run) = (0, 0);
-        for sequence in settled.first..=settled.last {
-            let sent_us = self.sent_us[sequence as usize & mask];
-            if sent_us != run_us {
-                if run > 0 {
-                    latency.record(run_us, now_us, run);
+    /// Takes a confirm; neighbours with the same times are recorded together.
+    pub(crate) fn settle(&mut self, settled: Settled, now_us: u64, confirm: &mut Timing) {
+        let waiting = self.left > 0 && self.due_us().is_none_or(|due_us| due_us <= now_us);
+        let bytes = self.body.len();
+        let mut open = self.in_flight.open();
+        let (mut run_at, mut run) = (SentAt { intended_us: 0, called_us: 0 }, 0);
+        let permits = &mut self.permits;
+        self.in_flight.settle(settled.first, settled.last, |at| {
+            open -= 1;
+            if at != run_at {
+                if run > 0 && settled.acked {
+                    confirm.record(run_at, now_us, run);
                 }
-                (run_us, run) = (sent_us, 0);
+                (run_at, run) = (at, 0);
             }
             run += 1;
+            if let Permits::Tuned(window) = permits {
+                let load = Load { in_flight: amount(open, bytes), waiting };
+                let rtt_us = now_us.saturating_sub(at.called_us);
+                match settled.acked {
+                    true => window.confirmed(now_us, Sample { rtt_us, bytes: bytes as u64 }, load),
+                    false => window.rejected(now_us, load),
+                }
+            }
+        });
+        if settled.acked {
+            confirm.record(run_at, now_us, run);
+            self.confirmed += settled.count();
+        } else {
+            self.rejected += settled.count();
         }
-        latency.record(run_us, now_us, run);
+        self.ask_kernel(now_us);
+    }
+
+    /// Takes the reply to a call.
+    pub(crate) fn replied(&mut self, body: &[u8], now_us: u64, confirm: &mut Timing) {
+        self.in_flight.settle_oldest();
+        self.confirmed += 1;
+        if let Some(at) = stamp_of(body) {
+            confirm.record(at, now_us, 1);
+        }
+    }
+
+    /// `connection.blocked` or `connection.unblocked` came.
+    pub(crate) fn set_blocked(&mut self, blocked: bool, now_us: u64) {
+        if let Permits::Tuned(window) = &mut self.permits {
+            self.blocked = blocked;
+            match blocked {
+                true => window.blocked(now_us),
+                false => window.unblocked(now_us),
+            }
+        }
+    }
+
+    fn permits(&self) -> bool {
+        let open = self.in_flight.open();
+        match &self.permits {
+            Permits::Unbounded => self.answers != Answers::Replies || open == 0,
+            Permits::Fixed(messages) => open < *messages,
+            Permits::Tuned(window) => {
+                let bytes = self.body.len();
+                !self.blocked && window.may_send(amount(open, bytes), amount(1, bytes))
+            }
+        }
+    }
+
+    fn ask_kernel(&mut self, now_us: u64) {
+        if let (Permits::Tuned(window), Some(kernel)) = (&mut self.permits, &self.kernel_rtt)
+            && now_us >= self.next_rtt_us
+        {
+            self.next_rtt_us = now_us + RTT_INTERVAL_US;
+            window.network(now_us, kernel.read_us());
+        }
+    }
+}
+
+fn amount(messages: u64, bytes_each: usize) -> Amount {
+    Amount::new(u32::try_from(messages).unwrap_or(u32::MAX), messages * bytes_each as u64)
+}
+
+/// Writes both times into a body, or the intended one where there is room for one.
+fn stamp(body: &mut [u8], at: SentAt) {
+    if body.len() >= 8 {
+        body[..8].copy_from_slice(&at.intended_us.to_le_bytes());
+    }
+    if body.len() >= STAMP_BYTES {
+        body[8..STAMP_BYTES].copy_from_slice(&at.called_us.to_le_bytes());
+    }
+}
+
+/// Reads what [`stamp`] wrote; `None`: there was no room for it.
+pub(crate) fn stamp_of(body: &[u8]) -> Option<SentAt> {
+    let intended_us = u64::from_le_bytes(*body.first_chunk::<8>()?);
+    let called = body.get(8..).and_then(|rest| rest.first_chunk::<8>());
+    let called_us = called.map_or(intended_us, |bytes| u64::from_le_bytes(*bytes));
+    Some(SentAt { intended_us, called_us })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_carries_both_times_or_what_fits() {
+        let at = SentAt { intended_us: 5, called_us: 9 };
+        let mut body = vec![0; 20];
+        stamp(&mut body, at);
+        assert_eq!(stamp_of(&body), Some(at));
+        let mut short = vec![0; 8];
+        stamp(&mut short, at);
+        assert_eq!(stamp_of(&short), Some(SentAt { intended_us: 5, called_us: 5 }));
+        assert_eq!(stamp_of(&[0; 7]), None);
     }
 }

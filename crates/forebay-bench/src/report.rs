@@ -3,12 +3,19 @@
 use std::fmt;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::plan::Plan;
+use crate::setting::Window;
+
+/// A generator that used this many cores, of the one it has, was the bottleneck itself.
+const BOTTLENECK_CORES: f64 = 0.9;
+/// From this share of the target on, a load that was asked for was also carried.
+const CARRIED: f64 = 0.98;
 
 /// One second of the measurement.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Sample {
     /// Length in seconds; about 1.
     pub seconds: f64,
@@ -18,12 +25,32 @@ pub struct Sample {
     pub confirmed: f64,
     /// Messages consumed a second.
     pub consumed: f64,
-    /// Resident memory of the broker in bytes, if its process id was given.
+    /// Resident memory of the broker in bytes, if its process is known.
     pub broker_bytes: Option<u64>,
+    /// CPU of the broker in cores, if its process is known.
+    pub broker_cores: Option<f64>,
+    /// CPU of the generator's thread in cores.
+    pub generator_cores: f64,
+    /// From the call to the confirm.
+    pub confirm: LatencyReport,
+    /// From the call to the delivery.
+    pub end_to_end: LatencyReport,
+    /// From the intended time to the delivery; without due times the same.
+    pub end_to_end_intended: LatencyReport,
+    /// Messages in the queues, ready to be delivered, as of the last answer.
+    pub depth: Option<u64>,
+    /// Published and not confirmed.
+    pub unconfirmed: u64,
+    /// Delivered and not acknowledged.
+    pub unacked: u64,
+    /// Due and not published: what waits at its source.
+    pub behind: u64,
+    /// What the publishers' windows allow together; 0 without windows.
+    pub window: u64,
 }
 
 /// Percentiles in microseconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatencyReport {
     /// How many messages were timed.
     pub count: u64,
@@ -66,7 +93,7 @@ impl fmt::Display for LatencyReport {
 }
 
 /// The result of a run.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// What was asked for.
     pub plan: Plan,
@@ -95,10 +122,22 @@ pub struct Report {
     pub variation: f64,
     /// Jain's index of fairness between publishers: 1 = all published the same.
     pub fairness: f64,
-    /// From sending (or the intended time of it) to the confirm.
+    /// From the intended time to the confirm (a call: to its reply); without due times from the call.
     pub confirm: LatencyReport,
-    /// From sending (or the intended time of it) to the delivery.
+    /// From the call to the confirm.
+    pub confirm_from_call: LatencyReport,
+    /// From the intended time to the delivery; without due times from the call.
     pub end_to_end: LatencyReport,
+    /// From the call to the delivery.
+    pub end_to_end_from_call: LatencyReport,
+    /// `end_to_end` as pairs of quantile and microseconds.
+    pub curve: Vec<(f64, u64)>,
+    /// `end_to_end_from_call` as pairs of quantile and microseconds.
+    pub curve_from_call: Vec<(f64, u64)>,
+    /// Messages a second that all publishers together were asked for; `None`: as many as possible.
+    pub target_per_s: Option<f64>,
+    /// Messages published by each publisher in the whole run.
+    pub shares: Vec<u64>,
     /// CPU that this generator used, in cores.
     pub generator_cores: f64,
     /// CPU that the broker used, in cores.
@@ -115,11 +154,44 @@ pub struct Report {
     pub samples: Vec<Sample>,
 }
 
+impl Report {
+    /// Whether this generator had no more to give: its figures are its own then, not the broker's.
+    pub fn generator_was_the_bottleneck(&self) -> bool {
+        self.generator_cores >= BOTTLENECK_CORES
+    }
+
+    /// Whether all that was asked for was published. A saturated load is never carried.
+    pub fn carried(&self) -> bool {
+        self.target_per_s.is_some_and(|target| self.published_per_s >= CARRIED * target)
+    }
+
+    /// What the load is about: messages consumed a second, or published where nobody consumes, or calls.
+    pub fn rate_per_s(&self) -> f64 {
+        match &self.plan {
+            plan if plan.rpc => self.confirmed_per_s,
+            plan if plan.consumers > 0 => self.consumed_per_s,
+            _ => self.published_per_s,
+        }
+    }
+
+    /// The latency of that rate: `intended` from when messages were due, otherwise from the call. Where nobody
+    /// consumes it is that of confirms.
+    pub fn latency(&self, intended: bool) -> LatencyReport {
+        let confirms = self.plan.rpc || self.plan.consumers == 0;
+        match (confirms, intended) {
+            (true, true) => self.confirm,
+            (true, false) => self.confirm_from_call,
+            (false, true) => self.end_to_end,
+            (false, false) => self.end_to_end_from_call,
+        }
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let thousands = |rate: f64| format!("{:.1} k/s", rate / 1e3);
         write!(f, "{}: published {}", self.broker, thousands(self.published_per_s))?;
-        if self.plan.window > 0 {
+        if self.plan.window != Window::None {
             write!(f, ", confirmed {} ({})", thousands(self.confirmed_per_s), self.confirm)?;
         }
         if self.plan.consumers > 0 {

@@ -1,5 +1,6 @@
 //! The binary `forebay`: one sub-command per file.
 
+mod bench;
 mod check;
 mod consume;
 mod definitions;
@@ -36,6 +37,7 @@ enum Command {
     Consume(consume::Args),
     Move(transfer::Args),
     Definitions(definitions::Args),
+    Bench(bench::Args),
     /// Verify a data directory while no broker uses it.
     Check(check::Args),
 }
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Command::Consume(args) => consume::run(args),
         Command::Move(args) => transfer::run(args),
         Command::Definitions(args) => definitions::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Check(args) => check::run(args),
     };
     exit.into()

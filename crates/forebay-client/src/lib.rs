@@ -63,10 +63,10 @@ pub use partitions::Partitions;
 pub use publisher::{Outcome, Publisher, PublisherBuilder, Route, Window};
 pub use received::Received;
 pub use session::{
-    Binding, CALLS_MAX, CREDIT_MAX, Exchange, INBOX_BYTES_MAX, Queue, RETURNS_KEPT_MAX,
+    Binding, CALLS_MAX, CREDIT_MAX, Credit, Exchange, INBOX_BYTES_MAX, Queue, RETURNS_KEPT_MAX,
     ReturnedMessage, Topology,
 };
-pub use shell::{ByteStream, HAPPENINGS_KEPT, StreamFuture};
+pub use shell::{ByteStream, HAPPENINGS_KEPT, KernelRtt, StreamFuture};
 
 pub use machine::{Event, Machine, Options, Settled};
 pub use receive_buffer::ReceiveBuffer;

@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use forebay_bench::{Costs, LoadCost, Plan};
+use forebay_bench::{Costs, Credit, LoadCost, Plan, Window};
 
 /// Publishers and the window of each: from one commit per message to many messages per visit.
-const LOADS: [(usize, u64); 8] =
+const LOADS: [(usize, u32); 8] =
     [(1, 1), (4, 1), (50, 1), (50, 4), (50, 16), (50, 64), (1, 16), (1, 1_000)];
 
 /// Runs a series of small loads against a Forebay on this machine and prints what a visit to a
@@ -50,9 +50,9 @@ fn measure(command: &CostsCommand) -> Result<Costs, String> {
     for (publishers, window) in LOADS {
         let plan = Plan {
             publishers,
-            window,
+            window: Window::Fixed(window),
             consumers: 1,
-            prefetch: 1_000,
+            prefetch: Credit::Fixed(1_000),
             warm_up: 0.0,
             rate: 0.0,
             ..command.plan.clone()
@@ -64,7 +64,7 @@ fn measure(command: &CostsCommand) -> Result<Costs, String> {
             "the broker's CPU time is not known: give the process id of a broker on this machine with --broker-pid",
         )?;
         loads.push(LoadCost {
-            visits: 1.0 / window as f64,
+            visits: 1.0 / f64::from(window),
             commits: commits as f64 / report.published.max(1) as f64,
             cpu_us,
         });

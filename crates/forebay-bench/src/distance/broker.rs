@@ -1,17 +1,15 @@
 //! The broker that is measured: one that we start, or anybody's at a URL; its queue, and who empties it.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use forebay_client::{Connection, DeclareQueue};
-use forebay_wire::{AmqpUri, TableBuf, Value};
+use forebay_wire::{TableBuf, Value};
 
-/// How long a broker may take to start.
-const START_PATIENCE: Duration = Duration::from_secs(30);
+use crate::broker::Served;
+use crate::link::{address_of, url_through};
+
 /// Deliveries that the one who empties a queue may hold.
 const DRAIN_PREFETCH: u16 = 1_000;
 
@@ -19,7 +17,7 @@ const DRAIN_PREFETCH: u16 = 1_000;
 #[derive(Debug)]
 pub(super) struct Broker {
     pub(super) url: String,
-    own: Option<(Child, PathBuf)>,
+    own: Option<Served>,
 }
 
 impl Broker {
@@ -29,49 +27,14 @@ impl Broker {
     }
 
     /// `program serve` with default settings, its data below `directory`.
-    pub(super) async fn start(program: &Path, directory: &Path) -> Result<Broker, String> {
-        let told = |error: std::io::Error| format!("{}: {error}", program.display());
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
-        let port = port.map_err(told)?.port();
-        let directory = directory.join(format!("broker-{port}"));
-        std::fs::create_dir_all(&directory).map_err(told)?;
-        let log = File::create(directory.join("log")).map_err(told)?;
-        let child = Command::new(program)
-            .args(["serve", "--http", "off", "--log-level", "warn", "--amqp"])
-            .arg(format!("127.0.0.1:{port}"))
-            .arg("--data-dir")
-            .arg(directory.join("data"))
-            // A setting of the caller's shell must not change what is measured.
-            .env_clear()
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .map_err(told)?;
-        let url = format!("amqp://guest:guest@127.0.0.1:{port}/%2f");
-        let mut broker = Broker { url, own: Some((child, directory)) };
-        let began = Instant::now();
-        loop {
-            match Connection::builder().without_recovery().open(&broker.url).await {
-                Ok(connection) => {
-                    let _ = connection.close().await; // it was only a question
-                    return Ok(broker);
-                }
-                Err(error) if began.elapsed() > START_PATIENCE => return Err(error.to_string()),
-                Err(_) => {}
-            }
-            if let Some((child, _)) = &mut broker.own
-                && let Some(status) = child.try_wait().map_err(told)?
-            {
-                return Err(format!("{} ended at once: {status}", program.display()));
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+    pub(super) fn start(program: &Path, directory: &Path) -> Result<Broker, String> {
+        let served = Served::start(program, directory)?;
+        Ok(Broker { url: served.url.clone(), own: Some(served) })
     }
 
     /// Its process, if it is ours.
     pub(super) fn pid(&self) -> Option<u32> {
-        self.own.as_ref().map(|(child, _)| child.id())
+        self.own.as_ref().map(Served::pid)
     }
 
     /// `product version`, as it introduces itself.
@@ -83,29 +46,12 @@ impl Broker {
 
     /// Its address, for a link to lead to.
     pub(super) fn address(&self) -> Result<String, String> {
-        let uri: AmqpUri = self.url.parse().map_err(|error| format!("{error}"))?;
-        Ok(format!("{}:{}", uri.host, uri.port))
+        address_of(&self.url)
     }
 
     /// Its URL by way of another address.
     pub(super) fn url_through(&self, address: &str) -> String {
-        // The authority ends where the virtual host or the query begins.
-        let (scheme, rest) = self.url.split_once("://").unwrap_or(("amqp", &self.url));
-        let end = rest.find(['/', '?']).unwrap_or(rest.len());
-        let (authority, path) = rest.split_at(end);
-        let user = authority.rfind('@').map_or("", |at| &authority[..=at]);
-        format!("{scheme}://{user}{address}{path}")
-    }
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        if let Some((child, directory)) = &mut self.own {
-            // It may have ended by itself, which the load has noticed.
-            let _ = child.kill();
-            let _ = child.wait();
-            let _ = std::fs::remove_dir_all(directory);
-        }
+        url_through(&self.url, address)
     }
 }
 
@@ -204,23 +150,5 @@ pub(super) fn beside_us(name: &str) -> Result<PathBuf, String> {
             "{} is not there: build it the same way (cargo build -p forebay-bench -p forebay-cli)",
             program.display()
         )),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_url_keeps_its_user_and_virtual_host_on_a_detour() {
-        let through = |url| Broker::at(url).url_through("127.0.0.1:7");
-        assert_eq!(through("amqp://a:b@host:5672/%2f"), "amqp://a:b@127.0.0.1:7/%2f");
-        assert_eq!(through("amqp://host?heartbeat=5"), "amqp://127.0.0.1:7?heartbeat=5");
-        assert_eq!(through("amqp://host"), "amqp://127.0.0.1:7");
-    }
-
-    #[test]
-    fn the_address_of_a_url_has_a_port() {
-        assert_eq!(Broker::at("amqp://somewhere").address(), Ok("somewhere:5672".to_owned()));
     }
 }

@@ -15,12 +15,13 @@ use serde::Serialize;
 use tokio::sync::Mutex;
 
 use super::broker::{Broker, Queue};
-use super::record::Occasion;
 use super::setting::{Setting, ms, rate, say};
-use super::spread::{Random, Ratio, median};
 use crate::latency::Latency;
+use crate::occasion::Occasion;
 use crate::plan::Plan;
 use crate::report::LatencyReport;
+use crate::setting::Window;
+use crate::spread::{Random, Ratio, median};
 
 /// Callers more than these need not enqueue more than the ones before: disk or CPU may be full.
 const GROWTH_MIN: f64 = 0.9;
@@ -98,7 +99,7 @@ impl Enqueue {
             return Err("seconds, callers and repetitions are above 0".to_owned());
         }
         let broker = self.setting.broker().await?;
-        let occasion = Occasion::now(broker.introduces_itself().await?);
+        let occasion = Occasion::now("forebay-distance", broker.introduces_itself().await?);
         println!("{}\n", occasion.headline());
         let mut rows = vec![Row { path: Path::Bare, callers: 1, runs: Vec::new() }];
         for path in [Path::Serial, Path::Pipelined] {
@@ -208,18 +209,12 @@ impl Enqueue {
             size: self.size,
             persistent: true,
             queue_type: self.setting.queue_type.clone(),
-            window: 1,
-            rate: 0.0,
-            prefetch: 1,
-            ack_every: 0,
-            no_ack: false,
+            window: Window::Fixed(1),
             seconds: self.seconds,
             warm_up: 0.0,
-            messages: 0,
-            drain: 0.0,
             keep: true,
-            broker_pid: None,
             queue_prefix: "forebay-enqueue".to_owned(),
+            ..Plan::default()
         };
         let ran = tokio::task::spawn_blocking(move || crate::run(&plan)).await;
         let report = ran.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;

@@ -8,12 +8,13 @@ use serde::Serialize;
 use super::broker::{Broker, Queue};
 use super::cell::{Cell, Choice, WINDOWS, round_the_best};
 use super::load::Load;
-use super::record::Occasion;
 use super::setting::{Setting, ms, rate, say};
-use super::spread::{Random, Ratio, median};
-use super::verdict::{Grade, Shown, Verdict, best};
+use super::verdict::{Grade, Verdict};
+use crate::knee::{Shown, best};
 use crate::link::{Conditions, LinkProxy};
+use crate::occasion::Occasion;
 use crate::report::{LatencyReport, fairness};
+use crate::spread::{Random, Ratio, median};
 
 /// What the grid varies.
 #[derive(clap::Args, Debug, Clone)]
@@ -102,7 +103,10 @@ impl Grid {
     /// Measures all cells and prints each as it is done; returns whether all are as good as they shall be.
     pub async fn run(&self) -> Result<bool, String> {
         self.check()?;
-        let occasion = Occasion::now(self.setting.broker().await?.introduces_itself().await?);
+        let occasion = Occasion::now(
+            "forebay-distance",
+            self.setting.broker().await?.introduces_itself().await?,
+        );
         println!("{}\n", occasion.headline());
         println!("{HEAD}");
         let mut cells = Vec::new();

@@ -17,11 +17,9 @@ mod cell;
 mod enqueue;
 mod grid;
 mod load;
-mod record;
 #[cfg(feature = "lapin")]
 mod rivals;
 mod setting;
-mod spread;
 mod steps;
 mod tally;
 mod verdict;

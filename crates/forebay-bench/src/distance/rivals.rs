@@ -28,11 +28,11 @@ use tokio::time::timeout;
 use super::broker::{Broker, Queue};
 use super::cell::Choice;
 use super::load::Load;
-use super::record::Occasion;
 use super::setting::{Setting, ms, rate, say};
-use super::spread::{Random, Ratio, median};
 use super::tally::Tally;
+use crate::occasion::Occasion;
 use crate::process::own_cpu_seconds;
+use crate::spread::{Random, Ratio, median};
 
 /// Ours shall do so many times as much in a second of CPU time.
 const PER_CPU_MIN: f64 = 2.0;
@@ -139,7 +139,7 @@ impl Rivals {
             return Err("seconds, windows, acks, messages and repetitions are above 0".to_owned());
         }
         let broker = self.setting.broker().await?;
-        let occasion = Occasion::now(broker.introduces_itself().await?);
+        let occasion = Occasion::now("forebay-distance", broker.introduces_itself().await?);
         println!("{}\n", occasion.headline());
         let mut rows = self.rows();
         let mut random = Random::new(self.setting.seed);

@@ -47,7 +47,7 @@ impl Setting {
             None => beside_us("forebay")?,
         };
         let directory = std::path::absolute(&self.dir).map_err(|error| error.to_string())?;
-        Broker::start(&program, &directory).await
+        Broker::start(&program, &directory)
     }
 
     /// Writes the record, as far as it has come.

@@ -18,10 +18,10 @@ use tokio::time::sleep_until;
 use super::broker::{Broker, Queue};
 use super::cell::Choice;
 use super::load::Load;
-use super::record::Occasion;
 use super::setting::{Setting, ms, rate};
 use super::tally::{BIN_US, Bin, Tally};
 use crate::link::{Conditions, LinkProxy};
+use crate::occasion::Occasion;
 
 const SETTLED_MIN: f64 = 0.85;
 const SETTLED_US_MAX: u64 = 3_000_000;
@@ -128,7 +128,10 @@ impl Steps {
         if self.rtt.is_empty() || self.rtt.iter().any(|ms| !(0.0..=10_000.0).contains(ms)) {
             return Err("round trips are from 0 to 10000 ms, and at least one".to_owned());
         }
-        let occasion = Occasion::now(self.setting.broker().await?.introduces_itself().await?);
+        let occasion = Occasion::now(
+            "forebay-distance",
+            self.setting.broker().await?.introduces_itself().await?,
+        );
         println!("{}\n", occasion.headline());
         println!(
             "| publishers | after | steady | shall be | latency then | worst 0.1 s | settled after | |"

@@ -10,25 +10,12 @@
 
 use serde::Serialize;
 
-use super::spread::{Ratio, median};
+use crate::knee::{RATE_MIN, Shown, best, knee};
+use crate::spread::{Ratio, median};
 
-const RATE_MIN: f64 = 0.95;
 const RATE_MIN_WORST: f64 = 0.90;
 const P99_MAX: f64 = 1.5;
 const FIRST_MIN: f64 = 0.70;
-
-/// What one window showed, one entry a repetition.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Shown {
-    /// Confirmed a second, after the first seconds.
-    pub(super) rate_per_s: Vec<f64>,
-    /// From `publish` to the confirm, 99 %, in microseconds.
-    pub(super) p99_us: Vec<f64>,
-    /// Confirmed a second in the first seconds.
-    pub(super) first_per_s: Vec<f64>,
-    /// Messages without a confirm, and confirms later than the patience, in all repetitions.
-    pub(super) failed: u64,
-}
 
 /// How it went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -61,24 +48,6 @@ pub(super) struct Verdict {
     pub(super) grade: Grade,
     /// What was missed, as sentences.
     pub(super) missed: Vec<String>,
-}
-
-/// Index of the point with the highest median rate.
-pub(super) fn best(points: &[(u32, Shown)]) -> Option<usize> {
-    let rate = |index: &usize| median(&points[*index].1.rate_per_s);
-    (0..points.len())
-        .filter(|index| rate(index).is_some())
-        .max_by(|a, b| rate(a).unwrap_or(0.0).total_cmp(&rate(b).unwrap_or(0.0)))
-}
-
-/// Index of the knee: the lowest median p99 among points with at least 95 % of the best median rate.
-pub(super) fn knee(points: &[(u32, Shown)]) -> Option<usize> {
-    let rate = |index: usize| median(&points[index].1.rate_per_s).unwrap_or(0.0);
-    let enough = RATE_MIN * rate(best(points)?);
-    let p99 = |index: usize| median(&points[index].1.p99_us).unwrap_or(f64::INFINITY);
-    (0..points.len())
-        .filter(|&index| rate(index) >= enough)
-        .min_by(|&a, &b| p99(a).total_cmp(&p99(b)))
 }
 
 impl Verdict {
@@ -137,20 +106,6 @@ mod tests {
         ]
         .map(|(window, rate, p99)| (window, shown(rate, p99)))
         .to_vec()
-    }
-
-    #[test]
-    fn the_knee_is_where_latency_is_low_and_the_rate_still_high() {
-        assert_eq!(best(&pipe()), Some(3));
-        assert_eq!(knee(&pipe()), Some(2));
-        assert_eq!(knee(&[]), None);
-    }
-
-    #[test]
-    fn the_knee_is_never_below_the_rate_it_must_have() {
-        let mut points = pipe();
-        points[2].1 = shown(949.0, 1.2);
-        assert_eq!(knee(&points), Some(3));
     }
 
     #[test]

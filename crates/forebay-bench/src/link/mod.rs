@@ -14,6 +14,7 @@
 //! holds. Where the kernel's own view matters, use a qdisc in a network namespace.
 
 mod conditions;
+mod detour;
 mod direction;
 mod lane;
 mod proxy;
@@ -21,4 +22,5 @@ mod proxy;
 mod tests;
 
 pub use conditions::{Conditions, ConditionsError};
+pub(crate) use detour::{address_of, url_through};
 pub use proxy::LinkProxy;

@@ -19,9 +19,9 @@ const STARVED_ROUND_US: u64 = 20_000;
 /// A longer gap says that the queue was empty.
 const GAP_SLACK_US: u64 = 2_000;
 
-/// One consumer's credit. Times are microseconds of the caller's clock.
+/// One consumer's credit, also for those who drive a [machine](crate::machine) themselves. Times are microseconds of the caller's clock.
 #[derive(Debug)]
-pub(crate) struct Credit {
+pub struct Credit {
     demand: Demand,
     workers: u32,
     max: u32,
@@ -41,7 +41,7 @@ pub(crate) struct Credit {
 
 impl Credit {
     /// For `workers` at once (at least 1); `fixed` sets the credit by hand.
-    pub(crate) fn new(now_us: u64, workers: u32, max: u32, fixed: Option<u32>) -> Credit {
+    pub fn new(now_us: u64, workers: u32, max: u32, fixed: Option<u32>) -> Credit {
         let max = max.max(1);
         let workers = workers.clamp(1, max);
         Credit {
@@ -61,27 +61,28 @@ impl Credit {
     }
 
     /// The connection is another one: nothing is in work as far as the broker knows.
-    pub(crate) fn restart(&mut self, now_us: u64) {
+    pub fn restart(&mut self, now_us: u64) {
         *self = Credit::new(now_us, self.workers, self.max, self.fixed);
     }
 
     /// The network's round trip, or the time an answer took.
-    pub(crate) fn set_rtt(&mut self, rtt_us: u64) {
+    pub fn set_rtt(&mut self, rtt_us: u64) {
         self.rtt_us = rtt_us;
         self.demand.set_rtt(rtt_us);
     }
 
-    pub(crate) fn rtt_us(&self) -> u64 {
+    /// What [`Credit::set_rtt`] was told last; 0: nothing yet.
+    pub fn rtt_us(&self) -> u64 {
         self.rtt_us
     }
 
     /// Messages in work.
-    pub(crate) fn held(&self) -> u32 {
+    pub fn held(&self) -> u32 {
         self.held
     }
 
     /// Messages arrived; `outstanding` of them are not acknowledged.
-    pub(crate) fn delivered(&mut self, now_us: u64, outstanding: u32) {
+    pub fn delivered(&mut self, now_us: u64, outstanding: u32) {
         self.peak = self.peak.max(outstanding);
         let Some(starved_at_us) = self.starved_at_us.take() else { return };
         let gap_us = now_us.saturating_sub(starved_at_us);
@@ -99,7 +100,7 @@ impl Credit {
     }
 
     /// A worker takes a message.
-    pub(crate) fn started(&mut self, now_us: u64) {
+    pub fn started(&mut self, now_us: u64) {
         self.held += 1;
         self.make_room(now_us);
         if self.demand.free() > 0 {
@@ -108,7 +109,7 @@ impl Credit {
     }
 
     /// A worker is done with one after `service_us`.
-    pub(crate) fn completed(&mut self, now_us: u64, service_us: u64) {
+    pub fn completed(&mut self, now_us: u64, service_us: u64) {
         self.held = self.held.saturating_sub(1);
         self.stuck = false;
         if self.demand.free() < self.workers {
@@ -117,7 +118,7 @@ impl Credit {
     }
 
     /// A worker asks, and there is nothing for it.
-    pub(crate) fn starved(&mut self, now_us: u64) {
+    pub fn starved(&mut self, now_us: u64) {
         if self.held >= self.workers {
             // More workers than we knew of, or one that collects.
             self.grow(now_us, self.held + 1);
@@ -130,19 +131,19 @@ impl Credit {
 
     /// Whether the `waiting` messages should go back to their queue: all workers have been busy with something
     /// long, and others may be free. True once, until a worker completes.
-    pub(crate) fn hand_back(&mut self, now_us: u64, waiting: usize) -> bool {
+    pub fn hand_back(&mut self, now_us: u64, waiting: usize) -> bool {
         let stuck = self.fixed.is_none() && self.demand.hand_back(now_us, waiting);
         self.stuck |= stuck;
         stuck
     }
 
     /// When [`Credit::hand_back`] would say so if nothing happens before.
-    pub(crate) fn next_hand_back_us(&self, waiting: usize) -> Option<u64> {
+    pub fn next_hand_back_us(&self, waiting: usize) -> Option<u64> {
         self.fixed.is_none().then(|| self.demand.next_hand_back_us(waiting)).flatten()
     }
 
     /// Deliveries to hold at a time, in work and waiting together.
-    pub(crate) fn wanted(&self) -> u32 {
+    pub fn wanted(&self) -> u32 {
         if let Some(fixed) = self.fixed {
             return fixed;
         }
@@ -158,7 +159,7 @@ impl Credit {
 
     /// Whether `credit` is far enough from what is wanted to be worth a change; `cheap`: one method is all
     /// it takes.
-    pub(crate) fn outgrown(&self, credit: u32, cheap: bool) -> bool {
+    pub fn outgrown(&self, credit: u32, cheap: bool) -> bool {
         let wanted = self.wanted();
         if cheap {
             wanted > credit || wanted * 2 < credit

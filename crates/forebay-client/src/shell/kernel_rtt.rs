@@ -12,9 +12,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-/// One open question and answer socket for one connection.
+/// One open question and answer socket for one connection; what the windows of [publishers](crate::Publisher)
+/// hear, also for those who drive a [machine](crate::machine) themselves.
 #[derive(Debug)]
-pub(crate) struct KernelRtt {
+pub struct KernelRtt {
     #[cfg(target_os = "linux")]
     socket: rustix::fd::OwnedFd,
     request: [u8; REQUEST_BYTES],
@@ -30,7 +31,7 @@ const RTT_OFFSET: usize = 68;
 
 impl KernelRtt {
     /// `None` where the kernel has no such interface.
-    pub(crate) fn new(local: SocketAddr, peer: SocketAddr) -> Option<KernelRtt> {
+    pub fn new(local: SocketAddr, peer: SocketAddr) -> Option<KernelRtt> {
         #[cfg(target_os = "linux")]
         {
             use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
@@ -52,7 +53,7 @@ impl KernelRtt {
     }
 
     /// The smoothed round trip as of now; `None` if the kernel does not say.
-    pub(crate) fn read_us(&self) -> Option<u64> {
+    pub fn read_us(&self) -> Option<u64> {
         #[cfg(target_os = "linux")]
         {
             use rustix::net::{RecvFlags, SendFlags, recv, send};

@@ -10,6 +10,7 @@ mod tls;
 pub(crate) use dial::Dialer;
 pub use dial::StreamFuture;
 pub(crate) use driver::Driver;
+pub use kernel_rtt::KernelRtt;
 pub use link::HAPPENINGS_KEPT;
 pub(crate) use link::{Link, random_u64};
 pub use stream::ByteStream;

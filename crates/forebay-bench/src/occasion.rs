@@ -2,22 +2,29 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+/// What a debug build says of itself.
+const DEBUG: &str = "debug: no figures to quote";
 
 /// The frame of a record; `cells`, or whatever was measured, is beside it.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct Occasion {
-    pub(super) date: String,
-    pub(super) command: String,
-    pub(super) broker: String,
-    pub(super) machine: Machine,
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Occasion {
+    /// Year, month and day.
+    pub date: String,
+    /// The command line, without passwords.
+    pub command: String,
+    /// `product version`, as it introduces itself.
+    pub broker: String,
+    /// Where.
+    pub machine: Machine,
     /// `release`, or what else was measured by mistake.
-    pub(super) build: &'static str,
+    pub build: String,
 }
 
 /// The machine.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct Machine {
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
     cpu: String,
     cores: usize,
     kernel: String,
@@ -26,20 +33,21 @@ pub(super) struct Machine {
 }
 
 impl Occasion {
-    pub(super) fn now(broker: String) -> Occasion {
+    /// Here and now; `program` is what the command line began with.
+    pub(crate) fn now(program: &str, broker: String) -> Occasion {
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let command: Vec<String> = std::env::args().skip(1).map(without_password).collect();
         Occasion {
             date: date(seconds),
-            command: format!("forebay-distance {}", command.join(" ")),
+            command: format!("{program} {}", command.join(" ")),
             broker,
             machine: Machine::here(),
-            build: if cfg!(debug_assertions) { "debug: no figures to quote" } else { "release" },
+            build: if cfg!(debug_assertions) { DEBUG } else { "release" }.to_owned(),
         }
     }
 
     /// For people.
-    pub(super) fn headline(&self) -> String {
+    pub(crate) fn headline(&self) -> String {
         format!(
             "{}; {}; {} cores of {}, {}; load before {:.1}; {}",
             self.date,

@@ -5,7 +5,7 @@ const REPETITIONS_MIN: usize = 3;
 const RESAMPLES: usize = 2_000;
 
 /// The middle one, or the mean of the middle two; `None` without any.
-pub(super) fn median(values: &[f64]) -> Option<f64> {
+pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let half = sorted.len() / 2;
@@ -18,18 +18,18 @@ pub(super) fn median(values: &[f64]) -> Option<f64> {
 
 /// A ratio of two medians with its 95 % interval.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
-pub(super) struct Ratio {
+pub(crate) struct Ratio {
     /// Median of ours over median of theirs.
-    pub(super) value: f64,
+    pub(crate) value: f64,
     /// The interval; `None` if there were too few repetitions for one.
-    pub(super) interval: Option<(f64, f64)>,
+    pub(crate) interval: Option<(f64, f64)>,
 }
 
 impl Ratio {
     /// Of the medians of `ours` and `theirs`; `None` if one is empty or theirs is 0. The interval is the
     /// percentile bootstrap's (B. Efron, "Bootstrap Methods: Another Look at the Jackknife", 1979): both
     /// sides drawn again with replacement, independently. The same `seed` gives the same interval.
-    pub(super) fn of(ours: &[f64], theirs: &[f64], seed: u64) -> Option<Ratio> {
+    pub(crate) fn of(ours: &[f64], theirs: &[f64], seed: u64) -> Option<Ratio> {
         let divide = |ours: &[f64], theirs: &[f64]| {
             let theirs = median(theirs).filter(|&theirs| theirs > 0.0)?;
             median(ours).map(|ours| ours / theirs)
@@ -49,28 +49,28 @@ impl Ratio {
     }
 
     /// The least it may be: the lower end of the interval, or the value where there is none.
-    pub(super) fn low(&self) -> f64 {
+    pub(crate) fn low(&self) -> f64 {
         self.interval.map_or(self.value, |(low, _)| low)
     }
 
     /// The most it may be.
-    pub(super) fn high(&self) -> f64 {
+    pub(crate) fn high(&self) -> f64 {
         self.interval.map_or(self.value, |(_, high)| high)
     }
 }
 
 /// SplitMix64 (Steele, Lea and Flood, 2014): numbers that a seed repeats.
 #[derive(Debug, Clone)]
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
     /// From a seed.
-    pub(super) fn new(seed: u64) -> Random {
+    pub(crate) fn new(seed: u64) -> Random {
         Random(seed)
     }
 
     /// Below `bound`, which is above 0.
-    pub(super) fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -79,7 +79,7 @@ impl Random {
     }
 
     /// Any order, each as likely as the others.
-    pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));
         }

@@ -1,0 +1,289 @@
+//! The flags of `forebay bench run`, with the names that PerfTest's users know.
+
+use std::path::PathBuf;
+
+use super::grid::Axis;
+use super::scale::Scale;
+use super::workload::Workload;
+use crate::arguments::QueueArguments;
+use crate::plan::Plan;
+use crate::schedule::RatePiece;
+use crate::setting::{Credit, Window};
+use crate::step::Step;
+
+/// What to run, where, and what to do with the figures.
+#[derive(clap::Args, Debug, Clone)]
+pub struct Flags {
+    /// A workload by name (`forebay bench list`); without it flags say everything
+    pub name: Option<String>,
+    /// The broker; without it, one of our own in a temporary directory. May be repeated
+    #[arg(long, value_name = "URL", env = "FOREBAY_URL", hide_env_values = true)]
+    pub(crate) url: Vec<String>,
+    /// Where the data of a broker of our own go: their disk is what is measured [default: the system's directory
+    /// for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// The program to serve with, if not this one
+    #[arg(long, value_name = "PROGRAM", hide = true)]
+    pub(crate) forebay: Option<PathBuf>,
+
+    /// Publishers, each with a connection
+    #[arg(long, short = 'x', value_name = "N", help_heading = "Load")]
+    producers: Option<usize>,
+    /// Consumers, each with a connection
+    #[arg(long, short = 'y', value_name = "N", help_heading = "Load")]
+    consumers: Option<usize>,
+    /// Queues; publisher and consumer number i use queue i modulo this
+    #[arg(long, value_name = "N", help_heading = "Load")]
+    queues: Option<usize>,
+    /// Queues are called NAME.0, NAME.1, …; they are emptied before and deleted afterwards
+    #[arg(
+        long,
+        short = 'u',
+        value_name = "NAME",
+        default_value = "forebay-bench",
+        help_heading = "Load"
+    )]
+    queue: String,
+    /// classic or quorum
+    #[arg(long, value_name = "TYPE", help_heading = "Load")]
+    queue_type: Option<String>,
+    /// Further arguments of the queues: NAME=VALUE, separated by commas
+    #[arg(long, value_name = "LIST", help_heading = "Load")]
+    queue_args: Option<QueueArguments>,
+    /// Messages a second per publisher; 0 = as fast as the broker takes them
+    #[arg(long, short = 'r', value_name = "N", help_heading = "Load")]
+    rate: Option<f64>,
+    /// The same as a profile: RATE:SECONDS, one after the other and again. May be repeated
+    #[arg(long, value_name = "RATE:SECONDS", help_heading = "Load")]
+    variable_rate: Vec<RatePiece>,
+    /// Messages a second that a consumer can work on
+    #[arg(long, short = 'R', value_name = "N", help_heading = "Load")]
+    consumer_rate: Option<f64>,
+    /// Bytes of a body
+    #[arg(long, short = 's', value_name = "BYTES", help_heading = "Load")]
+    size: Option<usize>,
+    /// persistent or transient
+    #[arg(long, short = 'f', value_name = "FLAG", value_parser = ["persistent", "transient"], help_heading = "Load")]
+    flag: Option<String>,
+    /// Messages to lie in the queue before consumers come (backlog)
+    #[arg(long, value_name = "N", help_heading = "Load")]
+    messages: Option<u64>,
+
+    /// Unconfirmed messages of a publisher: auto (the window tunes itself), N, or none (no confirms)
+    #[arg(
+        long,
+        short = 'c',
+        alias = "window",
+        value_name = "N|auto|none",
+        help_heading = "Flow control"
+    )]
+    confirm: Option<Window>,
+    /// Unacknowledged messages of a consumer: auto (the credit tunes itself), N, or none (no bound)
+    #[arg(
+        long,
+        short = 'q',
+        alias = "prefetch",
+        value_name = "N|auto|none",
+        help_heading = "Flow control"
+    )]
+    qos: Option<Credit>,
+    /// Ack with `multiple` after so many deliveries; 0 = after each read of the socket
+    #[arg(long, short = 'A', value_name = "N", help_heading = "Flow control")]
+    multi_ack_every: Option<u64>,
+    /// Consumers need no acks
+    #[arg(long, short = 'a', help_heading = "Flow control")]
+    autoack: bool,
+
+    /// Seconds that are measured
+    #[arg(
+        long,
+        short = 'z',
+        visible_alias = "time",
+        value_name = "N",
+        default_value_t = 10.0,
+        help_heading = "Measurement"
+    )]
+    pub(crate) seconds: f64,
+    /// Seconds of load before them
+    #[arg(long, value_name = "N", default_value_t = 3.0, help_heading = "Measurement")]
+    warm_up: f64,
+    /// auto: measure the broker's capacity first and fit the rate to it; X: the rate X times. Without it, workloads
+    /// with a rate are fitted, and a rate given by flag is taken as it is
+    #[arg(long, value_name = "auto|X", help_heading = "Measurement")]
+    pub(crate) scale: Option<Scale>,
+    /// Fixed settings beside the own one: window=8,64,512 (or 1%,10% of the rate), prefetch=…, ack=…. May be
+    /// repeated
+    #[arg(long, value_name = "GRID", help_heading = "Measurement")]
+    pub(crate) grid: Vec<Axis>,
+    /// Every run so many times, in random order; from 3 on ratios have intervals
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Measurement")]
+    pub(crate) repeat: usize,
+    /// Orders the runs
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Measurement")]
+    pub(crate) seed: u64,
+    /// Something that happens meanwhile: SECOND:consumers/FACTOR (they slow down), SECOND:stall=SECONDS (a broker of
+    /// our own stands still), SECOND:rtt=MS. May be repeated
+    #[arg(long = "step", value_name = "STEP", help_heading = "Measurement")]
+    steps: Vec<Step>,
+    /// Round trip of an emulated link between, in milliseconds
+    #[arg(long, value_name = "MS", help_heading = "Measurement")]
+    pub(crate) rtt: Option<f64>,
+    /// Bandwidth of the emulated link, in megabits a second
+    #[arg(long, value_name = "N", help_heading = "Measurement")]
+    pub(crate) mbit: Option<f64>,
+
+    /// Write everything to this file, for `forebay bench compare`
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub json: Option<PathBuf>,
+    /// Write every second to this file
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub csv: Option<PathBuf>,
+}
+
+impl Flags {
+    /// The workload that was named.
+    pub(crate) fn workload(&self) -> Result<Option<&'static Workload>, String> {
+        let Some(name) = &self.name else { return Ok(None) };
+        let found = Workload::named(name);
+        found.map(Some).ok_or_else(|| {
+            format!("there is no workload `{name}`; `forebay bench list` names all of them")
+        })
+    }
+
+    /// The plan: the workload's, or one without a name, changed by flags.
+    pub(crate) fn plan(&self, workload: Option<&Workload>) -> Plan {
+        let mut plan = match workload {
+            Some(workload) => workload.plan(),
+            // What PerfTest does without flags, but with what Forebay does about flow control.
+            None => Plan { window: Window::Auto, prefetch: Credit::Auto, ..Plan::default() },
+        };
+        set(&mut plan.publishers, self.producers);
+        set(&mut plan.consumers, self.consumers);
+        set(&mut plan.queues, self.queues);
+        set(&mut plan.rate, self.rate);
+        set(&mut plan.consumer_rate, self.consumer_rate);
+        set(&mut plan.size, self.size);
+        set(&mut plan.messages, self.messages);
+        set(&mut plan.window, self.confirm);
+        set(&mut plan.prefetch, self.qos);
+        set(&mut plan.ack_every, self.multi_ack_every);
+        set(&mut plan.queue_args, self.queue_args.clone());
+        set(&mut plan.persistent, self.flag.as_ref().map(|flag| flag == "persistent"));
+        if !self.variable_rate.is_empty() {
+            plan.profile = self.variable_rate.clone();
+        }
+        if self.multi_ack_every.is_some_and(|every| every > 0) && self.qos.is_none() {
+            plan.prefetch = Credit::Fixed(1000);
+        }
+        Plan {
+            queue_prefix: self.queue.clone(),
+            queue_type: self.queue_type.clone(),
+            no_ack: self.autoack,
+            seconds: self.seconds,
+            warm_up: self.warm_up,
+            steps: self.steps.clone(),
+            emulated: self.link(),
+            ..plan
+        }
+    }
+
+    /// What happens to the rate.
+    pub(crate) fn scale(&self, workload: Option<&Workload>) -> Scale {
+        let fitted = workload.is_some_and(|workload| workload.share_of_capacity.is_some());
+        let by_flag = self.rate.is_some() || !self.variable_rate.is_empty();
+        match self.scale {
+            Some(scale) => scale,
+            None if fitted && !by_flag => Scale::Auto,
+            None => Scale::Times(1.0),
+        }
+    }
+
+    /// Whether there is an emulated link between.
+    pub(crate) fn link(&self) -> bool {
+        let rtt = |step: &Step| matches!(step.what, crate::step::StepKind::RttMs(_));
+        self.rtt.is_some() || self.mbit.is_some() || self.steps.iter().any(rtt)
+    }
+}
+
+fn set<T>(place: &mut T, flag: Option<T>) {
+    if let Some(value) = flag {
+        *place = value;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        flags: Flags,
+    }
+
+    fn flags(line: &str) -> Flags {
+        Command::try_parse_from(std::iter::once("run").chain(line.split_whitespace()))
+            .unwrap_or_else(|error| panic!("{error}"))
+            .flags
+    }
+
+    fn plan(line: &str) -> Plan {
+        let flags = flags(line);
+        flags.plan(flags.workload().unwrap())
+    }
+
+    #[test]
+    fn perftests_flags_mean_what_they_mean_there() {
+        let plan = plan("-x 3 -y 2 -u orders -r 100 -s 4000 -f persistent -c 50 -q 20 -A 10 -z 5");
+        assert_eq!((plan.publishers, plan.consumers, plan.queue(0)), (3, 2, "orders.0".to_owned()));
+        assert_eq!((plan.rate, plan.size, plan.persistent), (100.0, 4000, true));
+        assert_eq!(
+            (plan.window, plan.prefetch, plan.ack_every),
+            (Window::Fixed(50), Credit::Fixed(20), 10)
+        );
+        assert_eq!(plan.seconds, 5.0);
+        assert_eq!(plan.check(), Ok(()));
+    }
+
+    #[test]
+    fn without_flags_nothing_is_set_by_hand() {
+        let plan = plan("");
+        assert_eq!((plan.window, plan.prefetch), (Window::Auto, Credit::Auto));
+        assert_eq!((plan.publishers, plan.consumers, plan.rate), (1, 1, 0.0));
+    }
+
+    #[test]
+    fn flags_change_a_workload() {
+        let plan = plan("stress-2 --producers 5 --confirm none --queue-args x-max-length=10");
+        assert_eq!((plan.publishers, plan.consumers, plan.rate), (5, 20, 2000.0));
+        assert_eq!(
+            (plan.window, plan.queue_args.to_string()),
+            (Window::None, "x-max-length=10".into())
+        );
+    }
+
+    #[test]
+    fn a_workload_is_fitted_to_the_broker_unless_a_rate_is_given() {
+        let scale = |line: &str| {
+            let flags = flags(line);
+            flags.scale(flags.workload().unwrap())
+        };
+        assert_eq!(scale("stress-1"), Scale::Auto);
+        assert_eq!(scale("stress-1 --scale 0.1"), Scale::Times(0.1));
+        assert_eq!(scale("stress-1 --rate 7"), Scale::Times(1.0));
+        assert_eq!(scale("--rate 7"), Scale::Times(1.0));
+    }
+
+    #[test]
+    fn an_ack_interval_brings_a_prefetch_with_it() {
+        let plan = plan("--multi-ack-every 10");
+        assert_eq!((plan.prefetch, plan.check()), (Credit::Fixed(1000), Ok(())));
+    }
+
+    #[test]
+    fn a_name_that_nobody_knows_says_where_names_are() {
+        assert!(flags("stress-9").workload().unwrap_err().contains("bench list"));
+    }
+}

@@ -1,0 +1,140 @@
+//! What a session found, as it is written to a file and read again.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::grid::Setting;
+use crate::occasion::Occasion;
+use crate::report::Report;
+
+/// A file with another number cannot be read.
+const FORMAT: u32 = 1;
+
+/// All runs of one `forebay bench run`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    format: u32,
+    /// When, where and by which command.
+    pub occasion: Occasion,
+    /// The workload's name; `free` if flags alone say what it is.
+    pub workload: String,
+    /// What it is, in one line.
+    pub about: String,
+    /// In the order in which they were made.
+    pub runs: Vec<Run>,
+}
+
+/// One run of one setting on one broker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Which broker, for people.
+    pub broker: String,
+    /// Which part of the workload; empty if it has only one.
+    pub phase: String,
+    /// What was varied.
+    pub setting: Setting,
+    /// From 0 on.
+    pub repetition: usize,
+    /// Messages a second that the broker was found to carry; `None`: nobody asked.
+    pub capacity_per_s: Option<f64>,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(clippy::large_enum_variant)] // there are few runs, and nearly all have a report
+pub enum Outcome {
+    /// With figures.
+    Report(Report),
+    /// Without, and why.
+    Failed(String),
+}
+
+impl Outcome {
+    /// The figures, if there are some.
+    pub fn report(&self) -> Option<&Report> {
+        match self {
+            Outcome::Report(report) => Some(report),
+            Outcome::Failed(_) => None,
+        }
+    }
+}
+
+impl Record {
+    pub(crate) fn new(occasion: Occasion, workload: &str, about: &str) -> Record {
+        Record {
+            format: FORMAT,
+            occasion,
+            workload: workload.to_owned(),
+            about: about.to_owned(),
+            runs: Vec::new(),
+        }
+    }
+
+    /// Writes it as JSON.
+    ///
+    /// # Errors
+    /// The file cannot be written; the sentence names it.
+    pub fn save(&self, path: &Path) -> Result<(), String> {
+        let text = serde_json::to_string(self).map_err(|error| error.to_string())?;
+        std::fs::write(path, text + "\n").map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// Reads what [`Record::save`] wrote.
+    ///
+    /// # Errors
+    /// The file cannot be read or is no such record; the sentence names it.
+    pub fn read(path: &Path) -> Result<Record, String> {
+        let named = |error: String| format!("{}: {error}", path.display());
+        let text = std::fs::read_to_string(path).map_err(|error| named(error.to_string()))?;
+        let record: Record = serde_json::from_str(&text).map_err(|error| {
+            named(format!("this is not a file that `forebay bench run --json` wrote: {error}"))
+        })?;
+        match record.format {
+            FORMAT => Ok(record),
+            other => Err(named(format!("format {other}; this program reads {FORMAT}"))),
+        }
+    }
+
+    /// Whether every run has figures.
+    pub fn complete(&self) -> bool {
+        !self.runs.is_empty() && self.runs.iter().all(|run| run.outcome.report().is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let mut record = Record::new(Occasion::default(), "stress-1", "about");
+        let plan = Plan { rate: 7.0, steps: vec!["1:rtt=5".parse().unwrap()], ..Plan::default() };
+        let report =
+            Report { plan, curve: vec![(0.5, 9)], shares: vec![1, 2], ..Report::default() };
+        for outcome in [Outcome::Report(report), Outcome::Failed("it hung up".into())] {
+            record.runs.push(Run {
+                broker: "Forebay 0".into(),
+                phase: String::new(),
+                setting: Setting::of(&Plan::default()),
+                repetition: 3,
+                capacity_per_s: Some(5.0),
+                outcome,
+            });
+        }
+        let text = serde_json::to_string(&record).unwrap();
+        assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
+        assert!(!record.complete(), "one run failed");
+    }
+
+    #[test]
+    fn what_is_not_a_record_is_named() {
+        let error = Record::read(Path::new("Cargo.toml")).unwrap_err();
+        assert!(error.starts_with("Cargo.toml: ") && error.contains("bench run --json"), "{error}");
+        assert!(Record::read(Path::new("nowhere.json")).unwrap_err().starts_with("nowhere.json"));
+    }
+}

@@ -1,0 +1,333 @@
+//! One `forebay bench run`: which runs there are, in which order, and what came of each.
+
+use std::fmt;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::flags::Flags;
+use super::grid::{self, Setting};
+use super::record::{Outcome, Record, Run};
+use super::scale::{Scale, capacity_plan, scaled_by, scaled_to};
+use super::target::Target;
+use super::workload::{Phase, Workload};
+use crate::generator::{self, LoadError, Progress, Watch};
+use crate::link::{Conditions, LinkProxy, address_of, url_through};
+use crate::occasion::Occasion;
+use crate::plan::Plan;
+use crate::report::Report;
+use crate::spread::Random;
+use crate::step::StepKind;
+use crate::topology;
+
+/// A broker of our own stands still for so many seconds at most.
+const STALL_SECONDS_MAX: f64 = 60.0;
+
+/// Why there is no record, as a sentence.
+#[derive(Debug)]
+pub enum BenchError {
+    /// What was asked for makes no sense.
+    Usage(String),
+    /// It could not be measured.
+    Failed(String),
+    /// The screen asked for the end.
+    Stopped,
+}
+
+impl fmt::Display for BenchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BenchError::Usage(sentence) | BenchError::Failed(sentence) => f.write_str(sentence),
+            BenchError::Stopped => f.write_str("stopped before the end"),
+        }
+    }
+}
+
+impl std::error::Error for BenchError {}
+
+/// Whoever tells people how it goes.
+pub trait Screen {
+    /// A line that stays.
+    fn say(&mut self, line: &str);
+
+    /// Another run begins, `share` of the session being over.
+    fn begin(&mut self, title: &str, share: f64);
+
+    /// It goes on; `Break` ends the session.
+    fn progress(&mut self, progress: Progress<'_>) -> ControlFlow<()>;
+}
+
+/// Measures everything that the flags ask for.
+///
+/// # Errors
+/// Flags that make no sense, a broker that cannot be reached. A run that fails later is part of the record.
+pub fn run(flags: &Flags, screen: &mut dyn Screen) -> Result<Record, BenchError> {
+    let workload = flags.workload().map_err(BenchError::Usage)?;
+    let plan = flags.plan(workload);
+    let usage = |error: &dyn fmt::Display| BenchError::Usage(error.to_string());
+    plan.check().map_err(|error| usage(&error))?;
+    if flags.repeat == 0 {
+        return Err(BenchError::Usage("--repeat is at least 1".into()));
+    }
+    if flags.scale == Some(Scale::Auto)
+        && workload.is_none_or(|known| known.share_of_capacity.is_none())
+    {
+        return Err(BenchError::Usage(
+            "--scale auto is for stress-1 to stress-5; otherwise say a --rate, or none to see what is possible"
+                .into(),
+        ));
+    }
+    // Whatever the rate will be, a grid that cannot be read is found now.
+    grid::settings(&flags.grid, &plan).map_err(BenchError::Usage)?;
+    let mut targets = targets(flags).map_err(BenchError::Failed)?;
+    let mut session = Session { flags, workload, plan, screen, done: 0, of: targets.len() };
+    let (name, about) =
+        workload.map_or(("free", "as the flags say"), |known| (known.name, known.about));
+    let mut record = Record::new(Occasion::now("forebay", String::new()), name, about);
+    for target in &mut targets {
+        session.measure(target, &mut record)?;
+        let brokers = [record.occasion.broker.as_str(), target.label.as_str()];
+        record.occasion.broker =
+            brokers.into_iter().filter(|label| !label.is_empty()).collect::<Vec<_>>().join(", ");
+    }
+    Ok(record)
+}
+
+fn targets(flags: &Flags) -> Result<Vec<Target>, String> {
+    if flags.url.is_empty() {
+        let parent = flags.dir.clone().unwrap_or_else(std::env::temp_dir);
+        return Ok(vec![Target::serve(flags.forebay.clone(), parent)?]);
+    }
+    flags.url.iter().map(|url| Target::at(url)).collect()
+}
+
+struct Session<'a> {
+    flags: &'a Flags,
+    workload: Option<&'static Workload>,
+    plan: Plan,
+    screen: &'a mut dyn Screen,
+    /// Runs that are over, of how many there will be as far as is known.
+    done: usize,
+    of: usize,
+}
+
+impl Session<'_> {
+    /// Everything on one broker.
+    fn measure(&mut self, target: &mut Target, record: &mut Record) -> Result<(), BenchError> {
+        let plan = target.plan(&self.plan);
+        let broker = topology::set_up(&plan).map_err(failed)?;
+        topology::tear_down(&plan).map_err(failed)?;
+        target.label = match &target.queue_type {
+            Some(kind) => format!("{broker} {kind}"),
+            None => broker,
+        };
+        self.screen.say(&format!("{}{}", target.label, whose(target)));
+        let (plan, capacity_per_s) = self.scaled(target, plan)?;
+        if let Some(target_per_s) = plan.target_per_s() {
+            let rate = plan.mean_rate().unwrap_or(0.0);
+            self.screen.say(&format!(
+                "  load: {} publishers x {rate:.1}/s = {target_per_s:.0}/s",
+                plan.publishers
+            ));
+        }
+        let mut settings = grid::settings(&self.flags.grid, &plan).map_err(BenchError::Usage)?;
+        self.of = self.done + settings.len() * self.flags.repeat;
+        let mut random = Random::new(self.flags.seed);
+        for repetition in 0..self.flags.repeat {
+            random.shuffle(&mut settings);
+            for &setting in &settings {
+                let plan = setting.apply(&plan);
+                for (phase, outcome) in self.one(target, &plan, setting)? {
+                    record.runs.push(Run {
+                        broker: target.label.clone(),
+                        phase: phase.to_owned(),
+                        setting,
+                        repetition,
+                        capacity_per_s,
+                        outcome,
+                    });
+                }
+                self.done += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// The plan with the rate that it will have on this broker, and the capacity if that was asked for.
+    fn scaled(&mut self, target: &Target, plan: Plan) -> Result<(Plan, Option<f64>), BenchError> {
+        let share = self.workload.and_then(|workload| workload.share_of_capacity);
+        match (self.flags.scale(self.workload), share) {
+            (Scale::Times(times), _) => Ok((scaled_by(&plan, times), None)),
+            (Scale::Auto, None) => Ok((plan, None)),
+            (Scale::Auto, Some(share)) => {
+                let load = capacity_plan(&plan);
+                let report = self.phases(target, &[Phase { name: "capacity", plan: load }])?;
+                let capacity_per_s = match &report[..] {
+                    [(_, Outcome::Report(report))] => report.rate_per_s(),
+                    [(_, Outcome::Failed(why))] => return Err(BenchError::Failed(why.clone())),
+                    _ => 0.0,
+                };
+                if capacity_per_s <= 0.0 {
+                    return Err(BenchError::Failed(
+                        "the broker carried nothing while its capacity was measured".into(),
+                    ));
+                }
+                self.screen.say(&format!(
+                    "  capacity {capacity_per_s:.0}/s (same shape, as fast as it goes); load {:.0} % of it",
+                    share * 100.0
+                ));
+                Ok((scaled_to(&plan, share * capacity_per_s), Some(capacity_per_s)))
+            }
+        }
+    }
+
+    /// One setting once.
+    fn one(
+        &mut self,
+        target: &Target,
+        plan: &Plan,
+        setting: Setting,
+    ) -> Result<Vec<(&'static str, Outcome)>, BenchError> {
+        let Setting { window, prefetch, ack_every } = setting;
+        let ack = match ack_every {
+            0 => "auto".to_owned(),
+            every => every.to_string(),
+        };
+        let title = format!("window {window}, prefetch {prefetch}, ack {ack}");
+        self.screen.begin(&title, self.done as f64 / self.of.max(1) as f64);
+        let phases = match self.workload {
+            Some(workload) => workload.phases(plan),
+            None => vec![Phase { name: "", plan: plan.clone() }],
+        };
+        let outcomes = self.phases(target, &phases)?;
+        for (phase, outcome) in &outcomes {
+            let comma = if phase.is_empty() { "" } else { ", " };
+            let told = match outcome {
+                Outcome::Report(report) => report.to_string(),
+                Outcome::Failed(why) => format!("FAILED: {why}"),
+            };
+            self.screen.say(&format!("  {title}{comma}{phase}: {told}"));
+            if outcome.report().is_some_and(Report::generator_was_the_bottleneck) {
+                self.screen
+                    .say("    the generator's one core was busy: the broker can do more than this");
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// Phases on the same queues, which are new for the first and deleted after the last.
+    fn phases(
+        &mut self,
+        target: &Target,
+        phases: &[Phase],
+    ) -> Result<Vec<(&'static str, Outcome)>, BenchError> {
+        let Some(first) = phases.first() else { return Ok(Vec::new()) };
+        if let Err(error) = topology::set_up(&first.plan) {
+            return Ok(vec![(first.name, Outcome::Failed(error.to_string()))]);
+        }
+        let mut outcomes = Vec::new();
+        for phase in phases {
+            match self.load(target, &phase.plan) {
+                Ok(mut report) => {
+                    report.broker.clone_from(&target.label);
+                    outcomes.push((phase.name, Outcome::Report(report)));
+                }
+                Err(LoadError::Stopped) => {
+                    // What can be cleaned up is; the stop is what matters.
+                    let _ = topology::tear_down(&first.plan);
+                    return Err(BenchError::Stopped);
+                }
+                Err(error) => {
+                    outcomes.push((phase.name, Outcome::Failed(error.to_string())));
+                    break;
+                }
+            }
+        }
+        if let Err(error) = topology::tear_down(&first.plan) {
+            self.screen.say(&format!("  the queues could not be deleted: {error}"));
+        }
+        Ok(outcomes)
+    }
+
+    /// One run of the generator, through the link if there is one.
+    fn load(&mut self, target: &Target, plan: &Plan) -> Result<Report, LoadError> {
+        let link = match self.flags.link() {
+            true => Some(start_link(self.flags, &plan.url).map_err(LoadError::Broker)?),
+            false => None,
+        };
+        let url = match &link {
+            Some(link) => url_through(&plan.url, &link.address().to_string()),
+            None => plan.url.clone(),
+        };
+        let stoppable = if target.own { target.pid } else { None };
+        let mut watch = Onlooker { screen: self.screen, link, mbit: self.flags.mbit, stoppable };
+        generator::load(&Plan { url, ..plan.clone() }, &mut watch)
+    }
+}
+
+fn failed(error: LoadError) -> BenchError {
+    BenchError::Failed(error.to_string())
+}
+
+fn whose(target: &Target) -> String {
+    match (target.own, target.pid) {
+        (true, Some(pid)) => format!(" of our own (process {pid}), stopped afterwards"),
+        (false, Some(pid)) => format!(" on this machine (process {pid})"),
+        _ => ", whose CPU and memory are not known here".to_owned(),
+    }
+}
+
+fn conditions(rtt_ms: f64, mbit: Option<f64>) -> Conditions {
+    let bytes_per_s =
+        mbit.filter(|&mbit| mbit > 0.0).map(|mbit| (mbit * 125_000.0).max(1.0) as u64);
+    Conditions { rtt_us: (rtt_ms * 1e3) as u64, jitter_us: 0, bytes_per_s }
+}
+
+fn start_link(flags: &Flags, url: &str) -> Result<LinkProxy, String> {
+    let conditions = conditions(flags.rtt.unwrap_or(0.0), flags.mbit);
+    LinkProxy::start(address_of(url)?, conditions).map_err(|error| error.to_string())
+}
+
+/// Passes progress on, and disturbs link and broker.
+struct Onlooker<'a> {
+    screen: &'a mut dyn Screen,
+    link: Option<LinkProxy>,
+    mbit: Option<f64>,
+    /// The process that may be made to stand still.
+    stoppable: Option<u32>,
+}
+
+impl Watch for Onlooker<'_> {
+    fn progress(&mut self, progress: Progress<'_>) -> ControlFlow<()> {
+        self.screen.progress(progress)
+    }
+
+    fn step(&mut self, what: StepKind) -> Result<(), String> {
+        match what {
+            StepKind::Consumers(_) => Ok(()), // the generator does it
+            StepKind::RttMs(ms) => match &self.link {
+                Some(link) => {
+                    link.set(conditions(ms, self.mbit)).map_err(|error| error.to_string())
+                }
+                None => Err("there is no link to change".into()),
+            },
+            StepKind::StallSeconds(seconds) => {
+                let pid = self.stoppable.and_then(|pid| Pid::from_raw(pid as i32));
+                let pid =
+                    pid.ok_or("only a broker of our own is made to stand still: leave out --url")?;
+                let signal = move |signal| {
+                    kill_process(pid, signal)
+                        .map_err(|error| format!("cannot stop the broker: {error}"))
+                };
+                signal(Signal::STOP)?;
+                std::thread::spawn(move || {
+                    std::thread::sleep(Duration::from_secs_f64(seconds.min(STALL_SECONDS_MAX)));
+                    // It may have been killed meanwhile.
+                    let _ = signal(Signal::CONT);
+                });
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Figures for people.
+
+use std::fmt::Write;
+
+use super::grid::Setting;
+use super::points::{Judgement, Point, Points};
+use super::record::Record;
+use super::workload::WORKLOADS;
+use crate::spread::{Ratio, median};
+
+/// The workloads that have names, one paragraph each.
+pub fn list() -> String {
+    let mut text = String::new();
+    for workload in &WORKLOADS {
+        let _ = writeln!(text, "{:<10} {}", workload.name, workload.about);
+        let _ = writeln!(text, "{:<10} look at: {}", "", workload.look_at);
+    }
+    text.push_str(
+        "\nWithout a name, flags say what to run: forebay bench run --producers 10 --consumers 5 --size 200\n",
+    );
+    text
+}
+
+/// One table a broker and phase.
+pub fn table(record: &Record) -> String {
+    let mut text = String::new();
+    for points in Points::of(record) {
+        let phase =
+            if points.phase.is_empty() { String::new() } else { format!(", {}", points.phase) };
+        let _ = writeln!(text, "\n{} on {}{phase}", record.workload, points.broker);
+        let from = if points.intended { "when they were due" } else { "the call" };
+        let _ =
+            writeln!(text, "latencies in milliseconds, from {from}; rates in messages a second");
+        let _ = writeln!(text, "\n  {HEAD}");
+        let knee = points.knee();
+        for point in &points.points {
+            let mark = if knee == Some(point.setting) { " knee" } else { "" };
+            let _ = writeln!(text, "  {}{mark}", row(point, points.intended));
+        }
+        if let Some(judgement) = points.judge() {
+            let _ = writeln!(text, "\n  {}", judged(&judgement));
+        }
+        let _ = write!(text, "{}", remarks(&points));
+    }
+    text
+}
+
+const HEAD: &str = " window prefetch   ack | published consumed |    p50     p90     p99   p99.9     max | \
+confirm p50   p99 | vary fair | broker:cores us/msg    MB | generator";
+
+fn row(point: &Point<'_>, intended: bool) -> String {
+    let Setting { window, prefetch, ack_every } = point.setting;
+    let ack = if ack_every == 0 { "auto".to_owned() } else { ack_every.to_string() };
+    let name = format!("{window:>7} {prefetch:>8} {ack:>5}");
+    if point.reports.is_empty() {
+        let why = point.failures.first().copied().unwrap_or("it was not measured");
+        return format!("{name} | FAILED: {why}");
+    }
+    let of = |what: &dyn Fn(&crate::report::Report) -> f64| point.median(what).unwrap_or(0.0);
+    let known = |what: fn(&crate::report::Report) -> Option<f64>| {
+        let values: Vec<f64> = point.reports.iter().filter_map(|report| what(report)).collect();
+        median(&values)
+    };
+    let ms = |us: f64| {
+        let ms = us / 1e3;
+        if ms < 100.0 { format!("{ms:.2}") } else { format!("{ms:.0}") }
+    };
+    let latency = |what: fn(&crate::report::LatencyReport) -> u64| {
+        ms(of(&|report| what(&report.latency(intended)) as f64))
+    };
+    let confirm = |what: fn(&crate::report::LatencyReport) -> u64| {
+        ms(of(&|report| {
+            let confirm = if intended { &report.confirm } else { &report.confirm_from_call };
+            what(confirm) as f64
+        }))
+    };
+    let or_dash = |value: Option<f64>, digits: usize| {
+        value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
+    };
+    format!(
+        "{name} | {:>9.0} {:>8.0} | {:>6} {:>7} {:>7} {:>7} {:>7} | {:>11} {:>5} | {:>3.0}% {:.2} | {:>12} {:>6} {:>5} | {:>9.2}",
+        of(&|report| report.published_per_s),
+        of(&|report| report.consumed_per_s),
+        latency(|latency| latency.p50_us),
+        latency(|latency| latency.p90_us),
+        latency(|latency| latency.p99_us),
+        latency(|latency| latency.p999_us),
+        latency(|latency| latency.max_us),
+        confirm(|latency| latency.p50_us),
+        confirm(|latency| latency.p99_us),
+        of(&|report| report.variation) * 100.0,
+        of(&|report| report.fairness),
+        or_dash(known(|report| report.broker_cores), 2),
+        or_dash(known(|report| report.broker_cpu_us_per_message), 2),
+        or_dash(known(|report| report.broker_bytes_max.map(|bytes| bytes as f64 / 1e6)), 0),
+        of(&|report| report.generator_cores),
+    )
+}
+
+fn judged(judgement: &Judgement) -> String {
+    format!(
+        "tuned by itself: {} of the best rate (window {}, prefetch {}), p99 {} that of the knee (window {}, prefetch {})",
+        percent(&judgement.rate),
+        judgement.best.window,
+        judgement.best.prefetch,
+        times(&judgement.p99),
+        judgement.knee.window,
+        judgement.knee.prefetch,
+    )
+}
+
+fn percent(ratio: &Ratio) -> String {
+    let value = ratio.value * 100.0;
+    match ratio.interval {
+        Some((low, high)) => {
+            format!("{value:.0} % (95 %: {:.0} to {:.0})", low * 100.0, high * 100.0)
+        }
+        None => format!("{value:.0} %"),
+    }
+}
+
+fn times(ratio: &Ratio) -> String {
+    match ratio.interval {
+        Some((low, high)) => format!("{:.2} x (95 %: {low:.2} to {high:.2})", ratio.value),
+        None => format!("{:.2} x", ratio.value),
+    }
+}
+
+/// What else there is to say about a broker and phase.
+fn remarks(points: &Points<'_>) -> String {
+    let mut text = String::new();
+    let reports = || points.points.iter().flat_map(|point| point.reports.iter().copied());
+    let mut say = |line: String| {
+        let _ = writeln!(text, "  {line}");
+    };
+    if let Some(capacity_per_s) = points.capacity_per_s {
+        say(format!("capacity {capacity_per_s:.0}/s: the same shape, as fast as it goes"));
+    }
+    // The other latency, so that both are told.
+    for point in &points.points {
+        let Some(report) = point.reports.first() else { continue };
+        if report.target_per_s.is_none() {
+            continue;
+        }
+        let other = if points.intended { "from the call" } else { "from when they were due" };
+        let latency = report.latency(!points.intended);
+        say(format!("window {}: {other} {latency}", point.setting.window));
+    }
+    if reports().any(crate::report::Report::generator_was_the_bottleneck) {
+        say("the generator used up its core: rates are its own, not the broker's".into());
+    }
+    for (count, what) in [
+        (reports().map(|report| report.rejected).sum::<u64>(), "messages were rejected"),
+        (reports().map(|report| report.blocked).sum(), "times connection.blocked came"),
+        (reports().map(|report| report.redelivered).sum(), "messages were redelivered"),
+    ] {
+        if count > 0 {
+            say(format!("{count} {what}"));
+        }
+    }
+    for point in &points.points {
+        for why in &point.failures {
+            say(format!("window {}: FAILED: {why}", point.setting.window));
+        }
+    }
+    text
+}

@@ -1,0 +1,84 @@
+//! A broker to measure: at a URL, or one of our own for as long as it takes.
+
+use std::path::PathBuf;
+
+use forebay_wire::AmqpUri;
+
+use crate::broker::Served;
+use crate::plan::Plan;
+use crate::process;
+
+/// A broker, and what differs when it is measured.
+#[derive(Debug)]
+pub(crate) struct Target {
+    /// For people; empty until the broker has introduced itself.
+    pub(crate) label: String,
+    pub(crate) url: String,
+    /// Its process, if it runs on this machine and we may look.
+    pub(crate) pid: Option<u32>,
+    /// Whether it is ours to stop.
+    pub(crate) own: bool,
+    pub(crate) queue_type: Option<String>,
+    _served: Option<Served>,
+}
+
+impl Target {
+    /// One that runs already.
+    pub(crate) fn at(url: &str) -> Result<Target, String> {
+        let uri: AmqpUri = url.parse().map_err(|error| format!("cannot read the URL: {error}"))?;
+        if url.starts_with("amqps:") {
+            return Err("the generator speaks no TLS: give it an amqp:// URL".into());
+        }
+        let here = ["localhost", "127.0.0.1", "::1"].contains(&uri.host.as_str());
+        let pid = if here { process::listener(uri.port) } else { None };
+        Ok(Target {
+            label: String::new(),
+            url: url.to_owned(),
+            pid,
+            own: false,
+            queue_type: None,
+            _served: None,
+        })
+    }
+
+    /// A broker of our own, on a new directory below `parent`.
+    pub(crate) fn serve(program: Option<PathBuf>, parent: PathBuf) -> Result<Target, String> {
+        let program = match program {
+            Some(program) => program,
+            None => std::env::current_exe().map_err(|error| format!("where are we? {error}"))?,
+        };
+        let served = Served::start(&program, &parent)?;
+        Ok(Target {
+            label: String::new(),
+            url: served.url.clone(),
+            pid: Some(served.pid()),
+            own: true,
+            queue_type: None,
+            _served: Some(served),
+        })
+    }
+
+    /// The plan, on this broker.
+    pub(crate) fn plan(&self, plan: &Plan) -> Plan {
+        Plan {
+            url: self.url.clone(),
+            broker_pid: self.pid,
+            depth: true,
+            queue_type: self.queue_type.clone().or_else(|| plan.queue_type.clone()),
+            ..plan.clone()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_read_before_anything_is_measured() {
+        assert!(Target::at("http://localhost").unwrap_err().contains("URL"));
+        assert!(Target::at("amqps://localhost").unwrap_err().contains("TLS"));
+        let far = Target::at("amqp://broker.example:5672").unwrap();
+        assert_eq!((far.pid, far.own), (None, false));
+    }
+}

@@ -1,0 +1,95 @@
+//! A broker of our own: `forebay serve` as a process, for as long as something is measured.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A process that serves. Dropped, it ends.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub(crate) url: String,
+    child: Child,
+    /// Removed with everything in it.
+    directory: PathBuf,
+}
+
+impl Served {
+    /// `program serve` with default settings on a free port of the loopback, its data in a new directory below
+    /// `parent`; returns when it takes clients.
+    pub(crate) fn start(program: &Path, parent: &Path) -> Result<Served, String> {
+        let told = |error: std::io::Error| format!("{}: {error}", program.display());
+        let directory = parent.join(format!("forebay-bench-{}", std::process::id()));
+        let directory = (0..u32::MAX)
+            .map(|number| directory.with_extension(number.to_string()))
+            .find(|directory| !directory.exists())
+            .ok_or("there is no free name for a directory")?;
+        std::fs::create_dir_all(&directory)
+            .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
+        let log_path = directory.join("log");
+        let log = File::create(&log_path).map_err(told)?;
+        let child = Command::new(program)
+            .args(["serve", "--amqp", "127.0.0.1:0", "--http", "off", "--log-level", "warn"])
+            .arg("--data-dir")
+            .arg(directory.join("data"))
+            // A setting of the caller's shell must not change what is measured.
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn();
+        let child =
+            child.inspect_err(|_| drop(std::fs::remove_dir_all(&directory))).map_err(told)?;
+        let mut served = Served { url: String::new(), child, directory };
+        let mut ready = String::new();
+        if let Some(stdout) = served.child.stdout.take() {
+            BufReader::new(stdout).read_line(&mut ready).map_err(told)?;
+        }
+        let Some(address) = address_of(&ready) else {
+            let said = std::fs::read_to_string(&log_path).unwrap_or_default();
+            let last = said.lines().last().unwrap_or("it says nothing");
+            return Err(format!("{} serve did not start: {last}", program.display()));
+        };
+        served.url = format!("amqp://guest:guest@{address}/%2f");
+        Ok(served)
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // It may have ended by itself, which the load has noticed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// The first AMQP address of a line like `forebay ready amqp=ADDR,ADDR http=… data=…`.
+fn address_of(ready: &str) -> Option<&str> {
+    let addresses = ready.strip_prefix("forebay ready amqp=")?;
+    addresses.split([' ', ',', '\n']).next().filter(|address| !address.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ready_line_names_the_address() {
+        assert_eq!(address_of("forebay ready amqp=127.0.0.1:7 data=x\n"), Some("127.0.0.1:7"));
+        assert_eq!(address_of("forebay ready amqp=[::1]:7,127.0.0.1:8 data=x\n"), Some("[::1]:7"));
+        assert_eq!(address_of(""), None);
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named() {
+        let error =
+            Served::start(Path::new("/nowhere/forebay"), &std::env::temp_dir()).unwrap_err();
+        assert!(error.starts_with("/nowhere/forebay: "), "{error}");
+    }
+}

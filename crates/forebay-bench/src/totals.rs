@@ -1,0 +1,186 @@
+//! What all publishers and consumers counted, at a moment and over time.
+
+use crate::actor::{Actor, Role};
+use crate::latency::{Timing, curve};
+use crate::plan::Plan;
+use crate::process;
+use crate::report::{Report, Sample, fairness, variation};
+
+/// Totals at a moment.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Totals {
+    pub(crate) at_us: u64,
+    pub(crate) published: u64,
+    pub(crate) consumed: u64,
+    confirmed: u64,
+    own_cpu_s: f64,
+    broker_cpu_s: Option<f64>,
+    broker_bytes: Option<u64>,
+    depth: Option<u64>,
+    unconfirmed: u64,
+    unacked: u64,
+    behind: u64,
+    window: u64,
+}
+
+impl Totals {
+    pub(crate) fn of(actors: &[Actor], at_us: u64) -> Totals {
+        let mut totals = Totals { at_us, ..Totals::default() };
+        for actor in actors {
+            match &actor.role {
+                Role::Publisher(publisher) => {
+                    totals.published += publisher.published;
+                    totals.confirmed += publisher.confirmed;
+                    totals.unconfirmed += publisher.unanswered();
+                    totals.behind += publisher.behind(at_us);
+                    totals.window += publisher.window().unwrap_or(0);
+                }
+                Role::Consumer(consumer) => {
+                    totals.consumed += consumer.consumed;
+                    totals.unacked += consumer.unacked();
+                }
+                Role::Depth(_) => {}
+            }
+        }
+        totals
+    }
+
+    /// Adds what the system and the broker say, which costs more than counting.
+    pub(crate) fn with_processes(mut self, plan: &Plan, actors: &mut [Actor]) -> Totals {
+        self.own_cpu_s = process::own_thread_cpu_seconds();
+        let usage = plan.broker_pid.and_then(process::usage_of_tree);
+        self.broker_cpu_s = usage.map(|usage| usage.cpu_s);
+        self.broker_bytes = usage.map(|usage| usage.resident_bytes);
+        if let Some(Actor { role: Role::Depth(depth), .. }) = actors.last_mut() {
+            self.depth = depth.take();
+        }
+        self
+    }
+}
+
+/// A measurement as it grows.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) first: Totals,
+    pub(crate) last: Totals,
+    pub(crate) samples: Vec<Sample>,
+    confirm: Timing,
+    end_to_end: Timing,
+}
+
+impl Measured {
+    pub(crate) fn new(plan: &Plan, first: Totals) -> Measured {
+        Measured {
+            first,
+            last: first,
+            samples: Vec::new(),
+            confirm: Timing::new(plan.is_paced()),
+            end_to_end: Timing::new(plan.is_paced()),
+        }
+    }
+
+    /// A second is over; takes what it showed.
+    pub(crate) fn sample(
+        &mut self,
+        now: Totals,
+        confirm: &mut Timing,
+        end_to_end: &mut Timing,
+    ) -> Sample {
+        let last = std::mem::replace(&mut self.last, now);
+        let seconds = (now.at_us - last.at_us).max(1) as f64 / 1e6;
+        let sample = Sample {
+            seconds,
+            published: (now.published - last.published) as f64 / seconds,
+            confirmed: (now.confirmed - last.confirmed) as f64 / seconds,
+            consumed: (now.consumed - last.consumed) as f64 / seconds,
+            broker_bytes: now.broker_bytes,
+            broker_cores: spent(now, last).map(|cpu_s| cpu_s / seconds),
+            generator_cores: (now.own_cpu_s - last.own_cpu_s) / seconds,
+            confirm: confirm.report_called(),
+            end_to_end: end_to_end.report_called(),
+            end_to_end_intended: end_to_end.report_intended(),
+            depth: now.depth,
+            unconfirmed: now.unconfirmed,
+            unacked: now.unacked,
+            behind: now.behind,
+            window: now.window,
+        };
+        self.confirm.take(confirm);
+        self.end_to_end.take(end_to_end);
+        self.samples.push(sample);
+        sample
+    }
+
+    /// What came out; `actors` count the whole run.
+    pub(crate) fn report(
+        self,
+        plan: &Plan,
+        actors: &[Actor],
+        blocked: u64,
+        left_over: u64,
+    ) -> Report {
+        let (first, last) = (self.first, self.last);
+        let seconds = ((last.at_us - first.at_us) as f64 / 1e6).max(1e-6);
+        let (mut shares, mut rejected, mut redelivered) = (Vec::new(), 0, 0);
+        for actor in actors {
+            match &actor.role {
+                Role::Publisher(publisher) => {
+                    shares.push(publisher.published);
+                    rejected += publisher.rejected;
+                }
+                Role::Consumer(consumer) => redelivered += consumer.redelivered,
+                Role::Depth(_) => {}
+            }
+        }
+        let published = last.published - first.published;
+        let confirmed = last.confirmed - first.confirmed;
+        let consumed = last.consumed - first.consumed;
+        let of_interest =
+            |sample: &Sample| if plan.consumers > 0 { sample.consumed } else { sample.published };
+        // A last piece of a second says little.
+        let whole = self.samples.iter().filter(|sample| sample.seconds > 0.5);
+        let rates: Vec<f64> = whole.map(of_interest).collect();
+        let broker_cpu_s = spent(last, first);
+        let messages = published.max(consumed).max(1) as f64;
+        // Without consumers the curve is that of confirms.
+        let timing = match plan.consumers > 0 && !plan.rpc {
+            true => &self.end_to_end,
+            false => &self.confirm,
+        };
+        Report {
+            plan: plan.clone(),
+            broker: String::new(),
+            seconds,
+            published,
+            confirmed,
+            rejected,
+            consumed,
+            redelivered,
+            published_per_s: published as f64 / seconds,
+            confirmed_per_s: confirmed as f64 / seconds,
+            consumed_per_s: consumed as f64 / seconds,
+            variation: variation(&rates),
+            fairness: fairness(&shares),
+            confirm: self.confirm.report_intended(),
+            confirm_from_call: self.confirm.report_called(),
+            end_to_end: self.end_to_end.report_intended(),
+            end_to_end_from_call: self.end_to_end.report_called(),
+            curve: curve(timing.intended()),
+            curve_from_call: curve(timing.called()),
+            target_per_s: plan.target_per_s(),
+            shares,
+            generator_cores: (last.own_cpu_s - first.own_cpu_s) / seconds,
+            broker_cores: broker_cpu_s.map(|cpu_s| cpu_s / seconds),
+            broker_cpu_us_per_message: broker_cpu_s.map(|cpu_s| cpu_s * 1e6 / messages),
+            broker_bytes_max: self.samples.iter().filter_map(|sample| sample.broker_bytes).max(),
+            blocked,
+            left_over,
+            samples: self.samples,
+        }
+    }
+}
+
+/// CPU seconds of the broker between two moments.
+fn spent(now: Totals, before: Totals) -> Option<f64> {
+    now.broker_cpu_s.zip(before.broker_cpu_s).map(|(now, before)| now - before)
+}

@@ -1,0 +1,123 @@
+//! `forebay bench`: load for any AMQP 0-9-1 broker, and what came of it. The matter is in `forebay-bench`.
+
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::Subcommand;
+use forebay_bench::Progress;
+use forebay_bench::bench::{self, BenchError, Flags, Record, Screen};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::exit::Exit;
+use crate::stop_signal::StopSignal;
+
+/// Load a broker and see how it does: any AMQP 0-9-1 broker, or one of our own.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Name the workloads
+    List,
+    /// Run a workload by its name, or what flags say; without --url on a broker of our own
+    #[command(visible_alias = "load")]
+    Run(Box<Flags>),
+}
+
+/// Runs a sub-command of `bench`.
+pub(crate) fn run(args: Args) -> Exit {
+    match args.command {
+        Command::List => print(&bench::list()),
+        Command::Run(flags) => measure(&flags),
+    }
+}
+
+/// Exit code 0: all runs have figures; 1: one has not; 2: the flags make no sense.
+fn measure(flags: &Flags) -> Exit {
+    let stop = match StopSignal::listen() {
+        Ok(stop) => stop,
+        Err(error) => return Exit::Failed.because(format!("cannot watch for signals: {error}")),
+    };
+    let mut terminal = Terminal::new(stop);
+    let measured = bench::run(flags, &mut terminal);
+    terminal.bar.finish_and_clear();
+    let record = match measured {
+        Ok(record) => record,
+        Err(error @ BenchError::Usage(_)) => return Exit::Usage.because(error),
+        Err(error) => return Exit::Failed.because(error),
+    };
+    if let Err(error) = write(flags, &record) {
+        return Exit::Failed.because(error);
+    }
+    match (print(&bench::table(&record)), record.complete()) {
+        (Exit::Done, false) => Exit::Failed.because("some runs failed; the table says which"),
+        (exit, _) => exit,
+    }
+}
+
+fn write(flags: &Flags, record: &Record) -> Result<(), String> {
+    if let Some(path) = &flags.json {
+        record.save(path)?;
+    }
+    if let Some(path) = &flags.csv {
+        write_text(path, &record.csv())?;
+    }
+    Ok(())
+}
+
+fn write_text(path: &Path, text: &str) -> Result<(), String> {
+    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn print(text: &str) -> Exit {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Exit::Done,
+        Err(error) => Exit::Failed.because(format!("cannot write the result: {error}")),
+    }
+}
+
+/// What goes on, on standard error: lines, and a bar where that is a terminal.
+struct Terminal {
+    bar: ProgressBar,
+    title: String,
+    stop: StopSignal,
+}
+
+impl Terminal {
+    fn new(stop: StopSignal) -> Terminal {
+        let style = ProgressStyle::with_template("  {bar:24} {elapsed:>4} {msg}");
+        // Without a terminal the bar stays invisible by itself.
+        let bar = ProgressBar::new(1000).with_style(style.expect("the template is constant"));
+        bar.enable_steady_tick(Duration::from_millis(500));
+        Terminal { bar, title: String::new(), stop }
+    }
+}
+
+impl Screen for Terminal {
+    fn say(&mut self, line: &str) {
+        self.bar.suspend(|| eprintln!("{line}"));
+    }
+
+    fn begin(&mut self, title: &str, share: f64) {
+        self.title = format!("{title} ({:.0} % of all)", share * 100.0);
+    }
+
+    fn progress(&mut self, progress: Progress<'_>) -> ControlFlow<()> {
+        self.bar.set_position((progress.share * 1000.0) as u64);
+        let rates = progress.last.map_or_else(String::new, |sample| {
+            let p99_ms = sample.end_to_end.p99_us as f64 / 1e3;
+            format!(
+                ": {:.0}/s in, {:.0}/s out, p99 {p99_ms:.1} ms",
+                sample.published, sample.consumed
+            )
+        });
+        self.bar.set_message(format!("{}, {}{rates}", self.title, progress.doing));
+        if self.stop.came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}

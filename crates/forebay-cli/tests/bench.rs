@@ -1,0 +1,171 @@
+//! `forebay bench` as people and scripts use it: against a broker that runs, and with one of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use support::broker::Start;
+use support::dir::Dir;
+
+mod support;
+
+fn bench(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_forebay"))
+        .arg("bench")
+        .args(arguments)
+        .env_remove("FOREBAY_URL")
+        .output()
+        .expect("the binary was built")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).expect("it was written")).expect("JSON")
+}
+
+fn files(home: &Dir) -> (PathBuf, PathBuf) {
+    (home.path().join("bench.json"), home.path().join("bench.csv"))
+}
+
+#[test]
+fn a_load_on_a_running_broker_is_measured_and_leaves_nothing_there() {
+    let home = Dir::new("bench-url");
+    let broker = Start::in_memory(home.path()).ready();
+    let (json, csv) = files(&home);
+    let ran = bench(&[
+        "run",
+        "--url",
+        &broker.url(),
+        "-x",
+        "2",
+        "-y",
+        "2",
+        "--rate",
+        "200",
+        "--seconds",
+        "2",
+        "--warm-up",
+        "0.2",
+        "--grid",
+        "window=5",
+        "--json",
+        json.to_str().expect("UTF-8"),
+        "--csv",
+        csv.to_str().expect("UTF-8"),
+    ]);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    assert!(text(&ran.stdout).contains("knee"), "{}", text(&ran.stdout));
+    let record = read(&json);
+    let runs = record["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), 2, "the own setting and that of the grid");
+    for run in runs {
+        let report = &run["outcome"]["report"];
+        let number = |name: &str| report[name].as_f64().expect("a number");
+        assert!(number("consumed") > 100.0 && number("confirmed") > 100.0, "{report}");
+        assert_eq!(report["target_per_s"].as_f64(), Some(400.0));
+        assert!(report["end_to_end"]["p99_us"].as_u64() > Some(0));
+        let p99_us = |name: &str| report[name]["p99_us"].as_u64().expect("a number");
+        assert!(p99_us("end_to_end_from_call") <= p99_us("end_to_end"));
+        let samples = report["samples"].as_array().expect("samples");
+        assert!(samples.len() >= 2 && samples.iter().any(|sample| sample["depth"].is_u64()));
+        assert!(
+            samples.iter().all(|sample| sample["broker_bytes"].is_u64()),
+            "it is on this machine"
+        );
+    }
+    let lines = std::fs::read_to_string(&csv).expect("it was written").lines().count();
+    assert!(lines >= 5, "a head and two seconds of two runs, not {lines}");
+    let mut connection = broker.connect();
+    assert!(!has_queue(&mut connection, "forebay-bench.0"), "its queues are gone");
+}
+
+fn has_queue(connection: &mut forebay_client::blocking::Connection, name: &str) -> bool {
+    use forebay_client::blocking::DeclareQueue;
+    let mut channel = connection.channel().expect("a channel");
+    channel.declare_queue(name, DeclareQueue { passive: true, ..Default::default() }).is_ok()
+}
+
+#[test]
+fn without_a_url_it_brings_its_own_broker_and_takes_it_away_again() {
+    let home = Dir::new("bench-own");
+    let (json, _) = files(&home);
+    let ran = bench(&[
+        "run",
+        "backlog",
+        "--messages",
+        "2000",
+        "--seconds",
+        "1",
+        "--dir",
+        home.path().to_str().expect("UTF-8"),
+        "--json",
+        json.to_str().expect("UTF-8"),
+    ]);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let record = read(&json);
+    let phases: Vec<_> =
+        record["runs"].as_array().expect("runs").iter().map(|run| &run["phase"]).collect();
+    assert_eq!(phases, ["fill", "drain"]);
+    let report = |index: usize| &record["runs"][index]["outcome"]["report"];
+    assert_eq!(report(0)["confirmed"].as_u64(), Some(2_000));
+    assert!(report(1)["consumed"].as_u64() >= Some(2_000), "{}", report(1));
+    let left: Vec<_> = std::fs::read_dir(home.path()).expect("it is there").flatten().collect();
+    assert_eq!(left.len(), 1, "the record alone: {left:?}");
+}
+
+#[test]
+fn calls_get_replies_and_a_fan_out_reaches_every_queue() {
+    let home = Dir::new("bench-shapes");
+    let broker = Start::in_memory(home.path()).ready();
+    let (json, _) = files(&home);
+    let path = json.to_str().expect("UTF-8");
+    let url = broker.url();
+    let report = |name: &str| {
+        let ran = bench(&[
+            "run",
+            name,
+            "--url",
+            &url,
+            "--seconds",
+            "1",
+            "--warm-up",
+            "0.2",
+            "--json",
+            path,
+        ]);
+        assert!(ran.status.success(), "{}", text(&ran.stderr));
+        read(&json)["runs"][0]["outcome"]["report"].clone()
+    };
+    let calls = report("rpc");
+    assert!(calls["confirmed"].as_u64() > Some(10), "{calls}");
+    let fanout = report("fanout");
+    let count = |name: &str| fanout[name].as_u64().expect("a number");
+    assert!(count("consumed") > 2 * count("published"), "{fanout}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_code_2() {
+    for (arguments, expected) in [
+        (&["run", "stress-9"][..], "bench list"),
+        (&["run", "--grid", "window=10%"], "rate"),
+        (&["run", "--consumers", "0", "--producers", "0"], "nothing to do"),
+        (&["run", "backlog", "--scale", "auto"], "--rate"),
+    ] {
+        let ran = bench(arguments);
+        assert_eq!(ran.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&ran.stderr).contains(expected), "{arguments:?}: {}", text(&ran.stderr));
+    }
+    let nobody = bench(&["run", "--url", "amqp://127.0.0.1:1"]);
+    assert_eq!(nobody.status.code(), Some(1), "{}", text(&nobody.stderr));
+}
+
+#[test]
+fn the_list_names_every_workload() {
+    let listed = text(&bench(&["list"]).stdout);
+    for name in ["stress-1", "stress-5", "backlog", "fanout", "rpc"] {
+        assert!(listed.contains(name), "{listed}");
+    }
+}
