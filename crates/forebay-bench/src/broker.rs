@@ -5,6 +5,17 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use crate::slow_disk::SlowDisk;
+
+/// What a broker stands on. `Default`: this machine's disk and its loopback.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Ground {
+    /// Each flush of its disk takes so many microseconds longer.
+    pub(crate) flush_us: u64,
+    /// It is reached by a [`RoutedLink`](crate::link::RoutedLink), from addresses that are not loopback's.
+    pub(crate) far: bool,
+}
+
 /// A process that serves. Dropped, it ends.
 #[derive(Debug)]
 pub(crate) struct Served {
@@ -18,6 +29,15 @@ impl Served {
     /// `program serve` with default settings on a free port of the loopback, its data in a new directory below
     /// `parent`; returns when it takes clients.
     pub(crate) fn start(program: &Path, parent: &Path) -> Result<Served, String> {
+        Served::start_on(program, parent, Ground::default())
+    }
+
+    /// The same, on that ground.
+    pub(crate) fn start_on(
+        program: &Path,
+        parent: &Path,
+        ground: Ground,
+    ) -> Result<Served, String> {
         let told = |error: std::io::Error| format!("{}: {error}", program.display());
         let directory = parent.join(format!("forebay-bench-{}", std::process::id()));
         let directory = (0..u32::MAX)
@@ -28,16 +48,27 @@ impl Served {
             .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
         let log_path = directory.join("log");
         let log = File::create(&log_path).map_err(told)?;
-        let child = Command::new(program)
-            .args(["serve", "--amqp", "127.0.0.1:0", "--http", "off", "--log-level", "warn"])
+        let mut command = Command::new(program);
+        command
+            .args(["serve", "--http", "off", "--log-level", "warn"])
             .arg("--data-dir")
             .arg(directory.join("data"))
             // A setting of the caller's shell must not change what is measured.
             .env_clear()
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn();
+            .stderr(log);
+        if ground.far {
+            let configuration = directory.join("forebay.toml");
+            std::fs::write(&configuration, "loopback_users = []\n").map_err(told)?;
+            command.args(["--amqp", "0.0.0.0:0", "--config"]).arg(configuration);
+        } else {
+            command.args(["--amqp", "127.0.0.1:0"]);
+        }
+        if ground.flush_us > 0 {
+            SlowDisk::build(&directory, ground.flush_us)?.apply(&mut command);
+        }
+        let child = command.spawn();
         let child =
             child.inspect_err(|_| drop(std::fs::remove_dir_all(&directory))).map_err(told)?;
         let mut served = Served { url: String::new(), child, directory };
@@ -50,6 +81,7 @@ impl Served {
             let last = said.lines().last().unwrap_or("it says nothing");
             return Err(format!("{} serve did not start: {last}", program.display()));
         };
+        let address = address.replace("0.0.0.0", "127.0.0.1");
         served.url = format!("amqp://guest:guest@{address}/%2f");
         Ok(served)
     }

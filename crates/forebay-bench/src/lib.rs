@@ -36,6 +36,7 @@ mod publisher;
 mod report;
 mod schedule;
 mod setting;
+mod slow_disk;
 mod spread;
 mod step;
 mod topology;

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use forebay_client::{Connection, DeclareQueue};
 use forebay_wire::{TableBuf, Value};
 
-use crate::broker::Served;
+use crate::broker::{Ground, Served};
 use crate::link::{address_of, url_through};
 
 /// Deliveries that the one who empties a queue may hold.
@@ -27,8 +27,12 @@ impl Broker {
     }
 
     /// `program serve` with default settings, its data below `directory`.
-    pub(super) fn start(program: &Path, directory: &Path) -> Result<Broker, String> {
-        let served = Served::start(program, directory)?;
+    pub(super) fn start(
+        program: &Path,
+        directory: &Path,
+        ground: Ground,
+    ) -> Result<Broker, String> {
+        let served = Served::start_on(program, directory, ground)?;
         Ok(Broker { url: served.url.clone(), own: Some(served) })
     }
 

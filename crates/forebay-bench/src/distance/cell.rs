@@ -11,17 +11,12 @@ pub(super) struct Cell {
     pub(super) rtt_ms: f64,
     /// Megabits a second in each direction; 0 = no bound.
     pub(super) mbit: f64,
+    /// What each flush of the broker's disk takes longer, in milliseconds; 0 = the disk as it is.
+    pub(super) flush_ms: f64,
     /// Publishers, each with a connection of its own.
     pub(super) publishers: usize,
     /// Of each body.
     pub(super) size_bytes: usize,
-}
-
-impl Cell {
-    /// Whether there is a link between, or loopback as it is.
-    pub(super) fn is_emulated(&self) -> bool {
-        self.rtt_ms > 0.0 || self.mbit > 0.0
-    }
 }
 
 impl fmt::Display for Cell {
@@ -32,6 +27,9 @@ impl fmt::Display for Cell {
         }
         if self.mbit > 0.0 {
             write!(f, ", {} Mbit/s", self.mbit)?;
+        }
+        if self.flush_ms > 0.0 {
+            write!(f, ", flush + {} ms", self.flush_ms)?;
         }
         let plural = if self.publishers == 1 { "" } else { "s" };
         write!(f, ", {} publisher{plural}, {} B", self.publishers, self.size_bytes)

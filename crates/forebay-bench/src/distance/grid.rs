@@ -10,8 +10,8 @@ use super::cell::{Cell, Choice, WINDOWS, round_the_best};
 use super::load::Load;
 use super::setting::{Setting, ms, rate, say};
 use super::verdict::{Grade, Verdict};
+use super::way::Way;
 use crate::knee::{Shown, best};
-use crate::link::{Conditions, LinkProxy};
 use crate::occasion::Occasion;
 use crate::report::{LatencyReport, fairness};
 use crate::spread::{Random, Ratio, median};
@@ -27,6 +27,15 @@ pub struct Grid {
     /// Bandwidths of the emulated link, in megabits a second; 0 = no bound
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "0")]
     mbit: Vec<f64>,
+    /// What each flush of the broker's disk takes longer, in milliseconds, by way of a preloaded library
+    #[arg(
+        long,
+        value_name = "MS",
+        value_delimiter = ',',
+        default_value = "0",
+        conflicts_with = "url"
+    )]
+    flush: Vec<f64>,
     /// Publishers
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,20")]
     publishers: Vec<usize>,
@@ -141,8 +150,9 @@ impl Grid {
         if self.windows.contains(&0) || self.publishers.contains(&0) || self.setting.repeat == 0 {
             return Err("windows, publishers and repetitions are at least 1".to_owned());
         }
-        if !self.rtt.iter().chain(&self.mbit).all(|value| value.is_finite() && *value >= 0.0) {
-            return Err("round trips and bandwidths are at least 0".to_owned());
+        let mut lengths = self.rtt.iter().chain(&self.mbit).chain(&self.flush);
+        if !lengths.all(|value| value.is_finite() && *value >= 0.0) {
+            return Err("round trips, bandwidths and flushes are at least 0".to_owned());
         }
         Ok(())
     }
@@ -151,9 +161,11 @@ impl Grid {
         let mut cells = Vec::new();
         for &rtt_ms in &self.rtt {
             for &mbit in &self.mbit {
-                for &publishers in &self.publishers {
-                    for &size_bytes in &self.size {
-                        cells.push(Cell { rtt_ms, mbit, publishers, size_bytes });
+                for &flush_ms in &self.flush {
+                    for &publishers in &self.publishers {
+                        for &size_bytes in &self.size {
+                            cells.push(Cell { rtt_ms, mbit, flush_ms, publishers, size_bytes });
+                        }
                     }
                 }
             }
@@ -162,12 +174,9 @@ impl Grid {
     }
 
     async fn measure(&self, measured: &mut Measured) -> Result<(), String> {
-        let broker = self.setting.broker().await?;
-        let link = link_to(&broker, measured.cell)?;
-        let url = match &link {
-            Some(link) => broker.url_through(&link.address().to_string()),
-            None => broker.url.clone(),
-        };
+        let Cell { rtt_ms, mbit, flush_ms, .. } = measured.cell;
+        let broker = self.setting.broker_on(flush_ms).await?;
+        let way = Way::to(&broker, rtt_ms, mbit, self.setting.routed)?;
         let mut random = Random::new(self.setting.seed);
         for repetition in 0..self.setting.repeat {
             let mut choices: Vec<Choice> = match repetition {
@@ -178,14 +187,14 @@ impl Grid {
                 choices.push(Choice::Tuned);
             }
             random.shuffle(&mut choices);
-            self.runs(measured, &broker, &url, &choices).await?;
+            self.runs(measured, &broker, &way, &choices).await?;
             let fixed = measured.fixed();
             if repetition == 0
                 && let Some(best) = best(&fixed)
             {
                 let added = round_the_best(&self.windows, fixed[best].0);
                 let added: Vec<Choice> = added.into_iter().map(Choice::Fixed).collect();
-                self.runs(measured, &broker, &url, &added).await?;
+                self.runs(measured, &broker, &way, &added).await?;
             }
         }
         measured.points.sort_by_key(|point| point.window);
@@ -197,11 +206,11 @@ impl Grid {
         &self,
         measured: &mut Measured,
         broker: &Broker,
-        url: &str,
+        way: &Way,
         choices: &[Choice],
     ) -> Result<(), String> {
         for &choice in choices {
-            let run = self.one(measured.cell, broker, url, choice).await?;
+            let run = self.one(measured.cell, broker, way, choice).await?;
             let line = format!(
                 "  {}, window {choice}: {} p50 {} p99 {}, first seconds {}",
                 measured.cell,
@@ -223,7 +232,7 @@ impl Grid {
         &self,
         cell: Cell,
         broker: &Broker,
-        url: &str,
+        way: &Way,
         choice: Choice,
     ) -> Result<Run, String> {
         let kind = self.setting.queue_type.as_deref();
@@ -233,7 +242,7 @@ impl Grid {
             Choice::Fixed(_) => self.first.min(1.0),
         };
         let load = Load {
-            url: url.to_owned(),
+            url: way.url(broker)?,
             queue: queue.name.clone(),
             publishers: cell.publishers,
             size_bytes: cell.size_bytes,
@@ -241,7 +250,7 @@ impl Grid {
             first: Duration::from_secs_f64(first),
             later: Duration::from_secs_f64(self.later),
             patience: Duration::from_secs_f64(self.patience),
-            kernel_rtt: self.setting.kernel_rtt || !cell.is_emulated(),
+            kernel_rtt: self.setting.kernel_rtt || way.is_the_kernels(),
         };
         let mut seen = load.run(|_| {}).await?;
         let queue_grew = queue.messages(broker, true).await?;
@@ -259,19 +268,6 @@ impl Grid {
             queue_grew,
         })
     }
-}
-
-/// The emulated link of a cell, if it has one.
-fn link_to(broker: &Broker, cell: Cell) -> Result<Option<LinkProxy>, String> {
-    if !cell.is_emulated() {
-        return Ok(None);
-    }
-    let conditions = Conditions {
-        rtt_us: (cell.rtt_ms * 1e3) as u64,
-        jitter_us: 0,
-        bytes_per_s: (cell.mbit > 0.0).then_some(((cell.mbit * 125_000.0) as u64).max(1)),
-    };
-    LinkProxy::start(broker.address()?, conditions).map(Some).map_err(|error| error.to_string())
 }
 
 impl Measured {

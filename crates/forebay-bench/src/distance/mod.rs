@@ -3,8 +3,8 @@
 //! ```text
 //!   Grid      cells (RTT, bandwidth, publishers, size) x windows (fixed ones, tuned) x repetitions
 //!     └─ Load      publishers that never wait for anything but their window ──▶ Tally
-//!          ├─ LinkProxy    the emulated link
-//!          ├─ Broker       `forebay serve` of our own, or any at a URL
+//!          ├─ Way          loopback, an emulated link through a proxy, or one of IP packets
+//!          ├─ Broker       `forebay serve` of our own, perhaps on a SlowDisk, or any at a URL
 //!          └─ Queue        emptied by a process of its own
 //!   Verdict   best fixed window, knee, ratios with intervals, grade
 //!   Enqueue   callers on one connection, each awaiting each confirm, beside the serial path
@@ -23,6 +23,7 @@ mod setting;
 mod steps;
 mod tally;
 mod verdict;
+mod way;
 
 pub use enqueue::Enqueue;
 pub use grid::Grid;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::broker::{Broker, beside_us};
+use crate::broker::Ground;
 
 /// The broker that is measured and how often.
 #[derive(clap::Args, Debug, Clone)]
@@ -31,6 +32,10 @@ pub(super) struct Setting {
     /// loopback's then: as behind a proxy that ends TCP
     #[arg(long)]
     pub(super) kernel_rtt: bool,
+    /// The emulated link is one of IP packets, whose round trip the kernel measures: run it under
+    /// `unshare --net`, as root
+    #[arg(long)]
+    pub(super) routed: bool,
     /// Write the record here, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -39,6 +44,11 @@ pub(super) struct Setting {
 impl Setting {
     /// The broker: the one at the URL, or a fresh one.
     pub(super) async fn broker(&self) -> Result<Broker, String> {
+        self.broker_on(0.0).await
+    }
+
+    /// The broker, on a disk whose flush takes so many milliseconds longer, if it is ours.
+    pub(super) async fn broker_on(&self, flush_ms: f64) -> Result<Broker, String> {
         if let Some(url) = &self.url {
             return Ok(Broker::at(url));
         }
@@ -47,7 +57,8 @@ impl Setting {
             None => beside_us("forebay")?,
         };
         let directory = std::path::absolute(&self.dir).map_err(|error| error.to_string())?;
-        Broker::start(&program, &directory)
+        let ground = Ground { flush_us: (flush_ms * 1e3) as u64, far: self.routed };
+        Broker::start(&program, &directory, ground)
     }
 
     /// Writes the record, as far as it has come.

@@ -20,7 +20,7 @@ use super::cell::Choice;
 use super::load::Load;
 use super::setting::{Setting, ms, rate};
 use super::tally::{BIN_US, Bin, Tally};
-use crate::link::{Conditions, LinkProxy};
+use super::way::Way;
 use crate::occasion::Occasion;
 
 const SETTLED_MIN: f64 = 0.85;
@@ -254,14 +254,15 @@ impl Steps {
         events: &[(u64, Event)],
         end_us: u64,
     ) -> Result<Tally, String> {
-        let link = LinkProxy::start(broker.address()?, Conditions::default())
-            .map_err(|error| error.to_string())?;
-        perform(events[0].1, &link, broker)?;
+        let Event::RttMs(rtt_ms) = events[0].1 else {
+            return Err("no length to begin with".into());
+        };
+        let way = Way::to(broker, rtt_ms.max(0.001), 0.0, self.setting.routed)?;
         let kind = self.setting.queue_type.as_deref();
         let mut queue = Queue::declare(broker, "forebay-steps", kind, true).await?;
         let first = Duration::from_micros(end_us / 4);
         let load = Load {
-            url: broker.url_through(&link.address().to_string()),
+            url: way.url(broker)?,
             queue: queue.name.clone(),
             publishers,
             size_bytes: self.size,
@@ -269,7 +270,7 @@ impl Steps {
             first,
             later: Duration::from_micros(end_us) - first,
             patience: Duration::from_secs_f64(self.patience),
-            kernel_rtt: self.setting.kernel_rtt,
+            kernel_rtt: self.setting.kernel_rtt || way.is_the_kernels(),
         };
         let (tell, told) = oneshot::channel();
         let performance = async {
@@ -277,7 +278,7 @@ impl Steps {
             let Ok(began): Result<Instant, _> = told.await else { return Ok(()) };
             for &(at_us, event) in events {
                 sleep_until((began + Duration::from_micros(at_us)).into()).await;
-                perform(event, &link, broker)?;
+                perform(event, &way, broker)?;
             }
             Ok::<(), String>(())
         };
@@ -292,21 +293,15 @@ impl Steps {
     }
 }
 
-fn perform(event: Event, link: &LinkProxy, broker: &Broker) -> Result<(), String> {
+fn perform(event: Event, way: &Way, broker: &Broker) -> Result<(), String> {
     let signal = |signal| {
         let pid = broker.pid().and_then(|pid| Pid::from_raw(pid as i32));
         let pid = pid.ok_or("only a broker of our own is stopped")?;
         kill_process(pid, signal).map_err(|error| format!("cannot stop the broker: {error}"))
     };
     match event {
-        Event::RttMs(ms) => {
-            let conditions = Conditions { rtt_us: (ms * 1e3) as u64, ..Conditions::default() };
-            link.set(conditions).map_err(|error| error.to_string())
-        }
-        Event::StallLink(time) => {
-            link.stall(time);
-            Ok(())
-        }
+        Event::RttMs(ms) => way.set_rtt(ms),
+        Event::StallLink(time) => way.stall(time),
         Event::StopBroker => signal(Signal::STOP),
         Event::ContinueBroker => signal(Signal::CONT),
     }

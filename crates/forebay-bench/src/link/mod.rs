@@ -11,16 +11,18 @@
 //!
 //! It ends TCP on both sides. So what the kernel knows of the path (its round trip in TCP_INFO, and the
 //! handshake of a new connection) is that of loopback, and kernel buffers on both sides add to what the link
-//! holds. Where the kernel's own view matters, use a qdisc in a network namespace.
+//! holds. Where the kernel's own view matters, use a `RoutedLink`, whose packets are delayed one by one.
 
 mod conditions;
 mod detour;
 mod direction;
 mod lane;
 mod proxy;
+mod routed;
 #[cfg(test)]
 mod tests;
 
 pub use conditions::{Conditions, ConditionsError};
 pub(crate) use detour::{address_of, url_through};
 pub use proxy::LinkProxy;
+pub use routed::RoutedLink;

@@ -1,0 +1,89 @@
+"""A long way between two programs of one machine, of IP packets: the kernel's own TCP runs end to end over
+it, so that the round trip it measures is the link's. Needs root and a network namespace of its own.
+
+    client ──▶ FAR_US ──▶ tun ──▶ this, waits half a round trip ──▶ tun ──▶ HERE (server)
+                                  destination FAR_US becomes HERE, source HERE becomes FAR_THEM
+                                  and the other way round on the way back
+
+HERE is this machine. FAR_US and FAR_THEM have the same sum of 16-bit words, so no checksum changes (RFC 1071).
+The addresses are those for benchmarks (RFC 2544, 198.18.0.0/15).
+
+Commands on standard input, one a line: `rtt US`, `stall US`. Says `ready` once; ends with its input.
+"""
+import collections
+import fcntl
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+HERE, FAR_US, FAR_THEM = (socket.inet_aton(text) for text in ("198.18.0.1", "198.19.0.2", "198.18.0.3"))
+MTU = 9000
+# Packets on their way in each direction; what comes beyond is lost, as in a router.
+QUEUE_MAX = 100_000
+TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
+
+
+def open_tun():
+    tun = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    fcntl.ioctl(tun, TUNSETIFF, struct.pack("16sH22x", b"wan0", IFF_TUN | IFF_NO_PI))
+    for words in (
+        "link set lo up",
+        f"address add {socket.inet_ntoa(HERE)}/15 dev wan0",
+        f"link set wan0 mtu {MTU} txqueuelen 10000 up",
+    ):
+        subprocess.run(["ip", *words.split()], check=True)
+    return tun
+
+
+def main():
+    half_s, stalled_until = 0.0, 0.0
+    tun = open_tun()
+    ways = {FAR_US: collections.deque(), FAR_THEM: collections.deque()}
+    last = dict.fromkeys(ways, 0.0)
+    changed = {FAR_US: FAR_THEM + HERE, FAR_THEM: FAR_US + HERE}
+    print("ready", flush=True)
+    unread = b""
+    while True:
+        now = time.monotonic()
+        due = min((way[0][0] for way in ways.values() if way), default=now + 1.0)
+        due = max(due, stalled_until)
+        readable, _, _ = select.select([tun, 0], [], [], max(0.0, due - now))
+        if 0 in readable:
+            data = os.read(0, 4096)
+            if not data:
+                return
+            *commands, unread = (unread + data).split(b"\n")
+            for command in commands:
+                word, number = command.split()
+                if word == b"rtt":
+                    half_s = int(number) / 2e6
+                else:
+                    stalled_until = time.monotonic() + int(number) / 1e6
+        now = time.monotonic()
+        if tun in readable:
+            try:
+                for _ in range(64):
+                    packet = os.read(tun, 65536)
+                    to = packet[16:20]
+                    way = ways.get(to)
+                    if way is not None and packet[0] >> 4 == 4 and len(way) < QUEUE_MAX:
+                        # Nothing overtakes on a way that became shorter.
+                        last[to] = max(last[to], now + half_s)
+                        way.append((last[to], packet[:12] + changed[to] + packet[20:]))
+            except BlockingIOError:
+                pass
+        if now >= stalled_until:
+            for way in ways.values():
+                while way and way[0][0] <= now:
+                    os.write(tun, way.popleft()[1])
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (KeyboardInterrupt, BrokenPipeError):
+        sys.exit(1)
