@@ -30,10 +30,6 @@ impl Engine {
         })
     }
 
-    pub(crate) fn is_quorum(&self) -> bool {
-        self.quorum
-    }
-
     /// A durable queue of the kind that is tried.
     pub(crate) fn queue(&self, name: &str) -> Queue {
         if self.quorum { Queue::quorum(name) } else { Queue::durable(name) }

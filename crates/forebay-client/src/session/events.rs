@@ -120,7 +120,12 @@ impl Session {
                             happenings.push(Happening::PublisherChannelClosed { why });
                             todo.push(Todo::ReopenLedger(key));
                         }
-                        Owner::Intake(key) => intakes[key].channel_closed(&why, wakeups),
+                        Owner::Intake(key) => {
+                            if intakes[key].channel_closed(&why, wakeups) {
+                                let queue = intakes[key].queue().to_owned();
+                                happenings.push(Happening::ConsumerCancelled { queue });
+                            }
+                        }
                         Owner::Calls(key) => {
                             calls[key].channel_closed(&why, wakeups);
                             todo.push(Todo::ReopenCalls(key));

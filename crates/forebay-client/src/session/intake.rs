@@ -24,6 +24,9 @@ const LOWER_INTERVAL_US: u64 = 5_000_000;
 /// And this often to raise it.
 const RAISE_INTERVAL_US: u64 = 250_000;
 
+/// Of a queue that is not there (0-9-1 section 1.2).
+const NOT_FOUND: u16 = 404;
+
 /// How a queue is consumed.
 #[derive(Debug, Clone)]
 pub(crate) struct How {
@@ -63,6 +66,8 @@ pub(crate) struct Intake {
     how: How,
     credit: Credit,
     tap: Option<Tap>,
+    /// The broker let it consume, some time.
+    began: bool,
     ready: VecDeque<Ready>,
     /// Of `ready`, those never given back before as far as can be told.
     fresh: usize,
@@ -81,6 +86,7 @@ impl Intake {
             how,
             credit,
             tap: None,
+            began: false,
             ready: VecDeque::new(),
             fresh: 0,
             waker: None,
@@ -221,8 +227,9 @@ impl Intake {
 
     /// consume-ok came.
     pub(crate) fn consuming(&mut self, now_us: u64, wakeups: &mut Vec<Waker>) {
+        self.began = true;
         if let Some(tap) = &mut self.tap {
-            tap.consuming = true;
+            tap.began(now_us);
             if self.credit.rtt_us() == 0 {
                 self.credit.set_rtt(now_us.saturating_sub(tap.opened_us));
             }
@@ -282,11 +289,17 @@ impl Intake {
         unexpected
     }
 
-    /// The broker closed the tap's channel.
-    pub(crate) fn channel_closed(&mut self, why: &Refusal, wakeups: &mut Vec<Waker>) {
+    /// The broker closed the tap's channel. True: because a queue that was there is gone.
+    pub(crate) fn channel_closed(&mut self, why: &Refusal, wakeups: &mut Vec<Waker>) -> bool {
+        let deleted = why.code == NOT_FOUND && self.began;
         self.drop_tap();
-        self.over.get_or_insert(ConsumeError::Channel(ChannelFault::Refused(why.clone())));
+        self.over.get_or_insert(if deleted {
+            ConsumeError::Cancelled
+        } else {
+            ConsumeError::Channel(ChannelFault::Refused(why.clone()))
+        });
         wakeups.extend(self.waker.take());
+        deleted
     }
 
     /// The connection broke: nothing that it delivered can be settled any more.
@@ -307,6 +320,7 @@ impl Intake {
     pub(crate) fn tick(&mut self, machine: &mut Machine, now_us: u64) {
         if let Some(tap) = &mut self.tap {
             tap.acks.tick(now_us);
+            tap.ask_for_queue(machine, &self.how, now_us);
         }
         self.write_acks(machine);
         self.close_done(machine);
@@ -322,7 +336,8 @@ impl Intake {
             raises.then_some(self.changed_us + RAISE_INTERVAL_US)
         });
         let stuck_us = self.credit.next_hand_back_us(self.fresh).filter(|_| self.hands_back());
-        tap.acks.next_flush_us().into_iter().chain(replace_us).chain(stuck_us).min()
+        let all = [tap.acks.next_flush_us(), replace_us, stuck_us, tap.asks_at_us()];
+        all.into_iter().flatten().min()
     }
 
     // ---- credit, where it cannot change live

@@ -13,13 +13,17 @@
 //! If the old one does not fill up in time, its credit is not what is short; the acks go out, and it stays.
 
 use forebay_flow::{AckCoalescer, Settlement};
-use forebay_wire::{ShortStr, basic};
+use forebay_wire::{ShortStr, basic, queue};
 
 use super::intake::How;
 use crate::machine::Machine;
 
 /// Acks are held for a round trip and this, at most: what was on its way when the first was held is here then.
 const HOLD_SLACK_US: u64 = 20_000;
+
+/// RabbitMQ 3.10 does not tell a consumer of a quorum queue that the queue was deleted if that was in the moment in which
+/// the consumer began. So the queue is asked for once, this much later, when deletions are told.
+const ASK_AFTER_US: u64 = 1_000_000;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -42,6 +46,8 @@ pub(super) struct Tap {
     first_tag: u64,
     last_tag: u64,
     hold: Option<Hold>,
+    /// When the queue is asked for.
+    ask_at_us: Option<u64>,
 }
 
 /// Acks are held.
@@ -75,6 +81,7 @@ impl Tap {
             first_tag: 0,
             last_tag: 0,
             hold: None,
+            ask_at_us: None,
         };
         tap.consume(machine, how).then_some(tap)
     }
@@ -99,6 +106,27 @@ impl Tap {
             ..Default::default()
         };
         machine.send(self.channel, &qos).is_ok()
+    }
+
+    /// consume-ok came.
+    pub(super) fn began(&mut self, now_us: u64) {
+        self.consuming = true;
+        self.ask_at_us = (!self.live).then_some(now_us + ASK_AFTER_US);
+    }
+
+    /// When [`Tap::ask_for_queue`] has something to do.
+    pub(super) fn asks_at_us(&self) -> Option<u64> {
+        self.ask_at_us.filter(|_| !self.cancelled)
+    }
+
+    /// Asks, if that is due, whether the queue is there; if not, the broker closes the channel with 404.
+    pub(super) fn ask_for_queue(&mut self, machine: &mut Machine, how: &How, now_us: u64) {
+        if self.asks_at_us().is_some_and(|due_us| due_us <= now_us) {
+            self.ask_at_us = None;
+            let name = ShortStr::truncated(&how.queue);
+            let passive = queue::Declare { queue: name, passive: true, ..Default::default() };
+            let _ = machine.send(self.channel, &passive);
+        }
     }
 
     /// Of the consumer that takes messages.

@@ -94,14 +94,6 @@ pub(super) async fn deletion_ends_consumers(
     let (connection, _publisher) = with_queue(engine, "deleted").await?;
     let mut consumer = connection.consumer("deleted").build().await?;
     connection.channel().await?.delete_queue("deleted", false, false).await?;
-    if engine.is_quorum() {
-        // Now and then nobody tells; docs/engines.md says so. What is told has to be true all the same.
-        let told = tokio::time::timeout(Duration::from_secs(5), consumer.next()).await;
-        return match told {
-            Ok(Err(ConsumeError::Cancelled)) | Err(_) => Ok(()),
-            Ok(other) => Err(format!("{other:?}").into()),
-        };
-    }
     match consumer.next().await {
         Err(ConsumeError::Cancelled) => Ok(()),
         other => Err(format!("{other:?}").into()),

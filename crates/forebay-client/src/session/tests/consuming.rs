@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use forebay_wire::{ShortStr, channel, write_body_frame, write_properties_frame};
+use forebay_wire::{ShortStr, channel, queue, write_body_frame, write_properties_frame};
 
 use super::*;
 
@@ -31,7 +31,9 @@ struct Broker {
     last_tag: u64,
     acked: u32,
     most_consumers: usize,
-    closed: bool,
+    deleted: bool,
+    /// Times the queue was asked for.
+    asked: u32,
 }
 
 impl Broker {
@@ -91,7 +93,16 @@ impl Broker {
                     self.acked += (before - consumer.unacked.len()) as u32;
                 }
             }
-            Method::ChannelClose(_) => self.closed = true,
+            Method::QueueDeclare(declare) => {
+                assert!(declare.passive);
+                self.asked += 1;
+                if self.deleted {
+                    let gone = channel::Close { reply_code: 404, ..Default::default() };
+                    self.answer(&gone);
+                } else {
+                    self.answer(&queue::DeclareOk::default());
+                }
+            }
             other => panic!("{}", other.name()),
         }
     }
@@ -313,4 +324,32 @@ fn fast_work_gets_more_credit_by_another_consumer() {
 #[test]
 fn a_consumer_that_has_its_queue_alone_keeps_its_place() {
     assert_eq!(fast_work(20_000, true), (1000, 0));
+}
+
+#[test]
+fn a_deletion_that_nobody_told_is_found_out() {
+    for deleted in [true, false] {
+        let (mut now_us, mut unread) = (1, Vec::new());
+        let mut session = Session::new(Options::default());
+        connect(&mut session, now_us);
+        let mut broker = Broker { messages: 0, deleted, ..Broker::default() };
+        session.machine.take_outgoing(&mut Vec::new());
+        let key = consumer(&mut session, now_us, 10, false);
+        while broker.asked == 0 {
+            broker.hear(&mut session, now_us);
+            while broker.work() {}
+            broker.tell(&mut session, &mut unread, usize::MAX, now_us);
+            now_us = session.next_tick_us().unwrap_or(now_us);
+            session.tick(now_us).unwrap();
+        }
+        broker.tell(&mut session, &mut unread, usize::MAX, now_us);
+        let (intake, machine) = session.intake(key);
+        let mut cx = Context::from_waker(Waker::noop());
+        match intake.poll_next(machine, now_us, &mut cx) {
+            Poll::Ready(Err(crate::ConsumeError::Cancelled)) => assert!(deleted),
+            Poll::Pending => assert!(!deleted),
+            other => panic!("{other:?}"),
+        }
+        assert!(session.next_tick_us().is_none(), "it is asked once");
+    }
 }
