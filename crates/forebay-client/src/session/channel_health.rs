@@ -11,8 +11,8 @@
 const REJECTIONS_MIN: u32 = 3;
 /// A channel is replaced once all was rejected for so long, ...
 const REJECTING_US: u64 = 1_000_000;
-/// ... twice as long each time another channel did no better, up to this.
-const REJECTING_US_MAX: u64 = 64_000_000;
+/// ... twice as long each time another channel did no better, up to this: a channel too early is bad again.
+const REJECTING_US_MAX: u64 = 8_000_000;
 /// The stall timeout unless set.
 pub(crate) const STALL_US: u64 = 30_000_000;
 
