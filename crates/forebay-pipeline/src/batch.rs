@@ -3,12 +3,14 @@
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Deref;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::batcher::Limits;
 use crate::item::Item;
 use crate::outcome::{Handled, Step, Verdict};
+use crate::policy::DeadLetters;
 use crate::source::Receipt;
 
 /// Messages that a batcher holds unless told otherwise: this, or twice a full batch for each of its workers if
@@ -51,9 +53,12 @@ pub struct Batch<V> {
 }
 
 impl<V> Batch<V> {
-    pub(crate) fn new<T: Send + Sync + 'static>(entries: Vec<(V, Item<T>)>) -> Batch<V> {
-        let (values, messages): (Vec<V>, Vec<Item<T>>) = entries.into_iter().unzip();
-        Batch { values, messages: Arc::new(messages) }
+    pub(crate) fn new<T: Send + Sync + 'static>(
+        entries: Vec<(V, Item<T>)>,
+        dead_letters: Option<DeadLetters<T>>,
+    ) -> Batch<V> {
+        let (values, items): (Vec<V>, Vec<Item<T>>) = entries.into_iter().unzip();
+        Batch { values, messages: Arc::new(Behind { items, dead_letters }) }
     }
 
     /// Settles one of its messages now. False if that was done before.
@@ -62,6 +67,11 @@ impl<V> Batch<V> {
     /// If there are not so many.
     pub fn settle(&self, index: usize, verdict: Verdict) -> bool {
         self.messages.settle(index, verdict)
+    }
+
+    /// Sends those that are not settled to where dead letters go, one by one.
+    pub(crate) fn bury(&self, reason: String) -> impl Future<Output = ()> + Send + use<V> {
+        self.messages.clone().bury(reason)
     }
 
     pub(crate) fn receipt(&self) -> BatchReceipt {
@@ -83,21 +93,38 @@ impl<V: fmt::Debug> fmt::Debug for Batch<V> {
     }
 }
 
-/// The messages behind a batch's values.
+/// The messages behind a batch's values, whatever they carry.
 trait Messages: Send + Sync {
     fn settle(&self, index: usize, verdict: Verdict) -> bool;
     fn settle_all(&self, verdict: Verdict);
+    fn bury(self: Arc<Self>, reason: String) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }
 
-impl<T: Send + Sync + 'static> Messages for Vec<Item<T>> {
+struct Behind<T> {
+    items: Vec<Item<T>>,
+    dead_letters: Option<DeadLetters<T>>,
+}
+
+impl<T: Send + Sync + 'static> Messages for Behind<T> {
     fn settle(&self, index: usize, verdict: Verdict) -> bool {
-        self[index].settle(verdict)
+        self.items[index].settle(verdict)
     }
 
     fn settle_all(&self, verdict: Verdict) {
-        for item in self {
+        for item in &self.items {
             item.settle(verdict);
         }
+    }
+
+    fn bury(self: Arc<Self>, reason: String) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(async move {
+            let Some(dead_letters) = &self.dead_letters else {
+                return self.settle_all(Verdict::Reject);
+            };
+            for item in &self.items {
+                dead_letters.take(item, &reason).await;
+            }
+        })
     }
 }
 

@@ -10,8 +10,9 @@ use crate::collector::{Batches, Collector};
 use crate::dispatch::Dispatch;
 use crate::handler::{Async, Handler};
 use crate::item::Item;
-use crate::outcome::{Handled, Outcome};
+use crate::outcome::Handled;
 use crate::pipeline::Process;
+use crate::policy::{DeadLetters, Policy};
 use crate::report::Report;
 use crate::running::Running;
 use crate::source::{Source, SourceError};
@@ -66,11 +67,10 @@ where
     /// Outside of a tokio runtime.
     pub fn start(self) -> Running {
         let deadline = Deadline::default();
-        let on_failure = self.process.on_failure;
         let mut onward = ToBatchers { collectors: Vec::new() };
         let mut works = Vec::new();
         for plan in self.batchers {
-            let (collector, work) = plan.start(on_failure, &deadline);
+            let (collector, work) = plan.start(&self.process.policy, &deadline);
             onward.collectors.push(collector);
             works.push(work);
         }
@@ -101,7 +101,7 @@ impl<S: Source, H, V> fmt::Debug for Batched<S, H, V> {
 pub(crate) trait Plan<T, V>: Send {
     fn start(
         self: Box<Self>,
-        on_failure: Outcome,
+        policy: &Policy<T>,
         deadline: &Deadline,
     ) -> (Arc<Collector<T, V>>, BatchWork);
 }
@@ -121,14 +121,31 @@ where
 {
     fn start(
         self: Box<Self>,
-        on_failure: Outcome,
+        policy: &Policy<T>,
         deadline: &Deadline,
     ) -> (Arc<Collector<T, V>>, BatchWork) {
         let name = self.batching.name;
-        let dispatch = Dispatch::new(self.batching.concurrency, 1);
-        let collector = Arc::new(Collector::new(self.batching));
+        // Where a batch waits for another attempt there are no more of them than workers.
+        let concurrency = self.batching.concurrency;
+        let dispatch = Dispatch::new(concurrency, concurrency);
+        let dead_letters = policy.dead_letters.clone();
+        let collector = Arc::new(Collector::new(self.batching, dead_letters));
         let batches = Batches::new(collector.clone());
-        let stage = Stage::new(batches, self.handler, Nowhere, dispatch, None, on_failure);
+        let bury = |batch: Item<Batch<V>>, reason| {
+            let buried = batch.bury(reason);
+            async move {
+                buried.await;
+                Ok::<(), Infallible>(())
+            }
+        };
+        let policy = Policy {
+            timeout: policy.timeout,
+            retries: policy.retries,
+            on_failure: policy.on_failure,
+            dead_letters: Some(DeadLetters::new(bury)),
+            ..Policy::default()
+        };
+        let stage = Stage::new(batches, self.handler, Nowhere, dispatch, policy);
         let work = Box::pin(supervise(stage.clone(), deadline.clone()));
         let closed = collector.clone();
         let close = Box::new(move || closed.close());

@@ -14,11 +14,13 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::batch::{Batch, BatchReceipt, Batching};
 use crate::batcher::{Batcher, Entry};
 use crate::item::Item;
+use crate::policy::DeadLetters;
 use crate::source::{Source, Taken};
 
 /// See the module's documentation.
 pub(crate) struct Collector<T, V> {
     pub(crate) batching: Batching<V>,
+    dead_letters: Option<DeadLetters<T>>,
     begun: Instant,
     inside: Mutex<Inside<T, V>>,
     /// Something was taken out.
@@ -36,11 +38,15 @@ struct Inside<T, V> {
 }
 
 impl<T, V> Collector<T, V> {
-    pub(crate) fn new(batching: Batching<V>) -> Collector<T, V> {
+    pub(crate) fn new(
+        batching: Batching<V>,
+        dead_letters: Option<DeadLetters<T>>,
+    ) -> Collector<T, V> {
         let batcher = Batcher::new(batching.limits());
         let inside = Inside { batcher, taker: None, closed: false, abandoned: false };
         Collector {
             batching,
+            dead_letters,
             begun: Instant::now(),
             inside: Mutex::new(inside),
             room: Notify::new(),
@@ -126,7 +132,7 @@ impl<T: Send + Sync + 'static, V: Send + Sync + 'static> Source for Batches<T, V
             if let Some(entries) = inside.batcher.take(self.collector.now_us()) {
                 drop(inside);
                 self.collector.room.notify_waiters();
-                let batch = Batch::new(entries);
+                let batch = Batch::new(entries, self.collector.dead_letters.clone());
                 let receipt = batch.receipt();
                 return Poll::Ready(Ok(Some((batch, receipt))));
             }

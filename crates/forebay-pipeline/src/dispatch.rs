@@ -6,12 +6,15 @@
 //!                        │ taken          └──── the lane's next ◀──────────────────┤
 //!                        └──▶ lane (FIFO per key) ─────────────────────────────────┘
 //! ```
+//! A message that is put off for another attempt is held by whoever knows the time. It keeps its lane, so those
+//! behind it wait with it, and it counts in the buffer.
+//!
 //! A message waits only while all workers are busy, or while an earlier one of its key is ready or in work:
 //! never behind a worker. So `ready` is empty whenever a worker is idle after [`Dispatch::take`] was asked. The
 //! demand is counted here, once, however many sources and workers there are; it is the number of idle workers,
 //! since look-ahead belongs where messages can still go to somebody else: in the source.
 //!
-//! Invariants: `ready` and the lanes together hold `buffer_max` messages at most; of a key's messages, one at
+//! Invariants: `ready`, the lanes and what is put off are `buffer_max` messages at most; of a key's messages, one at
 //! most is ready or in work; they start in the order of their arrival.
 
 use std::collections::{HashMap, VecDeque};
@@ -52,6 +55,8 @@ pub struct Dispatch<M> {
     lanes: HashMap<Lane, VecDeque<M>>,
     /// In all lanes.
     behind: usize,
+    /// Held elsewhere until its time has come.
+    put_off: usize,
 }
 
 impl<M> Dispatch<M> {
@@ -65,6 +70,7 @@ impl<M> Dispatch<M> {
             ready: VecDeque::new(),
             lanes: HashMap::new(),
             behind: 0,
+            put_off: 0,
         }
     }
 
@@ -120,7 +126,38 @@ impl<M> Dispatch<M> {
         }
     }
 
-    /// Takes out all that waits.
+    /// Whether one more message may wait here.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.buffered() < self.buffer_max
+    }
+
+    /// A worker is done with a message for now, and somebody holds it for [`Dispatch::again`].
+    ///
+    /// # Panics
+    /// If no worker is busy, or there is no room.
+    pub fn put_off(&mut self) {
+        assert!(self.has_room(), "a message is put off where there is no room");
+        self.busy = self.busy.checked_sub(1).expect("what is put off was started");
+        self.put_off += 1;
+    }
+
+    /// A message that was put off may start.
+    ///
+    /// # Panics
+    /// If none was.
+    pub fn again(&mut self, started: Started<M>) {
+        self.put_off = self.put_off.checked_sub(1).expect("what comes again was put off");
+        self.ready.push_back(started);
+    }
+
+    /// Whether a message waits for a worker and for nothing else.
+    #[must_use]
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty() && self.busy < self.concurrency
+    }
+
+    /// Takes out all that waits. What is put off is given up too, by whoever holds it.
     pub fn clear(&mut self) -> Vec<M> {
         let mut cleared = Vec::with_capacity(self.buffered());
         for Started { message, lane } in self.ready.drain(..) {
@@ -129,7 +166,7 @@ impl<M> Dispatch<M> {
         }
         // What is left are lanes in work.
         cleared.extend(self.lanes.values_mut().flat_map(std::mem::take));
-        self.behind = 0;
+        (self.behind, self.put_off) = (0, 0);
         cleared
     }
 
@@ -153,7 +190,7 @@ impl<M> Dispatch<M> {
     /// Messages that wait here.
     #[must_use]
     pub fn buffered(&self) -> usize {
-        self.ready.len() + self.behind
+        self.ready.len() + self.behind + self.put_off
     }
 
     /// Nothing waits and nothing is in work.
@@ -195,6 +232,24 @@ mod tests {
             dispatch.take();
         }
         assert_eq!((dispatch.busy(), dispatch.buffered(), dispatch.demand()), (1, 2, 0));
+    }
+
+    #[test]
+    fn a_message_that_is_put_off_keeps_its_lane_and_frees_its_worker() {
+        let mut dispatch = Dispatch::new(1, 10);
+        let (a, b) = (Some(Lane::of("a")), Some(Lane::of("b")));
+        for (message, lane) in [("a1", a), ("a2", a), ("b1", b)] {
+            dispatch.arrived(message, lane);
+        }
+        let first = dispatch.take().unwrap();
+        dispatch.put_off();
+        assert_eq!(dispatch.take().unwrap().message, "b1");
+        dispatch.finished(b);
+        assert_eq!((dispatch.take(), dispatch.buffered(), dispatch.is_empty()), (None, 2, false));
+        dispatch.again(first);
+        assert_eq!(dispatch.take().unwrap().message, "a1");
+        dispatch.finished(a);
+        assert_eq!(dispatch.take().unwrap().message, "a2");
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! What works on a message, and what happens when it panics.
 
 use std::any::Any;
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 
@@ -19,19 +21,48 @@ pub trait Handler<T>: Send + Sync + 'static {
     type Output: Handled + Send;
 
     /// Works on `item`.
-    fn handle(&self, item: Item<T>) -> impl Future<Output = Result<Self::Output, Panicked>> + Send;
+    fn handle(&self, item: Item<T>) -> impl Future<Output = Result<Self::Output, Failure>> + Send;
 }
 
-/// A handler panicked, with this message.
+/// Why a handler's work came to nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Panicked(pub(crate) String);
+pub enum Failure {
+    /// It returned this error.
+    Error(String),
+    /// It panicked with this message.
+    Panic(String),
+    /// It took longer than this.
+    TimedOut(Duration),
+}
 
-impl Panicked {
-    fn new(payload: &(dyn Any + Send)) -> Panicked {
+impl Failure {
+    fn panic(payload: &(dyn Any + Send)) -> Failure {
         let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-        Panicked(text.unwrap_or_else(|| "it did not say why".into()))
+        Failure::Panic(text.unwrap_or_else(|| "it did not say why".into()))
     }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Error(error) => f.write_str(error),
+            Failure::Panic(message) => write!(f, "it panicked: {message}"),
+            Failure::TimedOut(limit) => write!(f, "it took longer than {limit:?}"),
+        }
+    }
+}
+
+/// The work, and its panic as a failure.
+pub(crate) async fn catching<F: Future>(work: F) -> Result<F::Output, Failure> {
+    // What the work had borrowed when it panicked is dropped with it; what it shares with others is guarded
+    // by its own locks, which are poisoned.
+    let mut work = pin!(work);
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
+        Ok(poll) => poll.map(Ok),
+        Err(payload) => Poll::Ready(Err(Failure::panic(&*payload))),
+    })
+    .await
 }
 
 /// A handler that awaits.
@@ -47,15 +78,8 @@ where
 {
     type Output = Fut::Output;
 
-    async fn handle(&self, item: Item<T>) -> Result<Fut::Output, Panicked> {
-        // What a handler had borrowed when it panicked is dropped with its future; what it shares with
-        // others is guarded by its own locks, which are poisoned.
-        let mut work = pin!(async move { (self.0)(item).await });
-        poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
-            Ok(poll) => poll.map(Ok),
-            Err(payload) => Poll::Ready(Err(Panicked::new(&*payload))),
-        })
-        .await
+    async fn handle(&self, item: Item<T>) -> Result<Fut::Output, Failure> {
+        catching(async move { (self.0)(item).await }).await
     }
 }
 
@@ -71,12 +95,12 @@ where
 {
     type Output = O;
 
-    async fn handle(&self, item: Item<T>) -> Result<O, Panicked> {
+    async fn handle(&self, item: Item<T>) -> Result<O, Failure> {
         let handler = self.0.clone();
         match spawn_blocking(move || handler(item)).await {
             Ok(output) => Ok(output),
-            Err(error) if error.is_panic() => Err(Panicked::new(&*error.into_panic())),
-            Err(_) => Err(Panicked("the runtime is shutting down".into())),
+            Err(error) if error.is_panic() => Err(Failure::panic(&*error.into_panic())),
+            Err(_) => Err(Failure::Error("the runtime is shutting down".into())),
         }
     }
 }

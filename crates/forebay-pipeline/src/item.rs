@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::outcome::Verdict;
@@ -19,6 +20,8 @@ pub struct Item<T> {
 /// One allocation for both, and no type parameter for the receipt in handlers' signatures.
 struct Inner<T, R: ?Sized = dyn Slot> {
     value: T,
+    number: u64,
+    attempt: AtomicU32,
     receipt: R,
 }
 
@@ -26,6 +29,9 @@ struct Inner<T, R: ?Sized = dyn Slot> {
 trait Slot: Send + Sync {
     /// False: it was used before.
     fn settle(&self, verdict: Verdict) -> bool;
+    fn is_settled(&self) -> bool;
+    /// It is where dead letters go.
+    fn buried(&self);
 }
 
 struct Unsettled<R> {
@@ -41,6 +47,16 @@ impl<R: Receipt> Slot for Unsettled<R> {
         receipt.settle(verdict);
         true
     }
+
+    fn buried(&self) {
+        if self.settle(Verdict::Ack) {
+            self.counters.dead_lettered();
+        }
+    }
+
+    fn is_settled(&self) -> bool {
+        self.receipt.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
 }
 
 impl<T> Item<T> {
@@ -49,7 +65,14 @@ impl<T> Item<T> {
         T: 'static,
     {
         let receipt = Unsettled { receipt: Mutex::new(Some(receipt)), counters };
-        Item { inner: Arc::new(Inner { value, receipt }) }
+        let (number, attempt) = (receipt.counters.taken(), AtomicU32::new(0));
+        Item { inner: Arc::new(Inner { value, number, attempt, receipt }) }
+    }
+
+    /// Which attempt this is: 1 for the first. A message that waited here and was never begun has had none.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.inner.attempt.load(Ordering::Relaxed)
     }
 
     /// Acknowledges now instead of after the handler: from here on it is done, whatever happens. False if that
@@ -60,6 +83,25 @@ impl<T> Item<T> {
 
     pub(crate) fn settle(&self, verdict: Verdict) -> bool {
         self.inner.receipt.settle(verdict)
+    }
+
+    pub(crate) fn buried(&self) {
+        self.inner.receipt.buried();
+    }
+
+    pub(crate) fn is_settled(&self) -> bool {
+        self.inner.receipt.is_settled()
+    }
+
+    /// A worker begins.
+    pub(crate) fn begin(&self) -> Item<T> {
+        self.inner.attempt.fetch_add(1, Ordering::Relaxed);
+        self.handle()
+    }
+
+    /// The how-manieth message of its pipeline it is.
+    pub(crate) fn number(&self) -> u64 {
+        self.inner.number
     }
 
     /// Another handle to the same message. Not `Clone`: a copy that a handler kept would look like a message.

@@ -26,15 +26,18 @@
 //!
 //! Deliberately absent: AMQP. Queues are one source among others.
 
+mod backoff;
 mod batch;
 mod batched;
 pub mod batcher;
 mod collector;
 pub mod dispatch;
+mod floor;
 mod handler;
 mod item;
 mod outcome;
 mod pipeline;
+mod policy;
 mod report;
 mod running;
 mod seats;
@@ -42,9 +45,10 @@ pub mod source;
 mod stage;
 mod supervise;
 
+pub use backoff::Backoff;
 pub use batch::{Batch, BatchReceipt, Batching, HELD_MAX, ToBatch};
 pub use batched::Batched;
-pub use handler::{Async, Blocking, Handler, Panicked};
+pub use handler::{Async, Blocking, Failure, Handler};
 pub use item::Item;
 pub use outcome::{Handled, Outcome, Step, Verdict};
 pub use pipeline::{BUFFER_MAX, Pipeline, Process};

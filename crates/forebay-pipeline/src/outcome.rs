@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::fmt;
+use std::time::Duration;
 
 /// What a handler decides about a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,16 +14,12 @@ pub enum Outcome {
     Reject,
     /// Back to the source, for whoever takes it next.
     Requeue,
-}
-
-impl Outcome {
-    pub(crate) fn verdict(self) -> Verdict {
-        match self {
-            Outcome::Ack => Verdict::Ack,
-            Outcome::Reject => Verdict::Reject,
-            Outcome::Requeue => Verdict::Requeue,
-        }
-    }
+    /// Here again after this long; until then it frees its worker and keeps the others of its key waiting. It
+    /// counts as an attempt.
+    Retry(Duration),
+    /// To where [`Process::dead_letters`](crate::Process::dead_letters) sends it; rejected where that was not
+    /// said, which a broker may take as its word to do the same.
+    DeadLetter,
 }
 
 /// What a source is told about a message.

@@ -6,16 +6,18 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backoff::Backoff;
 use crate::batch::{Batch, Batching};
 use crate::batched::Batched;
 use crate::dispatch::{Dispatch, Lane};
 use crate::handler::{Async, Blocking, Handler};
 use crate::item::Item;
 use crate::outcome::{Handled, Outcome};
+use crate::policy::{DeadLetters, Policy};
 use crate::report::Report;
 use crate::running::Running;
 use crate::source::{Source, SourceError};
-use crate::stage::{LaneOf, Nowhere, Onward, Stage};
+use crate::stage::{Nowhere, Onward, Stage};
 use crate::supervise::{Deadline, supervise};
 
 /// Messages that a pipeline holds beside those in work, unless told otherwise.
@@ -61,20 +63,12 @@ pub struct Process<S: Source, H> {
     handler: H,
     concurrency: usize,
     buffer_max: usize,
-    ordered_by: Option<LaneOf<S::Value>>,
-    pub(crate) on_failure: Outcome,
+    pub(crate) policy: Policy<S::Value>,
 }
 
 impl<S: Source, H: Handler<S::Value>> Process<S, H> {
     fn new(source: S, concurrency: usize, handler: H) -> Process<S, H> {
-        Process {
-            source,
-            handler,
-            concurrency,
-            buffer_max: BUFFER_MAX,
-            ordered_by: None,
-            on_failure: Outcome::Reject,
-        }
+        Process { source, handler, concurrency, buffer_max: BUFFER_MAX, policy: Policy::default() }
     }
 
     /// Messages with the same key are worked on one at a time, in the order in which they came, by whichever
@@ -84,7 +78,7 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
         mut self,
         key: impl Fn(&S::Value) -> K + Send + Sync + 'static,
     ) -> Self {
-        self.ordered_by = Some(Box::new(move |value| Lane::of(&key(value))));
+        self.policy.ordered_by = Some(Box::new(move |value| Lane::of(&key(value))));
         self
     }
 
@@ -97,10 +91,48 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
         self
     }
 
-    /// What becomes of a message whose handler returned an error or panicked: [`Outcome::Reject`] unless set.
+    /// Tries a message again, after a pause, when its handler returned an error, panicked or took too long; it
+    /// stays unacknowledged meanwhile, and those of its key wait. Batches are tried again as a whole. When
+    /// [`Process::buffer_max`] messages wait already, the worker waits with the message.
+    #[must_use]
+    pub fn retries(mut self, backoff: Backoff) -> Self {
+        self.policy.retries = Some(backoff);
+        self
+    }
+
+    /// An attempt that takes longer is cancelled where it waits, and has failed. A blocking handler cannot be
+    /// cancelled: it goes on, and nobody looks at what it returns.
+    #[must_use]
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.policy.timeout = Some(limit);
+        self
+    }
+
+    /// Starts at most so many messages a second, at least 1, a tenth of them at once. Messages that may not start
+    /// yet stay in the source. [`Control::set_rate`](crate::Control::set_rate) changes it.
+    #[must_use]
+    pub fn rate_limit(mut self, messages_per_s: u64) -> Self {
+        self.policy.rate_per_s = Some(messages_per_s);
+        self
+    }
+
+    /// Where [`Outcome::DeadLetter`] sends messages, with the reason: for instance to a queue of their own. A
+    /// message that was sent there is acknowledged; if sending fails it goes back to its source.
+    #[must_use]
+    pub fn dead_letters<F, Fut, E>(mut self, send: F) -> Self
+    where
+        F: Fn(Item<S::Value>, String) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: fmt::Display,
+    {
+        self.policy.dead_letters = Some(DeadLetters::new(send));
+        self
+    }
+
+    /// What becomes of a message whose last attempt failed: [`Outcome::Reject`] unless set.
     #[must_use]
     pub fn on_failure(mut self, outcome: Outcome) -> Self {
-        self.on_failure = outcome;
+        self.policy.on_failure = outcome;
         self
     }
 
@@ -166,10 +198,10 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
         N: Onward<S::Value, <H::Output as Handled>::Value>,
     {
         let dispatch = Dispatch::new(self.concurrency, self.buffer_max);
-        let waiting = if self.ordered_by.is_some() { self.buffer_max } else { 0 };
+        let waiting = if self.policy.ordered_by.is_some() { self.buffer_max } else { 0 };
         let mut source = self.source;
         source.holds(self.concurrency.saturating_add(beyond).saturating_add(waiting));
-        Stage::new(source, self.handler, onward, dispatch, self.ordered_by, self.on_failure)
+        Stage::new(source, self.handler, onward, dispatch, self.policy)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::handler::Failure;
 use crate::outcome::Verdict;
 
 /// Counts, since the pipeline was started.
@@ -20,6 +21,12 @@ pub struct Report {
     pub failed: u64,
     /// Of those, the ones that panicked.
     pub panicked: u64,
+    /// Of those, the ones that took too long.
+    pub timed_out: u64,
+    /// Attempts put off until later.
+    pub retried: u64,
+    /// Messages that went where dead letters go; they count as acknowledged, too.
+    pub dead_lettered: u64,
 }
 
 impl Report {
@@ -39,11 +46,15 @@ pub(crate) struct Counters {
     requeued: AtomicU64,
     failed: AtomicU64,
     panicked: AtomicU64,
+    timed_out: AtomicU64,
+    retried: AtomicU64,
+    dead_lettered: AtomicU64,
 }
 
 impl Counters {
-    pub(crate) fn taken(&self) {
-        self.taken.fetch_add(1, Ordering::Relaxed);
+    /// How many were taken before.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn settled(&self, verdict: Verdict) {
@@ -55,9 +66,22 @@ impl Counters {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn failed(&self, panicked: bool) {
+    pub(crate) fn failed(&self, failure: &Failure) {
         self.failed.fetch_add(1, Ordering::Relaxed);
-        self.panicked.fetch_add(u64::from(panicked), Ordering::Relaxed);
+        let kind = match failure {
+            Failure::Error(_) => return,
+            Failure::Panic(_) => &self.panicked,
+            Failure::TimedOut(_) => &self.timed_out,
+        };
+        kind.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn retried(&self) {
+        self.retried.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn dead_lettered(&self) {
+        self.dead_lettered.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn report(&self) -> Report {
@@ -69,6 +93,9 @@ impl Counters {
             requeued: count(&self.requeued),
             failed: count(&self.failed),
             panicked: count(&self.panicked),
+            timed_out: count(&self.timed_out),
+            retried: count(&self.retried),
+            dead_lettered: count(&self.dead_lettered),
         }
     }
 }

@@ -93,6 +93,12 @@ impl Control {
         named.inspect(|(_, stage)| stage.resize(concurrency)).is_some()
     }
 
+    /// From now on so many messages a second, at least 1, a tenth of them at once; `None`: as many as there are.
+    /// Messages that may not start yet stay in the source.
+    pub fn set_rate(&self, messages_per_s: Option<u64>) {
+        self.stage.set_rate(messages_per_s);
+    }
+
     /// Takes no more messages and finishes those that are here, for `patience` at most: then handlers are
     /// cancelled where they wait, and their messages go back to the source. [`Running::join`] tells when it is
     /// over.
@@ -112,6 +118,8 @@ impl Control {
             let batches = stage.report();
             report.failed += batches.failed;
             report.panicked += batches.panicked;
+            report.timed_out += batches.timed_out;
+            report.retried += batches.retried;
         }
         report
     }

@@ -2,7 +2,8 @@
 //!
 //! There is no task between a source and the workers: a worker that is idle and finds nothing in the buffer
 //! asks the source itself. So a message changes hands once, and is asked for only by somebody who will work
-//! on it. Workers who wait are woken by the source, or by one another ([`Seats`]).
+//! on it. Workers who wait are woken by the source, or by one another
+//! ([`Seats`](crate::seats::Seats)).
 //!
 //! Locks: the source's, then the floor's. What came from a source is on the floor before the source is
 //! let go, so messages arrive in their order.
@@ -10,26 +11,26 @@
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::dispatch::{Dispatch, Lane, Started};
-use crate::handler::{Handler, Panicked};
+use crate::dispatch::{Dispatch, Started};
+use crate::floor::{Floor, Next};
+use crate::handler::{Failure, Handler};
 use crate::item::Item;
 use crate::outcome::{Handled, Outcome, Step};
+use crate::policy::{Policy, conclude};
 use crate::report::{Counters, Report};
-use crate::seats::Seats;
 use crate::source::{Source, SourceError};
-
-/// Finds a value's lane.
-pub(crate) type LaneOf<T> = Box<dyn Fn(&T) -> Lane + Send + Sync>;
 
 /// What does not change while it runs, or changes under a lock.
 pub(crate) struct Stage<S: Source, H, N> {
     pub(crate) handler: H,
     onward: N,
-    ordered_by: Option<LaneOf<S::Value>>,
-    on_failure: Outcome,
+    policy: Policy<S::Value>,
+    begun: Instant,
     /// Until it has no more, or nothing more is wanted.
     source: Mutex<Option<S>>,
     floor: Mutex<Floor<S::Value>>,
@@ -66,48 +67,6 @@ impl<T: Send + Sync> Onward<T, Infallible> for Nowhere {
     }
 }
 
-/// What all workers share.
-struct Floor<T> {
-    dispatch: Dispatch<Item<T>>,
-    seats: Seats,
-    workers: usize,
-    /// The source has no more, or is not to be asked any more.
-    exhausted: bool,
-    error: Option<SourceError>,
-}
-
-impl<T> Floor<T> {
-    fn over(&self) -> bool {
-        self.exhausted && self.dispatch.is_empty()
-    }
-
-    /// What a worker does next; `None`: nothing that is here.
-    fn next(&mut self, seat: usize) -> Option<Next<T>> {
-        if self.workers > self.dispatch.concurrency() || self.over() {
-            self.workers -= 1;
-            self.seats.leave(seat);
-            return Some(Next::Leave);
-        }
-        self.dispatch.take().map(Next::Start)
-    }
-
-    /// Everybody looks again. Wakers only schedule tasks, so the lock may be held.
-    fn wake_all(&mut self) {
-        self.seats.all().into_iter().for_each(Waker::wake);
-    }
-
-    /// If there is more to take and somebody idle, let him look.
-    fn pass_on(&mut self) -> Option<Waker> {
-        let wanted = !self.exhausted && self.dispatch.demand() > 0;
-        if wanted { self.seats.search() } else { None }
-    }
-}
-
-enum Next<T> {
-    Start(Started<Item<T>>),
-    Leave,
-}
-
 impl<S, H, N> Stage<S, H, N>
 where
     S: Source,
@@ -119,17 +78,16 @@ where
         handler: H,
         onward: N,
         dispatch: Dispatch<Item<S::Value>>,
-        ordered_by: Option<LaneOf<S::Value>>,
-        on_failure: Outcome,
+        policy: Policy<S::Value>,
     ) -> Arc<Stage<S, H, N>> {
         source.workers(dispatch.concurrency());
-        let floor =
-            Floor { dispatch, seats: Seats::default(), workers: 0, exhausted: false, error: None };
+        let mut floor = Floor::new(dispatch);
+        floor.set_rate(policy.rate_per_s, 0);
         Arc::new(Stage {
             handler,
             onward,
-            ordered_by,
-            on_failure,
+            policy,
+            begun: Instant::now(),
             counters: Arc::default(),
             source: Mutex::new(Some(source)),
             floor: Mutex::new(floor),
@@ -145,29 +103,27 @@ where
     ) -> Poll<Option<Started<Item<S::Value>>>> {
         let mut floor = self.floor();
         floor.seats.here(seat);
-        if let Some(next) = floor.next(seat) {
+        if let Some(next) = floor.next(seat, || self.now_us()) {
             return Self::go(floor, next);
         }
         drop(floor);
         let mut source = self.source();
         let mut floor = self.floor();
         loop {
-            if let Some(next) = floor.next(seat) {
+            if let Some(next) = floor.next(seat, || self.now_us()) {
                 drop(source);
                 return Self::go(floor, next);
             }
-            let wanted = floor.dispatch.demand() > 0;
+            let wanted = floor.wants_more(|| self.now_us());
             let Some(asked) = source.as_mut().filter(|_| wanted) else {
-                floor.seats.wait(seat, cx.waker());
-                return Poll::Pending;
+                return self.wait(floor, seat, cx);
             };
             drop(floor);
             let taken = asked.poll_next(cx);
             match taken {
                 Poll::Ready(Ok(Some((value, receipt)))) => {
-                    let lane = self.ordered_by.as_ref().map(|lane_of| lane_of(&value));
+                    let lane = self.policy.ordered_by.as_ref().map(|lane_of| lane_of(&value));
                     let item = Item::new(value, receipt, self.counters.clone());
-                    self.counters.taken();
                     floor = self.floor();
                     floor.dispatch.arrived(item, lane);
                 }
@@ -180,15 +136,27 @@ where
                 }
                 Poll::Pending => {
                     floor = self.floor();
-                    if let Some(next) = floor.next(seat) {
+                    if let Some(next) = floor.next(seat, || self.now_us()) {
                         drop(source);
                         return Self::go(floor, next);
                     }
-                    floor.seats.wait(seat, cx.waker());
-                    return Poll::Pending;
+                    return self.wait(floor, seat, cx);
                 }
             }
         }
+    }
+
+    fn wait(
+        &self,
+        mut floor: MutexGuard<'_, Floor<S::Value>>,
+        seat: usize,
+        cx: &Context<'_>,
+    ) -> Poll<Option<Started<Item<S::Value>>>> {
+        floor.seats.wait(seat, cx.waker());
+        if floor.next_tick_us().is_some() {
+            self.supervise.notify_one();
+        }
+        Poll::Pending
     }
 
     /// This worker will not look at the source for a while: somebody else should.
@@ -207,37 +175,75 @@ where
         })
     }
 
-    /// A worker is done with what it took: settles it, or hands it on, which may have to wait for room there.
+    /// One attempt at a message.
+    pub(crate) async fn attempt(&self, item: &Item<S::Value>) -> Result<H::Output, Failure> {
+        let work = self.handler.handle(item.begin());
+        match self.policy.timeout {
+            None => work.await,
+            Some(limit) => timeout(limit, work).await.unwrap_or(Err(Failure::TimedOut(limit))),
+        }
+    }
+
+    /// A worker is done with what it took: settles it, hands it on, which may have to wait for room there, or
+    /// puts it off. Returns what it has to try again itself, after a pause.
     pub(crate) async fn finish(
         &self,
         started: Started<Item<S::Value>>,
-        result: Result<H::Output, Panicked>,
-    ) {
-        let Started { message, lane } = started;
-        let panicked = result.is_err();
-        let result = result.map_err(|panic| format!("panicked: {}", panic.0));
-        let step = result.and_then(Handled::handled);
-        // Before the lane's next may start, so that verdicts of a key come in its order.
-        let result = match step {
-            Ok(Step::Settle(outcome)) => {
-                message.settle(outcome.verdict());
-                Ok(())
-            }
+        result: Result<H::Output, Failure>,
+    ) -> Option<Started<Item<S::Value>>> {
+        let item = &started.message;
+        let step = result.and_then(|output| output.handled().map_err(Failure::Error));
+        let decided = match step {
+            Ok(Step::Settle(outcome)) => Ok(Some(outcome)),
             Ok(Step::Batch { batcher, value }) => {
-                self.onward.hand_on(batcher, value, message.handle()).await
+                let handed = self.onward.hand_on(batcher, value, item.handle()).await;
+                handed.map(|()| None).map_err(Failure::Error)
             }
-            Err(error) => Err(error),
+            Err(failure) => Err(failure),
         };
-        if let Err(error) = result {
-            tracing::warn!(error, then = ?self.on_failure, "a handler failed");
-            self.counters.failed(panicked);
-            message.settle(self.on_failure.verdict());
+        let (outcome, reason) = match decided {
+            Ok(outcome) => (outcome, None),
+            Err(failure) => {
+                self.counters.failed(&failure);
+                let (then, attempt) = (self.policy.after(item), item.attempt());
+                tracing::warn!(error = %failure, attempt, ?then, "a handler failed");
+                (Some(then), Some(failure.to_string()))
+            }
+        };
+        match outcome {
+            Some(Outcome::Retry(pause)) if !item.is_settled() => {
+                return self.put_off(started, pause).await;
+            }
+            Some(outcome) => {
+                // Before the lane's next may start, so that verdicts of a key come in its order.
+                let reason = reason.as_deref().unwrap_or("its handler said so");
+                let dead_letters = self.policy.dead_letters.as_ref();
+                conclude(item, outcome, reason, dead_letters).await;
+            }
+            None => {}
         }
         let mut floor = self.floor();
-        floor.dispatch.finished(lane);
+        floor.dispatch.finished(started.lane);
         if floor.over() {
             floor.wake_all();
         }
+        None
+    }
+
+    /// For another attempt; where too many wait for one, the worker waits with it.
+    async fn put_off(
+        &self,
+        started: Started<Item<S::Value>>,
+        pause: Duration,
+    ) -> Option<Started<Item<S::Value>>> {
+        self.counters.retried();
+        let pause_us = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
+        let kept = self.floor().put_off(started, self.now_us().saturating_add(pause_us)).err();
+        match kept {
+            Some(_) => sleep(pause).await,
+            None => self.supervise.notify_one(),
+        }
+        kept
     }
 
     /// A seat for one more worker, if there should be one.
@@ -253,6 +259,22 @@ where
         self.floor().error.take().map_or(Ok(()), Err)
     }
 
+    /// When there is something for [`Stage::tick`].
+    pub(crate) fn next_tick(&self) -> Option<Instant> {
+        let due_us = self.floor().next_tick_us()?;
+        self.begun.checked_add(Duration::from_micros(due_us))
+    }
+
+    /// Time has passed.
+    pub(crate) fn tick(&self) {
+        let successor = self.floor().tick(self.now_us());
+        successor.into_iter().for_each(Waker::wake);
+    }
+
+    fn now_us(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
     fn source(&self) -> MutexGuard<'_, Option<S>> {
         self.source.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -265,6 +287,7 @@ where
 /// What can be done to a stage from outside, whatever its types.
 pub(crate) trait Controlled: Send + Sync {
     fn resize(&self, concurrency: usize);
+    fn set_rate(&self, per_s: Option<u64>);
     fn stop(&self);
     /// The supervisor looks at its deadline again.
     fn look(&self);
@@ -291,6 +314,10 @@ where
         self.supervise.notify_one();
     }
 
+    fn set_rate(&self, per_s: Option<u64>) {
+        self.floor().set_rate(per_s, self.now_us());
+    }
+
     fn stop(&self) {
         *self.source() = None;
         let mut floor = self.floor();
@@ -308,7 +335,7 @@ where
         *self.source() = None;
         let mut floor = self.floor();
         floor.exhausted = true;
-        let given_up = floor.dispatch.clear();
+        let given_up = floor.clear();
         drop(floor);
         drop(given_up);
     }

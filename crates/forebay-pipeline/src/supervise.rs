@@ -80,13 +80,14 @@ where
         while let Some(seat) = stage.hire() {
             workers.spawn(work(stage.clone(), seat));
         }
-        let deadline = deadline.get();
+        let (deadline, tick) = (deadline.get(), stage.next_tick());
         tokio::select! {
             left = workers.join_next() => match left {
                 None => return stage.result(),
                 Some(left) => unless_panicked(left),
             },
             () = stage.supervise.notified() => {}
+            () = sleep_until(tick.unwrap_or_else(Instant::now)), if tick.is_some() => stage.tick(),
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
                 workers.shutdown().await;
                 return stage.result();
@@ -114,9 +115,14 @@ where
     loop {
         // A source that always has something must not keep the others from running.
         tokio::task::coop::consume_budget().await;
-        let Some(started) = poll_fn(|cx| stage.poll_take(seat, cx)).await else { return };
-        let result = stage.handler.handle(started.message.handle()).await;
-        stage.finish(started, result).await;
+        let mut taken = poll_fn(|cx| stage.poll_take(seat, cx)).await;
+        if taken.is_none() {
+            return;
+        }
+        while let Some(started) = taken {
+            let result = stage.attempt(&started.message).await;
+            taken = stage.finish(started, result).await;
+        }
     }
 }
 

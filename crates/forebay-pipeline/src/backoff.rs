@@ -1,0 +1,58 @@
+//! How long a message that failed waits for its next attempt.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+/// So many attempts, with pauses that double.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backoff {
+    retries: u32,
+    first: Duration,
+    max: Duration,
+}
+
+impl Backoff {
+    /// Up to `retries` more attempts after the first, with a pause of `first`, then twice that, and so on up to
+    /// `max`. Each pause is shortened by up to half, differently for each message, so that what failed together
+    /// does not come back together.
+    #[must_use]
+    pub fn new(retries: u32, first: Duration, max: Duration) -> Backoff {
+        Backoff { retries, first, max }
+    }
+
+    /// The pause after the failure of attempt number `attempt`, counted from 1, of message number `message`;
+    /// `None` if it was the last.
+    #[must_use]
+    pub fn pause(&self, attempt: u32, message: u64) -> Option<Duration> {
+        if attempt > self.retries {
+            return None;
+        }
+        let doubled = 2_u32.saturating_pow(attempt.saturating_sub(1));
+        let pause = self.first.saturating_mul(doubled).min(self.max);
+        let mut hasher = DefaultHasher::new();
+        (message, attempt).hash(&mut hasher);
+        let share = (hasher.finish() >> 32) as u32;
+        Some(pause - pause.mul_f64(f64::from(share) / f64::from(u32::MAX) / 2.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest_and_end() {
+        let (first, max) = (Duration::from_secs(1), Duration::from_secs(5));
+        let backoff = Backoff::new(40, first, max);
+        for (attempt, longest_s) in [(1, 1), (2, 2), (3, 4), (4, 5), (40, 5)] {
+            let longest = Duration::from_secs(longest_s);
+            for message in 0..100 {
+                let pause = backoff.pause(attempt, message).unwrap();
+                assert!(pause <= longest && pause >= longest / 2, "{pause:?} after {attempt}");
+            }
+        }
+        assert_ne!(backoff.pause(1, 1), backoff.pause(1, 2));
+        assert_eq!(backoff.pause(41, 0), None);
+        assert_eq!(Backoff::new(0, first, max).pause(1, 0), None);
+    }
+}

@@ -1,0 +1,152 @@
+//! What the workers of a stage share, under one lock. Times are microseconds of the stage's clock.
+
+use std::collections::BTreeMap;
+use std::task::Waker;
+
+use forebay_flow::{NotYet, TokenBucket};
+
+use crate::dispatch::{Dispatch, Started};
+use crate::item::Item;
+use crate::seats::Seats;
+use crate::source::SourceError;
+
+/// See the module's documentation.
+pub(crate) struct Floor<T> {
+    pub(crate) dispatch: Dispatch<Item<T>>,
+    pub(crate) seats: Seats,
+    pub(crate) workers: usize,
+    /// The source has no more, or is not to be asked any more.
+    pub(crate) exhausted: bool,
+    pub(crate) error: Option<SourceError>,
+    rate: Option<Rate>,
+    /// Messages that wait for their next attempt, by its time and their number.
+    put_off: BTreeMap<(u64, u64), Started<Item<T>>>,
+}
+
+/// How often a message may start.
+struct Rate {
+    bucket: TokenBucket,
+    /// A token was taken for a message that has not been found yet.
+    in_hand: bool,
+    /// Nobody may start before.
+    not_before_us: Option<u64>,
+}
+
+/// What a worker does next.
+pub(crate) enum Next<T> {
+    Start(Started<Item<T>>),
+    Leave,
+}
+
+impl<T> Floor<T> {
+    pub(crate) fn new(dispatch: Dispatch<Item<T>>) -> Floor<T> {
+        Floor {
+            dispatch,
+            seats: Seats::default(),
+            workers: 0,
+            exhausted: false,
+            error: None,
+            rate: None,
+            put_off: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn over(&self) -> bool {
+        self.exhausted && self.dispatch.is_empty()
+    }
+
+    /// What the worker in `seat` does; `None`: nothing that is here.
+    pub(crate) fn next(&mut self, seat: usize, now_us: impl Fn() -> u64) -> Option<Next<T>> {
+        if self.workers > self.dispatch.concurrency() || self.over() {
+            self.workers -= 1;
+            self.seats.leave(seat);
+            return Some(Next::Leave);
+        }
+        if !self.dispatch.has_ready() || !self.may_start(now_us) {
+            return None;
+        }
+        if let Some(rate) = &mut self.rate {
+            rate.in_hand = false;
+        }
+        self.dispatch.take().map(Next::Start)
+    }
+
+    /// Whether a worker should ask the source: not before it may start what it gets.
+    pub(crate) fn wants_more(&mut self, now_us: impl Fn() -> u64) -> bool {
+        self.dispatch.demand() > 0 && self.may_start(now_us)
+    }
+
+    fn may_start(&mut self, now_us: impl Fn() -> u64) -> bool {
+        let Some(rate) = &mut self.rate else { return true };
+        if !rate.in_hand {
+            match rate.bucket.take(now_us(), 1) {
+                Ok(()) => (rate.in_hand, rate.not_before_us) = (true, None),
+                Err(NotYet { retry_us }) => rate.not_before_us = Some(retry_us),
+            }
+        }
+        rate.in_hand
+    }
+
+    /// Everybody looks again. Wakers only schedule tasks, so the lock may be held.
+    pub(crate) fn wake_all(&mut self) {
+        self.seats.all().into_iter().for_each(Waker::wake);
+    }
+
+    /// If there is more to do and somebody idle, let him look.
+    pub(crate) fn pass_on(&mut self) -> Option<Waker> {
+        let held_back = self.rate.as_ref().is_some_and(|rate| rate.not_before_us.is_some());
+        let asks = !self.exhausted && self.dispatch.demand() > 0;
+        let wanted = !held_back && (asks || self.dispatch.has_ready());
+        if wanted { self.seats.search() } else { None }
+    }
+
+    /// Starts `per_s` messages a second, a tenth of them at once; `None`: as many as there are.
+    pub(crate) fn set_rate(&mut self, per_s: Option<u64>, now_us: u64) {
+        self.rate = per_s.map(|per_s| {
+            let per_s = per_s.max(1);
+            let bucket = TokenBucket::new(now_us, per_s, (per_s / 10).max(1));
+            Rate { bucket, in_hand: false, not_before_us: None }
+        });
+        self.wake_all();
+    }
+
+    /// A worker is done with a message until `due_us`. If there is no room, it keeps it.
+    pub(crate) fn put_off(
+        &mut self,
+        started: Started<Item<T>>,
+        due_us: u64,
+    ) -> Result<(), Started<Item<T>>> {
+        if !self.dispatch.has_room() {
+            return Err(started);
+        }
+        self.dispatch.put_off();
+        self.put_off.insert((due_us, started.message.number()), started);
+        Ok(())
+    }
+
+    /// When there is something for [`Floor::tick`].
+    pub(crate) fn next_tick_us(&self) -> Option<u64> {
+        let put_off = self.put_off.first_key_value().map(|((due_us, _), _)| *due_us);
+        let rate = self.rate.as_ref().and_then(|rate| rate.not_before_us);
+        put_off.into_iter().chain(rate).min()
+    }
+
+    /// Time has passed: what was put off may start.
+    pub(crate) fn tick(&mut self, now_us: u64) -> Option<Waker> {
+        while let Some(first) = self.put_off.first_entry().filter(|first| first.key().0 <= now_us) {
+            self.dispatch.again(first.remove());
+        }
+        if let Some(rate) = &mut self.rate {
+            rate.not_before_us = rate.not_before_us.filter(|not_before_us| *not_before_us > now_us);
+        }
+        self.pass_on()
+    }
+
+    /// Takes out all that waits.
+    pub(crate) fn clear(&mut self) -> Vec<Item<T>> {
+        let put_off = std::mem::take(&mut self.put_off);
+        let mut cleared = self.dispatch.clear();
+        cleared.extend(put_off.into_values().map(|started| started.message));
+        cleared
+    }
+}

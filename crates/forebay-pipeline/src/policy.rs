@@ -1,0 +1,108 @@
+//! What a stage does about its messages beside working on them.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backoff::Backoff;
+use crate::dispatch::Lane;
+use crate::handler::{Failure, catching};
+use crate::item::Item;
+use crate::outcome::{Outcome, Verdict};
+
+/// Finds a value's lane.
+pub(crate) type LaneOf<T> = Box<dyn Fn(&T) -> Lane + Send + Sync>;
+
+/// Options of a stage.
+pub(crate) struct Policy<T> {
+    pub(crate) ordered_by: Option<LaneOf<T>>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) retries: Option<Backoff>,
+    pub(crate) on_failure: Outcome,
+    pub(crate) dead_letters: Option<DeadLetters<T>>,
+    /// Messages a second.
+    pub(crate) rate_per_s: Option<u64>,
+}
+
+impl<T> Default for Policy<T> {
+    fn default() -> Policy<T> {
+        Policy {
+            ordered_by: None,
+            timeout: None,
+            retries: None,
+            on_failure: Outcome::Reject,
+            dead_letters: None,
+            rate_per_s: None,
+        }
+    }
+}
+
+impl<T> Policy<T> {
+    /// What follows from the failure of `item`.
+    pub(crate) fn after(&self, item: &Item<T>) -> Outcome {
+        let backoff = self.retries.filter(|_| !item.is_settled());
+        let pause = backoff.and_then(|backoff| backoff.pause(item.attempt(), item.number()));
+        pause.map_or(self.on_failure, Outcome::Retry)
+    }
+}
+
+type Burial = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+
+/// Where messages go that nobody can use.
+pub(crate) struct DeadLetters<T>(Arc<dyn Fn(Item<T>, String) -> Burial + Send + Sync>);
+
+impl<T> Clone for DeadLetters<T> {
+    fn clone(&self) -> Self {
+        DeadLetters(self.0.clone())
+    }
+}
+
+impl<T: Send + Sync + 'static> DeadLetters<T> {
+    pub(crate) fn new<F, Fut, E>(send: F) -> DeadLetters<T>
+    where
+        F: Fn(Item<T>, String) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: fmt::Display,
+    {
+        DeadLetters(Arc::new(move |item, reason| {
+            let sending = send(item, reason);
+            Box::pin(async move { sending.await.map_err(|error| error.to_string()) })
+        }))
+    }
+
+    /// Sends a message there and acknowledges it; if that fails it goes back to its source, for it is nowhere
+    /// else.
+    pub(crate) async fn take(&self, item: &Item<T>, reason: &str) {
+        if item.is_settled() {
+            return;
+        }
+        let send = async { (self.0)(item.handle(), reason.to_owned()).await };
+        let sent = catching(send).await.unwrap_or_else(|failure: Failure| Err(failure.to_string()));
+        match sent {
+            Ok(()) => item.buried(),
+            Err(error) => {
+                tracing::error!(error, "a dead letter could not be sent and is requeued");
+                item.settle(Verdict::Requeue);
+            }
+        }
+    }
+}
+
+/// Settles `item`, which is not to be tried again.
+pub(crate) async fn conclude<T: Send + Sync + 'static>(
+    item: &Item<T>,
+    outcome: Outcome,
+    reason: &str,
+    dead_letters: Option<&DeadLetters<T>>,
+) {
+    let verdict = match (outcome, dead_letters) {
+        (Outcome::DeadLetter, Some(dead_letters)) => {
+            return dead_letters.take(item, reason).await;
+        }
+        (Outcome::Ack, _) => Verdict::Ack,
+        (Outcome::Reject | Outcome::DeadLetter, _) => Verdict::Reject,
+        (Outcome::Requeue | Outcome::Retry(_), _) => Verdict::Requeue,
+    };
+    item.settle(verdict);
+}

@@ -1,0 +1,228 @@
+//! Attempts, dead letters, time limits and rates, in virtual time.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use forebay_pipeline::{Backoff, Batch, Item, Outcome, Pipeline, ToBatch, Verdict, source};
+use tokio::time::{Instant, sleep};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Runs in a runtime whose clock jumps to the next timer when nothing else is left to do.
+fn in_virtual_time<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(work)
+}
+
+type Log = Arc<Mutex<Vec<String>>>;
+
+fn take(log: &Log) -> Vec<String> {
+    std::mem::take(&mut log.lock().unwrap())
+}
+
+/// Dead letters that are noted, with their reasons.
+fn noting(
+    log: &Log,
+) -> impl Fn(Item<u32>, String) -> std::future::Ready<Result<(), String>> + use<> {
+    let log = log.clone();
+    move |item, reason| {
+        log.lock().unwrap().push(format!("{}: {reason}", *item));
+        std::future::ready(Ok(()))
+    }
+}
+
+#[test]
+fn a_failed_message_is_tried_again_after_pauses_that_grow() {
+    in_virtual_time(async {
+        let (messages, source) = source::test();
+        let handler = async |item: Item<u32>| match item.attempt() {
+            attempt if attempt < *item => Err("not yet"),
+            _ => Ok(()),
+        };
+        let running = Pipeline::from(source)
+            .process(1, handler)
+            .retries(Backoff::new(3, SECOND, 60 * SECOND))
+            .on_failure(Outcome::Requeue)
+            .start();
+        let begun = Instant::now();
+        assert_eq!(messages.send(3).await, Verdict::Ack);
+        let paused = begun.elapsed();
+        assert!(paused >= 3 * SECOND / 2 && paused <= 4 * SECOND, "{paused:?}");
+        assert_eq!(messages.send(5).await, Verdict::Requeue, "the fourth attempt was its last");
+        let report = running.control().report();
+        assert_eq!((report.failed, report.retried), (2 + 4, 2 + 3));
+    });
+}
+
+#[test]
+fn a_message_that_waits_for_its_next_attempt_holds_up_its_key_and_nobody_else() {
+    in_virtual_time(async {
+        let log = Log::default();
+        let (messages, source) = source::test();
+        let note = log.clone();
+        let handler = move |item: Item<(&'static str, u32)>| {
+            let first = item.0 == "a" && item.1 == 1 && item.attempt() == 1;
+            if !first {
+                note.lock().unwrap().push(format!("{}{}", item.0, item.1));
+            }
+            std::future::ready(if first { Outcome::Retry(10 * SECOND) } else { Outcome::Ack })
+        };
+        let _running = Pipeline::from(source).process(1, handler).ordered_by(|item| item.0).start();
+        let begun = Instant::now();
+        let (first, second) = (messages.send(("a", 1)), messages.send(("a", 2)));
+        assert_eq!(messages.send(("b", 1)).await, Verdict::Ack);
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        assert_eq!(first.await, Verdict::Ack);
+        assert_eq!(begun.elapsed().as_secs(), 10);
+        assert_eq!(second.await, Verdict::Ack);
+        assert_eq!(take(&log), ["b1", "a1", "a2"]);
+    });
+}
+
+#[test]
+fn where_too_many_wait_for_an_attempt_workers_wait_with_their_messages() {
+    in_virtual_time(async {
+        let handler = async |item: Item<u32>| {
+            sleep(Duration::from_millis(1)).await; // so that both workers have one
+            if item.attempt() == 1 { Outcome::Retry(10 * SECOND) } else { Outcome::Ack }
+        };
+        let pipeline = Pipeline::from(source::iter(0..6)).process(2, handler).buffer_max(1);
+        let running = pipeline.start();
+        sleep(SECOND).await;
+        let report = running.control().report();
+        assert_eq!((report.taken, report.retried), (2, 2));
+        assert_eq!(running.join().await.unwrap().acked, 6);
+    });
+}
+
+#[test]
+fn dead_letters_are_sent_with_their_reason_and_then_acknowledged() {
+    in_virtual_time(async {
+        let log = Log::default();
+        let (messages, source) = source::test();
+        let handler = async |item: Item<u32>| match *item {
+            0 => Ok(Outcome::DeadLetter),
+            1 => Err("it is odd"),
+            _ => panic!("no more"),
+        };
+        let running = Pipeline::from(source)
+            .process(2, handler)
+            .retries(Backoff::new(1, SECOND, SECOND))
+            .on_failure(Outcome::DeadLetter)
+            .dead_letters(noting(&log))
+            .start();
+        for number in 0..3 {
+            assert_eq!(messages.send(number).await, Verdict::Ack);
+        }
+        assert_eq!(
+            take(&log),
+            ["0: its handler said so", "1: it is odd", "2: it panicked: no more"]
+        );
+        assert_eq!(running.control().report().dead_lettered, 3);
+    });
+}
+
+#[tokio::test]
+async fn a_dead_letter_that_cannot_be_sent_goes_back_and_without_a_place_it_is_rejected() {
+    let handler = async |_: Item<u32>| Outcome::DeadLetter;
+    let (messages, source) = source::test();
+    let send = async |_: Item<u32>, _: String| Err("the other queue is gone");
+    let _running = Pipeline::from(source).process(1, handler).dead_letters(send).start();
+    assert_eq!(messages.send(1).await, Verdict::Requeue);
+    let (messages, source) = source::test();
+    let _running = Pipeline::from(source).process(1, handler).start();
+    assert_eq!(messages.send(1).await, Verdict::Reject);
+}
+
+#[test]
+fn an_attempt_that_takes_too_long_has_failed() {
+    in_virtual_time(async {
+        let (messages, source) = source::test();
+        let handler = |item: Item<u32>| sleep(*item * SECOND);
+        let running = Pipeline::from(source).process(2, handler).timeout(10 * SECOND).start();
+        let begun = Instant::now();
+        assert_eq!(messages.send(9).await, Verdict::Ack);
+        assert_eq!(messages.send(1_000).await, Verdict::Reject);
+        assert_eq!(begun.elapsed().as_secs(), 19);
+        let report = running.control().report();
+        assert_eq!((report.failed, report.timed_out), (1, 1));
+    });
+}
+
+#[test]
+fn a_rate_is_kept_without_hoarding_and_changes_at_once() {
+    in_virtual_time(async {
+        let handler = async |_: Item<u32>| {};
+        let running =
+            Pipeline::from(source::iter(0..10_000)).process(25, handler).rate_limit(100).start();
+        let control = running.control();
+        for second in 1..=5 {
+            sleep(SECOND).await;
+            let report = control.report();
+            let most = 10 + 100 * second;
+            assert!(report.acked <= most && report.acked + 3 >= most, "{} of {most}", report.acked);
+            assert_eq!(report.taken, report.acked, "what may not start stays in the source");
+        }
+        control.set_rate(Some(1_000));
+        let before = control.report().acked;
+        sleep(SECOND).await;
+        let more = control.report().acked - before;
+        assert!((1_000..=1_100).contains(&more), "{more}");
+        control.set_rate(None);
+        let begun = Instant::now();
+        assert_eq!(running.join().await.unwrap().acked, 10_000);
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+    });
+}
+
+#[test]
+fn a_failed_batch_is_tried_again_and_buried_one_by_one() {
+    in_virtual_time(async {
+        let log = Log::default();
+        let (messages, source) = source::test();
+        let handler = async |batch: Item<Batch<u32>>| -> Result<(), String> {
+            if batch.attempt() == 1 {
+                batch.settle(0, Verdict::Ack);
+            }
+            Err(format!("attempt {}", batch.attempt()))
+        };
+        let running = Pipeline::from(source)
+            .process(1, async |item: Item<u32>| ToBatch::new(*item))
+            .retries(Backoff::new(2, SECOND, SECOND))
+            .on_failure(Outcome::DeadLetter)
+            .dead_letters(noting(&log))
+            .batch("b", 3, SECOND, handler)
+            .start();
+        let sent = [1, 2, 3].map(|number| messages.send(number));
+        for sent in sent {
+            assert_eq!(sent.await, Verdict::Ack);
+        }
+        assert_eq!(take(&log), ["2: attempt 3", "3: attempt 3"]);
+        let report = running.control().report();
+        assert_eq!((report.failed, report.retried, report.dead_lettered), (3, 2, 2));
+    });
+}
+
+#[test]
+fn a_drain_waits_for_attempts_as_long_as_it_may() {
+    for (pause, verdict) in [(5, Verdict::Ack), (500, Verdict::Requeue)] {
+        in_virtual_time(async {
+            let (messages, source) = source::test();
+            let handler = move |item: Item<u32>| {
+                let again = Outcome::Retry(pause * SECOND);
+                std::future::ready(if item.attempt() == 1 { again } else { Outcome::Ack })
+            };
+            let running = Pipeline::from(source).process(2, handler).start();
+            let sent = messages.send(1);
+            sleep(SECOND).await;
+            let control = running.control(); // which must not keep messages
+            control.drain(60 * SECOND);
+            running.join().await.unwrap();
+            assert_eq!(sent.await, verdict);
+        });
+    }
+}
