@@ -18,6 +18,7 @@ have npm || packages+=(nodejs npm)
 have go || packages+=(golang-go)
 have javac || packages+=(default-jdk-headless)
 have mvn || packages+=(maven)
+have chromium || have google-chrome || packages+=(chromium fonts-dejavu-core) # opens the report of `forebay bench`
 if [ ${#packages[@]} -gt 0 ]; then
   as_root=""; [ "$(id -u)" = 0 ] || as_root=sudo
   if have apt-get; then

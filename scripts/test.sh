@@ -23,7 +23,7 @@ sim              600    the simulator: fixed seeds and fresh ones, three minutes
 build            900    release build of the binary
 conformance     1200    other people's clients, on Forebay and on RabbitMQ, case by case
 crash            900    kill -9 under load, again and again, and peers that misbehave: nothing confirmed may be missing
-docs             120    the commands and programs in README and guide, as written
+docs             180    the commands and programs in README and guide, as written; the report of bench in Chromium
 demo              60    forebay demo for 5 seconds into a pipe
 "
 

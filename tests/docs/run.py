@@ -23,6 +23,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import report
+
 REPO = Path(__file__).resolve().parent.parent.parent
 DOCUMENTS = ["README.md", "docs/guide.md"]
 PATIENCE_S = 30
@@ -117,6 +119,7 @@ def tests(binary):
                 yield name, lambda _, text=text, source=mark[5:]: check_excerpt(text, source)
             elif language == "rust":
                 yield name, lambda _: (_ for _ in ()).throw(RuntimeError("a Rust block must say where it is from"))
+    yield "report of `forebay bench` in Chromium", lambda directory: report.check(binary, directory)
 
 
 def main():

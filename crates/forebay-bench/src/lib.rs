@@ -33,6 +33,7 @@ mod plan;
 mod poller;
 mod process;
 mod publisher;
+mod rabbitmq;
 mod report;
 mod schedule;
 mod setting;

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Subcommand;
@@ -27,6 +27,13 @@ enum Command {
     /// Run a workload by its name, or what flags say; without --url on a broker of our own
     #[command(visible_alias = "load")]
     Run(Box<Flags>),
+    /// Set two files of `run --json` side by side: B over A
+    Compare {
+        /// What `run --json` wrote
+        a: PathBuf,
+        /// What it wrote another time, or on another broker
+        b: PathBuf,
+    },
 }
 
 /// Runs a sub-command of `bench`.
@@ -34,6 +41,16 @@ pub(crate) fn run(args: Args) -> Exit {
     match args.command {
         Command::List => print(&bench::list()),
         Command::Run(flags) => measure(&flags),
+        Command::Compare { a, b } => compare(&a, &b),
+    }
+}
+
+/// Exit code 2: a file is no record, or the two have nothing in common.
+fn compare(a: &Path, b: &Path) -> Exit {
+    let records = Record::read(a).and_then(|a| Ok((a, Record::read(b)?)));
+    match records.and_then(|(a, b)| bench::compare(&a, &b)) {
+        Ok(text) => print(&text),
+        Err(error) => Exit::Usage.because(error),
     }
 }
 
@@ -63,6 +80,9 @@ fn measure(flags: &Flags) -> Exit {
 fn write(flags: &Flags, record: &Record) -> Result<(), String> {
     if let Some(path) = &flags.json {
         record.save(path)?;
+    }
+    if let Some(path) = &flags.html {
+        write_text(path, &record.html())?;
     }
     if let Some(path) = &flags.csv {
         write_text(path, &record.csv())?;

@@ -89,6 +89,44 @@ fn has_queue(connection: &mut forebay_client::blocking::Connection, name: &str) 
 }
 
 #[test]
+fn two_runs_are_set_side_by_side_and_a_report_is_one_file() {
+    let home = Dir::new("bench-compare");
+    let broker = Start::in_memory(home.path()).ready();
+    let (json, _) = files(&home);
+    let (path, html) = (json.to_str().expect("UTF-8"), home.join("report.html"));
+    let url = broker.url();
+    let page = html.to_str().expect("UTF-8");
+    let ran = bench(&[
+        "run",
+        "--url",
+        &url,
+        "--seconds",
+        "1",
+        "--warm-up",
+        "0",
+        "--json",
+        path,
+        "--html",
+        page,
+    ]);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let compared = bench(&["compare", path, path]);
+    assert!(compared.status.success(), "{}", text(&compared.stderr));
+    assert!(text(&compared.stdout).contains("1.00"), "{}", text(&compared.stdout));
+    let page = std::fs::read_to_string(&html).expect("it was written");
+    assert!(page.starts_with("<!doctype html>") && page.contains("\"consumed_per_s\""));
+    let wrong = bench(&["compare", path, page_of_nothing(&home).to_str().expect("UTF-8")]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(text(&wrong.stderr).contains("bench run --json"), "{}", text(&wrong.stderr));
+}
+
+fn page_of_nothing(home: &Dir) -> PathBuf {
+    let path = home.join("nothing.json");
+    std::fs::write(&path, "{}").expect("it is written");
+    path
+}
+
+#[test]
 fn without_a_url_it_brings_its_own_broker_and_takes_it_away_again() {
     let home = Dir::new("bench-own");
     let (json, _) = files(&home);

@@ -19,6 +19,9 @@ pub struct Flags {
     /// The broker; without it, one of our own in a temporary directory. May be repeated
     #[arg(long, value_name = "URL", env = "FOREBAY_URL", hide_env_values = true)]
     pub(crate) url: Vec<String>,
+    /// Also measure a RabbitMQ of our own, with classic and with quorum queues, if it is installed here
+    #[arg(long)]
+    pub(crate) peers: bool,
     /// Where the data of a broker of our own go: their disk is what is measured [default: the system's directory
     /// for temporary files]
     #[arg(long, value_name = "DIR")]
@@ -136,6 +139,9 @@ pub struct Flags {
     /// Write everything to this file, for `forebay bench compare`
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub json: Option<PathBuf>,
+    /// Write the report to this file: charts and tables, to be opened in a browser
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub html: Option<PathBuf>,
     /// Write every second to this file
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub csv: Option<PathBuf>,

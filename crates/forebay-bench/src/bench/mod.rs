@@ -5,14 +5,16 @@
 //!                                         ├─▶ Session: targets x settings x repetitions, in any order
 //!   Target    a broker at a URL, or our   │        │ generator, one run after the other
 //!             own `forebay serve` ────────┘        ▼
-//!                                               Record ──▶ table, CSV, JSON, comparison
+//!                                               Record ──▶ table, CSV, JSON, HTML, comparison
 //! ```
 //! What is set by hand and what tunes itself runs in the same generator, with the algorithms of
 //! `forebay-flow` and the credit of `forebay-client`: nothing but the setting differs between two columns.
 
+mod compare;
 mod csv;
 mod flags;
 mod grid;
+mod html;
 mod points;
 mod record;
 mod scale;
@@ -21,6 +23,7 @@ mod table;
 mod target;
 mod workload;
 
+pub use compare::compare;
 pub use flags::Flags;
 pub use record::{Outcome, Record, Run};
 pub use session::{BenchError, Screen, run};

@@ -16,6 +16,7 @@ use crate::generator::{self, LoadError, Progress, Watch};
 use crate::link::{Conditions, LinkProxy, address_of, url_through};
 use crate::occasion::Occasion;
 use crate::plan::Plan;
+use crate::rabbitmq::RabbitMq;
 use crate::report::Report;
 use crate::spread::Random;
 use crate::step::StepKind;
@@ -78,6 +79,11 @@ pub fn run(flags: &Flags, screen: &mut dyn Screen) -> Result<Record, BenchError>
                 .into(),
         ));
     }
+    if flags.peers && !RabbitMq::is_installed() {
+        return Err(BenchError::Usage(
+            "--peers: there is no RabbitMQ to start here (Debian's package rabbitmq-server has one)".into(),
+        ));
+    }
     // Whatever the rate will be, a grid that cannot be read is found now.
     grid::settings(&flags.grid, &plan).map_err(BenchError::Usage)?;
     let mut targets = targets(flags).map_err(BenchError::Failed)?;
@@ -87,16 +93,32 @@ pub fn run(flags: &Flags, screen: &mut dyn Screen) -> Result<Record, BenchError>
     let mut record = Record::new(Occasion::now("forebay", String::new()), name, about);
     for target in &mut targets {
         session.measure(target, &mut record)?;
-        let brokers = [record.occasion.broker.as_str(), target.label.as_str()];
-        record.occasion.broker =
-            brokers.into_iter().filter(|label| !label.is_empty()).collect::<Vec<_>>().join(", ");
     }
+    drop(targets);
+    if flags.peers {
+        // Only now, so that no broker takes CPU from another.
+        let parent = flags.dir.clone().unwrap_or_else(std::env::temp_dir);
+        session.screen.say("starting RabbitMQ");
+        let mut peers = Target::rabbitmq(&parent).map_err(BenchError::Failed)?;
+        for target in &mut peers {
+            session.measure(target, &mut record)?;
+        }
+    }
+    record.occasion.broker = brokers_of(&record);
     Ok(record)
 }
 
+/// Their names, each once.
+fn brokers_of(record: &Record) -> String {
+    let mut names: Vec<&str> = record.runs.iter().map(|run| &*run.broker).collect();
+    names.dedup();
+    names.join(", ")
+}
+
 fn targets(flags: &Flags) -> Result<Vec<Target>, String> {
+    let parent = flags.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let parent = std::path::absolute(&parent).map_err(|error| format!("--dir: {error}"))?;
     if flags.url.is_empty() {
-        let parent = flags.dir.clone().unwrap_or_else(std::env::temp_dir);
         return Ok(vec![Target::serve(flags.forebay.clone(), parent)?]);
     }
     flags.url.iter().map(|url| Target::at(url)).collect()

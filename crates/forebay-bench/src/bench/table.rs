@@ -97,7 +97,7 @@ fn row(point: &Point<'_>, intended: bool) -> String {
     )
 }
 
-fn judged(judgement: &Judgement) -> String {
+pub(crate) fn judged(judgement: &Judgement) -> String {
     format!(
         "tuned by itself: {} of the best rate (window {}, prefetch {}), p99 {} that of the knee (window {}, prefetch {})",
         percent(&judgement.rate),

@@ -1,12 +1,14 @@
 //! A broker to measure: at a URL, or one of our own for as long as it takes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use forebay_wire::AmqpUri;
 
 use crate::broker::Served;
 use crate::plan::Plan;
 use crate::process;
+use crate::rabbitmq::RabbitMq;
 
 /// A broker, and what differs when it is measured.
 #[derive(Debug)]
@@ -19,7 +21,20 @@ pub(crate) struct Target {
     /// Whether it is ours to stop.
     pub(crate) own: bool,
     pub(crate) queue_type: Option<String>,
-    _served: Option<Served>,
+    _process: Process,
+}
+
+/// What ends with the target.
+#[derive(Debug)]
+enum Process {
+    NotOurs,
+    Forebay {
+        _served: Served,
+    },
+    /// One for several targets.
+    RabbitMq {
+        _node: Rc<RabbitMq>,
+    },
 }
 
 impl Target {
@@ -37,7 +52,7 @@ impl Target {
             pid,
             own: false,
             queue_type: None,
-            _served: None,
+            _process: Process::NotOurs,
         })
     }
 
@@ -54,8 +69,24 @@ impl Target {
             pid: Some(served.pid()),
             own: true,
             queue_type: None,
-            _served: Some(served),
+            _process: Process::Forebay { _served: served },
         })
+    }
+
+    /// A RabbitMQ of our own, below `parent`: once with classic queues and once with quorum queues.
+    pub(crate) fn rabbitmq(parent: &Path) -> Result<Vec<Target>, String> {
+        let node = Rc::new(RabbitMq::start(parent)?);
+        let kinds = ["classic", "quorum"].into_iter();
+        Ok(kinds
+            .map(|kind| Target {
+                label: String::new(),
+                url: node.url.clone(),
+                pid: Some(node.pid),
+                own: true,
+                queue_type: Some(kind.to_owned()),
+                _process: Process::RabbitMq { _node: node.clone() },
+            })
+            .collect())
     }
 
     /// The plan, on this broker.

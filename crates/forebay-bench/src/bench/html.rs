@@ -1,0 +1,176 @@
+//! The report: one file with the figures, the charts and all that draws them.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::grid::Setting;
+use super::points::Points;
+use super::record::Record;
+use super::table::judged;
+
+const PAGE: &str = include_str!("page/page.html");
+const CSS: &str = include_str!("page/page.css");
+const JS: &str = include_str!("page/page.js");
+const UPLOT_JS: &str = include_str!("page/uplot/uPlot.iife.min.js");
+const UPLOT_CSS: &str = include_str!("page/uplot/uPlot.min.css");
+const UPLOT_LICENCE: &str = include_str!("page/uplot/LICENSE");
+
+/// What the page is given.
+#[derive(Serialize)]
+struct Data<'a> {
+    record: &'a Record,
+    phases: Vec<Phase<'a>>,
+}
+
+/// All brokers in one phase of the workload.
+#[derive(Serialize)]
+struct Phase<'a> {
+    name: &'a str,
+    /// Latency counts from the intended time.
+    intended: bool,
+    verdicts: Vec<String>,
+    brokers: Vec<Broker<'a>>,
+}
+
+#[derive(Serialize)]
+struct Broker<'a> {
+    name: &'a str,
+    points: Vec<Point>,
+}
+
+#[derive(Serialize)]
+struct Point {
+    setting: Setting,
+    tuned: bool,
+    knee: bool,
+    best: bool,
+    /// Indexes into the record's.
+    runs: Vec<usize>,
+}
+
+impl Record {
+    /// The report as one HTML file that needs nothing else: charts, tables, data.
+    pub fn html(&self) -> String {
+        let data = serde_json::to_string(&self.data()).expect("a record is plain data");
+        let parts = BTreeMap::from([
+            ("TITLE", escaped(&self.title())),
+            ("UPLOT_LICENCE", UPLOT_LICENCE.replace("--", "- -")),
+            ("UPLOT_CSS", UPLOT_CSS.to_owned()),
+            ("CSS", CSS.to_owned()),
+            // In a script element only this could end it.
+            ("DATA", data.replace("</", "<\\/").replace("<!--", "<\\u0021--")),
+            ("UPLOT_JS", UPLOT_JS.to_owned()),
+            ("JS", JS.to_owned()),
+        ]);
+        filled(PAGE, &parts)
+    }
+
+    fn title(&self) -> String {
+        let name = if self.workload == "free" { "A load" } else { self.workload.as_str() };
+        format!("{name} on {}", self.occasion.broker)
+    }
+
+    fn data(&self) -> Data<'_> {
+        let mut phases: Vec<Phase<'_>> = Vec::new();
+        for points in Points::of(self) {
+            let index = phases.iter().position(|phase| phase.name == points.phase);
+            let index = index.unwrap_or_else(|| {
+                phases.push(Phase {
+                    name: points.phase,
+                    intended: true,
+                    verdicts: Vec::new(),
+                    brokers: Vec::new(),
+                });
+                phases.len() - 1
+            });
+            let phase = &mut phases[index];
+            // One page has one basis: what all brokers can be compared by.
+            phase.intended &= points.intended;
+            let judgement = points.judge();
+            if let Some(judgement) = &judgement {
+                phase.verdicts.push(format!("{}: {}", points.broker, judged(judgement)));
+            }
+            let knee = points.knee();
+            let point = |point: &super::points::Point<'_>| Point {
+                setting: point.setting,
+                tuned: point.setting.tunes_itself(),
+                knee: knee == Some(point.setting),
+                best: judgement.as_ref().is_some_and(|judgement| judgement.best == point.setting),
+                runs: self.runs_of(points.broker, points.phase, point.setting),
+            };
+            let points_shown = points.points.iter().map(point).collect();
+            phase.brokers.push(Broker { name: points.broker, points: points_shown });
+        }
+        Data { record: self, phases }
+    }
+
+    fn runs_of(&self, broker: &str, phase: &str, setting: Setting) -> Vec<usize> {
+        let runs = self.runs.iter().enumerate();
+        runs.filter(|(_, run)| (&*run.broker, &*run.phase, run.setting) == (broker, phase, setting))
+            .map(|(index, _)| index)
+            .collect()
+    }
+}
+
+/// A template with its `@NAME@` filled in, once: what is filled in is not looked at again.
+fn filled(template: &str, parts: &BTreeMap<&str, String>) -> String {
+    let mut text =
+        String::with_capacity(template.len() + parts.values().map(String::len).sum::<usize>());
+    let mut pieces = template.split('@');
+    text.push_str(pieces.next().unwrap_or_default());
+    let mut literal = true;
+    for piece in pieces {
+        match parts.get(piece) {
+            Some(part) => {
+                text.push_str(part);
+                literal = false;
+            }
+            None => {
+                // The sign that ended a name is the name's.
+                if std::mem::replace(&mut literal, true) {
+                    text.push('@');
+                }
+                text.push_str(piece);
+            }
+        }
+    }
+    text
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::record::{Outcome, Run};
+    use crate::occasion::Occasion;
+    use crate::plan::Plan;
+
+    #[test]
+    fn a_template_is_filled_once() {
+        let parts = BTreeMap::from([("A", "@B@".to_owned()), ("B", "2".to_owned())]);
+        assert_eq!(filled("x@A@y@B@ me@home", &parts), "x@B@y2 me@home");
+    }
+
+    #[test]
+    fn nothing_in_the_data_ends_the_script_and_nothing_is_fetched() {
+        let mut record = Record::new(Occasion::default(), "free", "</script><b>");
+        record.runs.push(Run {
+            broker: "<B>".into(),
+            phase: String::new(),
+            setting: Setting::of(&Plan::default()),
+            repetition: 0,
+            capacity_per_s: None,
+            outcome: Outcome::Failed("no".into()),
+        });
+        let page = record.html();
+        assert!(!page.contains("</script><b>") && page.contains("<\\/script><b>"));
+        assert!(!page.contains("@DATA@") && page.contains("MIT License"));
+        for fetched in ["src=", "href=", "@import", "url("] {
+            assert!(!page.contains(fetched), "{fetched}");
+        }
+    }
+}

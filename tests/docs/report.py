@@ -1,0 +1,64 @@
+"""The report of `forebay bench run --html`, opened in Chromium without a window: every chart has ink, nobody complains."""
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+PATIENCE_S = 120
+# Title of each chart that a run with two settings and several publishers must show.
+CHARTS = ["Throughput over time", "p99 latency over time", "Median latency over time", "Throughput against latency", "Latency by percentile",
+          "Fairness between publishers", "Where messages wait", "CPU and memory"]  # fmt: skip
+# Appended to a copy of the page: how many pixels of each canvas are drawn on, and which colour text has.
+PROBE = """<script>addEventListener("load", () => setTimeout(() => {
+  const inked = (canvas) => canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.filter((value, index) => index % 4 === 3 && value > 0).length;
+  document.documentElement.dataset.ink = [...document.querySelectorAll("canvas")].map(inked).join(" ");
+  document.documentElement.dataset.ground = getComputedStyle(document.body).backgroundColor;
+}, 300));</script></body>"""
+
+
+def chromium():
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if shutil.which(name):
+            return name
+    raise RuntimeError("there is no Chromium here (scripts/setup-tests.sh installs it)")
+
+
+def opened(page, directory, dark):
+    """The page after its scripts have run, and what they wrote to the console."""
+    done = subprocess.run(
+        [chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={directory}/profile", "--virtual-time-budget=4000",
+         f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--enable-logging=stderr", "--dump-dom", page.as_uri()],
+        timeout=PATIENCE_S, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"Chromium ended with code {done.returncode}: {done.stderr[-2000:]}")
+    return done.stdout, [line for line in done.stderr.split("\n") if "CONSOLE" in line]
+
+
+def check(binary, directory):
+    page = Path(directory) / "report.html"
+    command = [binary, "bench", "run", "-x", "4", "-y", "2", "--queues", "2", "--rate", "200", "--seconds", "3", "--warm-up", "0.2",
+               "--grid", "window=5", "--dir", directory, "--html", str(page)]  # fmt: skip
+    done = subprocess.run(command, timeout=PATIENCE_S, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"bench ended with code {done.returncode}: {done.stderr}")
+    page.write_text(page.read_text().replace("</body>", PROBE))
+    grounds = []
+    for dark in (False, True):
+        document, console = opened(page, directory, dark)
+        if console:
+            raise RuntimeError("the page complains: " + "; ".join(console))
+        missing = [title for title in CHARTS if f"<h3>{title}" not in document]
+        if missing:
+            raise RuntimeError(f"no such chart: {missing}")
+        found = re.search(r'data-charts="(\d+)"', document)
+        ink = re.search(r'data-ink="([\d ]+)"', document)
+        if not found or not ink:
+            raise RuntimeError("the page did not come to its end")
+        drawn = [int(pixels) for pixels in ink[1].split()]
+        # A chart with nothing but axes has some hundreds.
+        if len(drawn) != int(found[1]) or len(drawn) < len(CHARTS) or min(drawn) < 3000:
+            raise RuntimeError(f"{found[1]} charts, and this many pixels drawn on in each canvas: {drawn}")
+        grounds.append(re.search(r'data-ground="([^"]+)"', document)[1])
+    if grounds[0] == grounds[1]:
+        raise RuntimeError(f"light and dark look the same: {grounds[0]}")
