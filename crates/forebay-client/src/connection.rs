@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use forebay_wire::{AmqpUri, UriError};
 use tokio::sync::{broadcast, oneshot};
@@ -17,6 +18,7 @@ use crate::happening::Happening;
 use crate::machine::{Limits, Options, Server};
 use crate::metrics::ConnectionMetrics;
 use crate::publisher::{PublisherBuilder, Route};
+use crate::retry::Recovery;
 use crate::session::{Phase, Topology};
 use crate::shell::{ByteStream, Dialer, Driver, HAPPENINGS_KEPT, Link, StreamFuture};
 
@@ -45,7 +47,7 @@ struct Shared {
 struct Setup {
     dialer: Dialer,
     options: Options,
-    recovery: Option<Option<u32>>,
+    recovery: Option<Recovery>,
     topology: Arc<Mutex<Topology>>,
     happenings: broadcast::Sender<Happening>,
 }
@@ -67,12 +69,12 @@ impl Drop for Guard {
 #[derive(Clone)]
 pub struct ConnectionBuilder {
     options: Options,
-    recovery: Option<Option<u32>>,
+    recovery: Option<Recovery>,
 }
 
 impl Default for ConnectionBuilder {
     fn default() -> Self {
-        ConnectionBuilder { options: Options::default(), recovery: Some(None) }
+        ConnectionBuilder { options: Options::default(), recovery: Some(Recovery::default()) }
     }
 }
 
@@ -95,7 +97,18 @@ impl ConnectionBuilder {
     /// with pauses of up to 10 s.
     #[must_use]
     pub fn recovery_rounds(mut self, rounds: u32) -> Self {
-        self.recovery = Some(Some(rounds.max(1)));
+        self.recovery.get_or_insert_default().rounds_max = Some(rounds.max(1));
+        self
+    }
+
+    /// The longest pause before the first attempt after a loss, 100 ms unless set (1 ms to 10 s). Each round over the
+    /// hosts doubles it.
+    #[must_use]
+    pub fn recovery_pause(mut self, pause: Duration) -> Self {
+        let pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX).clamp(1, 10_000);
+        if let Some(recovery) = &mut self.recovery {
+            recovery.pause_first_ms = pause_ms;
+        }
         self
     }
 

@@ -2,13 +2,28 @@
 //!
 //! ```text
 //! round k: every host once, starting with one that differs between clients; before the round a pause of
-//!          a random part, half at least, of min(100 ms * 2^k, 10 s)
+//!          a random part, half at least, of min(100 ms * 2^k, 10 s), unless it begins with another than 100 ms
 //! ```
 //! All clients of a broker lose it at the same moment; the random part keeps them from coming back at the
 //! same moment ("Exponential Backoff And Jitter", AWS Architecture Blog, 2015).
 
 /// The pause before the first round, in milliseconds.
 const PAUSE_FIRST_MS: u64 = 100;
+/// What follows on a loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Recovery {
+    /// Rounds over all hosts before it gives up.
+    pub(crate) rounds_max: Option<u32>,
+    /// The pause before the first round at most.
+    pub(crate) pause_first_ms: u64,
+}
+
+impl Default for Recovery {
+    fn default() -> Self {
+        Recovery { rounds_max: None, pause_first_ms: PAUSE_FIRST_MS }
+    }
+}
+
 /// The longest pause.
 const PAUSE_MAX_MS: u64 = 10_000;
 
@@ -26,6 +41,7 @@ pub(crate) struct Attempt {
 #[derive(Debug)]
 pub(crate) struct Retry {
     places: usize,
+    recovery: Recovery,
     made: u32,
     random: u64,
     start: usize,
@@ -33,21 +49,23 @@ pub(crate) struct Retry {
 
 impl Retry {
     /// For `places` hosts; `seed` differs between clients.
-    pub(crate) fn new(places: usize, seed: u64) -> Retry {
-        let mut retry = Retry { places: places.max(1), made: 0, random: seed | 1, start: 0 };
+    pub(crate) fn new(places: usize, recovery: Recovery, seed: u64) -> Retry {
+        let places = places.max(1);
+        let mut retry = Retry { places, recovery, made: 0, random: seed | 1, start: 0 };
         retry.start = (retry.next_random() % retry.places as u64) as usize;
         retry
     }
 
-    /// The next attempt; `None` after `rounds_max` rounds over all hosts.
-    pub(crate) fn next(&mut self, rounds_max: Option<u32>) -> Option<Attempt> {
+    /// The next attempt; `None` after the last round.
+    pub(crate) fn next(&mut self) -> Option<Attempt> {
+        let Recovery { rounds_max, pause_first_ms } = self.recovery;
         let round = self.made / self.places as u32;
         if rounds_max.is_some_and(|max| round >= max) {
             return None;
         }
         let first_of_round = self.made.is_multiple_of(self.places as u32);
         let pause_ms = if first_of_round {
-            let most = (PAUSE_FIRST_MS << round.min(16)).min(PAUSE_MAX_MS);
+            let most = (pause_first_ms << round.min(16)).min(PAUSE_MAX_MS);
             most / 2 + self.next_random() % (most / 2 + 1)
         } else {
             0
@@ -72,9 +90,9 @@ mod tests {
 
     #[test]
     fn each_round_tries_every_host_once_after_one_pause() {
-        let mut retry = Retry::new(3, 7);
+        let mut retry = Retry::new(3, Recovery::default(), 7);
         for round in 0..5 {
-            let attempts: Vec<Attempt> = (0..3).map(|_| retry.next(None).unwrap()).collect();
+            let attempts: Vec<Attempt> = (0..3).map(|_| retry.next().unwrap()).collect();
             let mut places: Vec<usize> = attempts.iter().map(|attempt| attempt.place).collect();
             places.sort_unstable();
             assert_eq!(places, [0, 1, 2]);
@@ -86,18 +104,21 @@ mod tests {
 
     #[test]
     fn pauses_are_bounded_and_rounds_end_when_told_to() {
-        let mut retry = Retry::new(2, 1);
+        let mut retry = Retry::new(2, Recovery::default(), 1);
         for _ in 0..1000 {
-            assert!(retry.next(None).unwrap().pause_ms <= PAUSE_MAX_MS);
+            assert!(retry.next().unwrap().pause_ms <= PAUSE_MAX_MS);
         }
-        let mut retry = Retry::new(2, 1);
-        assert_eq!((0..10).map_while(|_| retry.next(Some(2))).count(), 4);
+        let recovery = Recovery { rounds_max: Some(2), ..Recovery::default() };
+        let mut retry = Retry::new(2, recovery, 1);
+        assert_eq!((0..10).map_while(|_| retry.next()).count(), 4);
     }
 
     #[test]
     fn clients_start_at_different_hosts() {
         let starts: std::collections::BTreeSet<usize> = (1..40)
-            .map(|seed| Retry::new(3, seed * 0x9e37_79b9).next(None).unwrap().place)
+            .map(|seed| {
+                Retry::new(3, Recovery::default(), seed * 0x9e37_79b9).next().unwrap().place
+            })
             .collect();
         assert_eq!(starts.len(), 3);
     }

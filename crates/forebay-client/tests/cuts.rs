@@ -8,13 +8,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use forebay_client::{ByteStream, Connection, Options, Queue, Route, Topology};
 use rig::{Broker, soon};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-const CUTS: u64 = 150;
+const CUTS: u64 = 1000;
 const MESSAGES: u32 = 20_000;
 
 /// A socket that breaks after so many bytes, whichever way they went.
@@ -85,14 +86,16 @@ async fn fragile(address: String) -> (Connection, Arc<AtomicU64>) {
         let address = address.clone();
         async move {
             let stream = TcpStream::connect(address).await?;
+            stream.set_nodelay(true)?;
             // splitmix64
             let mut random = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             random = (random ^ (random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let bytes_left = if number < CUTS { 2_000 + (random >> 32) % 20_000 } else { u64::MAX };
+            let bytes_left = if number < CUTS { 2_000 + (random >> 32) % 4_000 } else { u64::MAX };
             Ok(Box::new(Cut { stream, bytes_left }) as Box<dyn ByteStream>)
         }
     };
-    let opening = Connection::builder().over("a broken wire", Options::default(), make);
+    let builder = Connection::builder().recovery_pause(Duration::from_millis(1));
+    let opening = builder.over("a broken wire", Options::default(), make);
     (soon("an open connection", opening).await.unwrap(), made)
 }
 

@@ -1,6 +1,7 @@
 //! What a case runs on.
 
-use forebay::{Broker, Connection, Queue};
+use forebay::{Broker, Connection, Options, Queue};
+use forebay_wire::AmqpUri;
 
 /// One broker, however it is reached.
 pub(crate) struct Engine {
@@ -28,6 +29,21 @@ impl Engine {
             (None, Some(broker)) => broker.connect().await?,
             (None, None) => unreachable!("one of them was made"),
         })
+    }
+
+    /// Where it listens, and how to log in there.
+    pub(crate) fn listening(&self) -> Result<((String, u16), Options), Failure> {
+        match (&self.uri, &self.embedded) {
+            (Some(uri), _) => {
+                let uri: AmqpUri = uri.parse()?;
+                Ok(((uri.host.clone(), uri.port), Options::from_uri(&uri)))
+            }
+            (None, Some(broker)) => {
+                let address = broker.listen("127.0.0.1:0")?;
+                Ok(((address.ip().to_string(), address.port()), Options::default()))
+            }
+            (None, None) => unreachable!("one of them was made"),
+        }
     }
 
     /// A durable queue of the kind that is tried.

@@ -26,7 +26,7 @@ use crate::ReceiveBuffer;
 use crate::error::{Lost, OpenError};
 use crate::happening::Happening;
 use crate::machine::{Options, State};
-use crate::retry::Retry;
+use crate::retry::{Recovery, Retry};
 use crate::session::{Phase, Topology};
 
 /// Size of the receive buffer.
@@ -48,15 +48,15 @@ pub(crate) struct Driver {
     pub(crate) dialer: Dialer,
     pub(crate) options: Options,
     pub(crate) topology: Arc<Mutex<Topology>>,
-    /// `None`: the first loss is the last. `Some(None)`: tries for ever.
-    pub(crate) recovery: Option<Option<u32>>,
+    /// `None`: the first loss is the last.
+    pub(crate) recovery: Option<Recovery>,
 }
 
 impl Driver {
     /// Runs until the connection is closed or given up. `opened` hears how the first attempt ended.
     pub(crate) async fn run(self, opened: oneshot::Sender<Result<(), OpenError>>) {
         let mut opened = Some(opened);
-        let mut retry = Retry::new(self.dialer.places(), random_u64());
+        let mut retry = self.retry();
         // The first time each host gets one chance, in the order given; there is nothing to wait for.
         let mut first_place = 0;
         let mut reason = String::new();
@@ -97,16 +97,19 @@ impl Driver {
                         session.lost(&lost, now_us);
                         session.reconnects += 1;
                     });
-                    retry = Retry::new(self.dialer.places(), random_u64());
+                    retry = self.retry();
                 }
             }
         }
     }
 
+    fn retry(&self) -> Retry {
+        Retry::new(self.dialer.places(), self.recovery.unwrap_or_default(), random_u64())
+    }
+
     /// Waits for the next attempt; `None`: there is none, and all was given up.
     async fn pause(&self, retry: &mut Retry, reason: &str) -> Option<usize> {
-        let rounds_max = self.recovery.flatten();
-        let Some(attempt) = retry.next(rounds_max) else {
+        let Some(attempt) = retry.next() else {
             self.give_up(Lost::Io(reason.to_owned()));
             return None;
         };

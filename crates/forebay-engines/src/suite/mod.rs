@@ -3,6 +3,7 @@
 //! A case fails if the promise is not kept. What may differ between engines it writes down, as the answer to
 //! a question; `tests/engines/run.py` makes the table of differences from it.
 
+mod breaking;
 mod consuming;
 mod limits;
 mod publishing;
@@ -59,6 +60,7 @@ cases! {
     publishing::large_messages_pass: "a message of 1 MiB, in many frames, arrives whole",
     publishing::empty_messages_pass: "a message without a body arrives",
     publishing::many_callers_share_a_publisher: "fifty tasks on one publisher each get their own outcomes",
+    breaking::cuts_lose_nothing: "over 1000 cuts of its connection a publisher gets every confirm; every message is in the queue, and what is there twice is marked",
     consuming::acked_is_gone: "what was acknowledged does not come again",
     consuming::dropped_comes_again: "a delivery dropped without an ack comes again, marked as redelivered",
     consuming::rejected_is_gone: "a rejected message is gone",
