@@ -4,20 +4,33 @@
 //! timeout its channel is closed with 406 and the messages go back to their queue. The timeout is the
 //! consumer's (`x-consumer-timeout` of `basic.consume`), or the queue's (the same argument of
 //! `queue.declare`), or the configured one; 0 is none.
+//!
+//! A client that announces [`LEASES`] may take longer while it lives: at half of the timeout it is asked with
+//! `channel.flow`, which every client has to answer (0-9-1 section 1.5.2.3), and its answer counts as a new delivery
+//! of all that the channel held when it was asked.
+//!
+//! ```text
+//!   delivered ───── timeout / 2 ─────▶ channel.flow ──── flow-ok ────▶ as if delivered at the asking
+//!                                          └──── nothing, timeout / 2 ────▶ channel.close 406
+//! ```
 
-use forebay_wire::{Table, Value};
+use forebay_wire::{Table, Value, channel};
 
 use crate::error::AmqpError;
 use crate::input::ConnectionId;
 use crate::shard::Shard;
 use crate::topology::Resource;
+use crate::unacked::Delivery;
 
 /// The argument of consumers and queues.
 pub(crate) const CONSUMER_TIMEOUT: &str = "x-consumer-timeout";
 
+/// Announced by both sides: deliveries may stay for as long as their client answers.
+pub(crate) const LEASES: &str = "forebay.leases";
+
 /// A connection's deliveries are looked at this often, so a timeout takes up to this much (and a
-/// timer's interval) longer.
-const CHECK_EVERY_S: u32 = 60;
+/// timer's interval) longer; or eight times in the shortest timeout that it has, if that is more often.
+pub(crate) const CHECK_EVERY_S: u32 = 60;
 
 /// When a delivery was made and how long it may stay: 8 bytes, because there may be very many.
 #[derive(Clone, Copy, Debug)]
@@ -34,13 +47,29 @@ impl AckLimit {
         AckLimit { delivered_s: seconds(now_us), timeout_ms }
     }
 
-    /// The timeout, if it has passed.
-    fn passed(self, now_us: u64) -> Option<u32> {
-        let delivered_us = u64::from(self.delivered_s) * 1_000_000;
+    /// The timeout, if it has passed since the delivery and since the channel's last renewal.
+    fn passed(self, now_us: u64, renewed_s: u32) -> Option<u32> {
         // A started second counts as not passed.
-        let until_us = delivered_us + 1_000_000 + u64::from(self.timeout_ms) * 1_000;
+        let until_us = self.since_us(renewed_s) + 1_000_000 + u64::from(self.timeout_ms) * 1_000;
         (self.timeout_ms > 0 && now_us >= until_us).then_some(self.timeout_ms)
     }
+
+    /// Whether it is time to ask.
+    fn is_half_over(self, now_us: u64, renewed_s: u32) -> bool {
+        let half_us = u64::from(self.timeout_ms) * 500;
+        self.timeout_ms > 0 && now_us >= self.since_us(renewed_s) + half_us
+    }
+
+    fn since_us(self, renewed_s: u32) -> u64 {
+        u64::from(self.delivered_s.max(renewed_s)) * 1_000_000
+    }
+}
+
+/// What a channel's client was asked and has answered, in seconds on the shard's clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lease {
+    renewed_s: u32,
+    asked_s: Option<u32>,
 }
 
 /// Whole seconds: a shard's clock starts near 0 and fits for 136 years.
@@ -70,23 +99,36 @@ pub(crate) fn timeout_argument(
 
 impl Shard {
     /// Closes the channels of a connection that hold a delivery for too long. Called with every timer
-    /// of the connection, it looks once in [`CHECK_EVERY_S`].
+    /// of the connection, it looks once in `ack_check_s`. Asks those that may renew them.
     pub(crate) fn check_ack_timeouts(&mut self, id: ConnectionId) {
         let now_us = self.now_us;
         let Some(connection) = self.connection(id) else { return };
-        if seconds(now_us) < connection.acks_checked_s + CHECK_EVERY_S {
+        if seconds(now_us) < connection.acks_checked_s + connection.ack_check_s {
             return;
         }
         connection.acks_checked_s = seconds(now_us);
-        let mut late = Vec::new();
-        for (number, channel) in connection.channels.iter().enumerate() {
+        let leases = connection.capabilities.leases;
+        let (mut late, mut ask) = (Vec::new(), Vec::new());
+        for (number, channel) in connection.channels.iter_mut().enumerate() {
             let Some(channel) = channel else { continue };
+            let renewed_s = channel.lease.renewed_s;
             let deliveries = channel.unacked.iter();
             // With one timeout for all, nothing is later than the oldest.
             let looked_at = if channel.mixed_ack_limits { usize::MAX } else { 1 };
-            let passed =
-                deliveries.take(looked_at).find_map(|delivery| delivery.limit.passed(now_us));
-            late.extend(passed.map(|timeout_ms| (number as u16, timeout_ms)));
+            let (mut passed, mut half_over) = (None, false);
+            for Delivery { limit, .. } in deliveries.take(looked_at) {
+                passed = passed.or(limit.passed(now_us, renewed_s));
+                half_over |= limit.is_half_over(now_us, renewed_s);
+            }
+            if let Some(timeout_ms) = passed {
+                late.push((number as u16, timeout_ms));
+            } else if leases && half_over && channel.lease.asked_s.is_none() {
+                channel.lease.asked_s = Some(seconds(now_us));
+                ask.push(number as u16);
+            }
+        }
+        for number in ask {
+            self.send(id, number, &channel::Flow { active: true });
         }
         for (number, timeout_ms) in late {
             self.counters.ack_timeouts += 1;
@@ -95,12 +137,28 @@ impl Shard {
         }
     }
 
-    /// Notes that a channel gets deliveries with another timeout than the configured one.
+    /// The client of a channel has answered that it is there.
+    pub(crate) fn renew_lease(&mut self, id: ConnectionId, number: u16) {
+        if let Some(channel) = self.connection(id).and_then(|c| c.channel(number))
+            && let Some(asked_s) = channel.lease.asked_s.take()
+        {
+            channel.lease.renewed_s = asked_s;
+        }
+    }
+
+    /// Notes which timeout a channel's deliveries may have from now on.
     pub(crate) fn mix_ack_limits(&mut self, id: ConnectionId, number: u16, timeout_ms: u32) {
-        if timeout_ms != self.config.ack_timeout_ms
-            && let Some(channel) = self.connection(id).and_then(|c| c.channel(number))
+        let configured_ms = self.config.ack_timeout_ms;
+        let Some(connection) = self.connection(id) else { return };
+        if timeout_ms != configured_ms
+            && let Some(channel) = connection.channel(number)
         {
             channel.mixed_ack_limits = true;
+        }
+        let check_s = (timeout_ms / 8_000).max(1);
+        if timeout_ms > 0 && check_s < connection.ack_check_s {
+            connection.ack_check_s = check_s;
+            self.plan_heartbeat(id);
         }
     }
 }
@@ -114,9 +172,19 @@ mod tests {
     #[test]
     fn a_limit_passes_when_the_whole_timeout_has() {
         let limit = AckLimit::from(5_999_999, 1_500);
-        assert_eq!(limit.passed(7_499_999), None);
-        assert_eq!(limit.passed(7_500_000), Some(1_500));
-        assert_eq!(AckLimit::from(0, 0).passed(u64::MAX), None);
+        assert_eq!(limit.passed(7_499_999, 0), None);
+        assert_eq!(limit.passed(7_500_000, 0), Some(1_500));
+        assert_eq!(limit.passed(7_500_000, 6), None);
+        assert_eq!(limit.passed(8_500_000, 6), Some(1_500));
+        assert_eq!(AckLimit::from(0, 0).passed(u64::MAX, 0), None);
+    }
+
+    #[test]
+    fn a_client_is_asked_when_half_of_it_is_over() {
+        let limit = AckLimit::from(5_000_000, 60_000);
+        assert!(!limit.is_half_over(34_999_999, 0) && limit.is_half_over(35_000_000, 0));
+        assert!(!limit.is_half_over(64_999_999, 35) && limit.is_half_over(65_000_000, 35));
+        assert!(!AckLimit::from(0, 0).is_half_over(u64::MAX, 0));
     }
 
     #[test]

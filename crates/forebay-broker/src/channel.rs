@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use forebay_store::QueueId;
 
+use crate::ack_timeout::Lease;
 use crate::confirm::Confirms;
 use crate::consumer::ConsumerKey;
 use crate::message::Message;
@@ -125,6 +126,7 @@ pub(crate) struct Channel {
     pub(crate) unacked: Unacked,
     /// Some of `unacked` may have other timeouts than the rest.
     pub(crate) mixed_ack_limits: bool,
+    pub(crate) lease: Lease,
     /// The last delivery tag given.
     pub(crate) delivery_tag: u64,
     /// For consumers started from now on (`basic.qos`, global=false); 0 = no limit.
@@ -157,6 +159,7 @@ impl Channel {
             assembly: Assembly::default(),
             unacked: Unacked::default(),
             mixed_ack_limits: false,
+            lease: Lease::default(),
             delivery_tag: 0,
             prefetch: 0,
             prefetch_global: 0,

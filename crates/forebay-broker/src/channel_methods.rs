@@ -31,7 +31,11 @@ impl Shard {
             Method::BasicGet(get) => self.get(id, number, get),
             Method::BasicConsume(consume) => self.consume(id, number, consume),
             Method::BasicCancel(cancel) => self.cancel(id, number, cancel),
-            Method::BasicCancelOk(_) | Method::ChannelFlowOk(_) => Ok(()),
+            Method::BasicCancelOk(_) => Ok(()),
+            Method::ChannelFlowOk(_) => {
+                self.renew_lease(id, number);
+                Ok(())
+            }
             Method::BasicQos(qos) => self.qos(id, number, qos),
             Method::BasicRecover(recover) => {
                 self.recover(id, number, recover.requeue)?;

@@ -15,6 +15,7 @@ use forebay_store::BatchNo;
 use forebay_wire::FRAME_MIN_SIZE_BYTES;
 
 use crate::access::Permissions;
+use crate::ack_timeout::CHECK_EVERY_S;
 use crate::channel::Channel;
 use crate::input::{CloseHow, Peer};
 use crate::topology::QueueKey;
@@ -156,6 +157,7 @@ pub(crate) struct Capabilities {
     pub(crate) consumer_cancel_notify: bool,
     pub(crate) connection_blocked: bool,
     pub(crate) named_publishers: bool,
+    pub(crate) leases: bool,
 }
 
 /// One connection.
@@ -186,6 +188,8 @@ pub(crate) struct Connection {
     pub(crate) received_us: u64,
     /// When its deliveries were last looked at for their timeouts, in seconds.
     pub(crate) acks_checked_s: u32,
+    /// How often they are.
+    pub(crate) ack_check_s: u32,
     pub(crate) sent_us: u64,
     /// Its place in the timer heap is at this time; an older entry is stale.
     pub(crate) timer_us: u64,
@@ -233,6 +237,7 @@ impl Connection {
             channels_open: 0,
             received_us: now_us,
             acks_checked_s: 0,
+            ack_check_s: CHECK_EVERY_S,
             sent_us: now_us,
             timer_us: u64::MAX,
             connected_us: now_us,

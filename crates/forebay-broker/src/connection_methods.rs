@@ -295,6 +295,7 @@ impl Shard {
                 0 => IDLE_CHECK_MS,
                 heartbeat_s => (u64::from(heartbeat_s) * 500).min(IDLE_CHECK_MS),
             };
+            let every_ms = every_ms.min(u64::from(connection.ack_check_s) * 1000);
             self.set_timer(id, now_us + every_ms * 1000);
         }
     }

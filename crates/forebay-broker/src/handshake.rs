@@ -8,9 +8,9 @@ use crate::access::{LoginError, authenticate};
 use crate::connection::{Capabilities, Login, Stage};
 use crate::error::AmqpError;
 use crate::input::{CloseHow, ConnectionId};
-use crate::publisher;
 use crate::server_properties::server_properties;
 use crate::shard::{Shard, Vhost};
+use crate::{ack_timeout, publisher};
 
 /// How long a client that cannot be told of a refused login is kept waiting (RabbitMQ: about 3 s), so
 /// that guessing passwords is slow.
@@ -178,6 +178,7 @@ fn capabilities(client_properties: Table<'_>) -> Capabilities {
         consumer_cancel_notify: has("consumer_cancel_notify"),
         connection_blocked: has("connection.blocked"),
         named_publishers: has(publisher::CAPABILITY),
+        leases: has(ack_timeout::LEASES),
     }
 }
 

@@ -8,7 +8,7 @@ use forebay_wire::{TableBuf, Value};
 /// The RabbitMQ behaviour that is kept.
 pub const COMPATIBILITY: &str = "3.13.0";
 
-const CAPABILITIES: [&str; 11] = [
+const CAPABILITIES: [&str; 12] = [
     "publisher_confirms",
     "exchange_exchange_bindings",
     "basic.nack",
@@ -21,6 +21,7 @@ const CAPABILITIES: [&str; 11] = [
     // basic.qos with `global` bounds a channel's live consumers from then on, for every kind of queue.
     "forebay.live_credit",
     crate::publisher::CAPABILITY,
+    crate::ack_timeout::LEASES,
 ];
 
 pub(crate) fn server_properties(node_name: &str) -> TableBuf {

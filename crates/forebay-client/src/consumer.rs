@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use forebay_wire::{TableBuf, Value};
 
@@ -25,6 +26,7 @@ pub struct ConsumerBuilder {
     credit: Option<u16>,
     exclusive: bool,
     arguments: TableBuf,
+    work_limit: Option<Duration>,
 }
 
 impl ConsumerBuilder {
@@ -37,6 +39,7 @@ impl ConsumerBuilder {
             credit: None,
             exclusive: false,
             arguments: TableBuf::new(),
+            work_limit: None,
         }
     }
 
@@ -73,6 +76,18 @@ impl ConsumerBuilder {
         self
     }
 
+    /// The longest that a message may be in work. One that is held for longer goes back to its queue, for somebody
+    /// else, and settling it comes too late. No limit unless set.
+    ///
+    /// A Forebay broker lets work last as long as it needs to while this program lives, whatever its
+    /// `ack_timeout_ms` or `x-consumer-timeout`: so this is what finds a worker that is stuck. RabbitMQ
+    /// closes the consumer's channel at its own timeout, which should be longer.
+    #[must_use]
+    pub fn work_limit(mut self, limit: Duration) -> Self {
+        self.work_limit = Some(limit);
+        self
+    }
+
     /// One more argument of `basic.consume`, for instance `x-priority`.
     #[must_use]
     pub fn argument(mut self, name: &str, value: Value<'_>) -> Self {
@@ -102,6 +117,7 @@ impl ConsumerBuilder {
             exclusive: self.exclusive,
             sole,
             arguments: self.arguments,
+            work_limit_us: self.work_limit.map(|limit| limit.as_micros() as u64),
         };
         let max = u32::from(self.credit_max);
         let key = guard.link.with(|session, now_us| {

@@ -96,7 +96,9 @@ pub struct ConsumerMetrics {
     pub refused: u64,
     /// Given back unstarted, because all workers were busy with something long.
     pub handed_back: u64,
-    /// Acks and nacks that came too late: their connection was gone.
+    /// Taken back from workers that kept them beyond the limit.
+    pub overdue: u64,
+    /// Acks and nacks that came too late: their connection was gone, or they were overdue.
     pub stale: u64,
     /// Frames that carried the acks.
     pub ack_frames: u64,

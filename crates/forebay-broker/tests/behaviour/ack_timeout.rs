@@ -1,4 +1,4 @@
-use forebay_broker::ShardConfig;
+use forebay_broker::{ConnectionId, ShardConfig};
 use forebay_wire::{TableBuf, Value, basic, channel};
 
 use crate::rig::{Rig, consume, declare, short};
@@ -124,4 +124,73 @@ fn no_timeout_is_zero() {
     assert!(
         rig.trace(id)[0].contains("406 PRECONDITION_FAILED - invalid arg 'x-consumer-timeout'")
     );
+}
+
+/// What the look at a short timeout may add to it: an eighth, and two started seconds.
+const SHORT_SLACK_MS: u64 = 9_500;
+
+/// A worker with a minute's timeout that holds one message, and another worker beside it.
+fn job(rig: &mut Rig, leases: bool) -> (ConnectionId, ConnectionId) {
+    let capabilities: &[&str] = if leases { &["forebay.leases"] } else { &[] };
+    let (worker, other) = (rig.client_that_can(capabilities), rig.client());
+    rig.method(worker, 1, &declare("q", false));
+    let minute = timeout(60_000);
+    let consume = basic::Consume { arguments: minute.as_table(), ..consume("q", "w", false) };
+    rig.method(worker, 1, &consume);
+    rig.publish(worker, "q", b"job", false);
+    rig.trace(worker);
+    rig.method(other, 1, &crate::rig::consume("q", "o", false));
+    rig.trace(other);
+    (worker, other)
+}
+
+/// Lets time pass; the client answers what it is asked.
+fn work(rig: &mut Rig, worker: ConnectionId, seconds: u64) -> u32 {
+    let mut asked = 0;
+    for _ in 0..seconds {
+        rig.pass(1_000);
+        for line in rig.sent(worker) {
+            assert_eq!(line, "1 channel.flow");
+            rig.method(worker, 1, &channel::FlowOk { active: true });
+            asked += 1;
+        }
+    }
+    asked
+}
+
+#[test]
+fn a_job_of_two_hours_finishes_once_under_a_timeout_of_a_minute() {
+    let mut rig = Rig::new();
+    let (worker, other) = job(&mut rig, true);
+    let asked = work(&mut rig, worker, 7_200);
+    assert!((180..=240).contains(&asked), "about twice a minute, not {asked} times");
+    rig.method(worker, 1, &basic::Ack { delivery_tag: 1, multiple: false });
+    rig.pass(120_000);
+    assert_eq!((rig.sent(worker), rig.sent(other)), (vec![], vec![]));
+    assert_eq!(rig.shard.status().queues[0].unacked, 0);
+}
+
+#[test]
+fn the_job_of_a_worker_that_answers_no_more_is_back_within_its_timeout() {
+    let mut rig = Rig::new();
+    let (worker, other) = job(&mut rig, true);
+    work(&mut rig, worker, 600);
+    rig.pass(60_000 + SHORT_SLACK_MS);
+    let told = rig.sent(worker);
+    assert!(told.last().unwrap().contains(TIMED_OUT), "{told:?}");
+    assert_eq!(rig.sent(other), ["1 basic.deliver o 1 redelivered [job]"]);
+    // Too late.
+    rig.method(worker, 1, &channel::FlowOk { active: true });
+    assert_eq!(rig.trace(worker), [""; 0]);
+}
+
+#[test]
+fn who_does_not_know_of_leases_is_not_asked() {
+    let mut rig = Rig::new();
+    let (worker, other) = job(&mut rig, false);
+    rig.pass(30_000);
+    rig.method(worker, 1, &channel::FlowOk { active: true });
+    rig.pass(30_000 + SHORT_SLACK_MS);
+    assert!(rig.sent(worker)[0].contains(TIMED_OUT));
+    assert_eq!(rig.sent(other), ["1 basic.deliver o 1 redelivered [job]"]);
 }

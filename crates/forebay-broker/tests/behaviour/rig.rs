@@ -108,6 +108,20 @@ impl Rig {
         let id = self.socket(true);
         self.bytes(id, &PROTOCOL_HEADER);
         self.login(id, login);
+        self.open(id, heartbeat);
+        id
+    }
+
+    /// A connection with channel 1 open, of a client with more capabilities.
+    pub fn client_that_can(&mut self, capabilities: &[&str]) -> ConnectionId {
+        let id = self.socket(true);
+        self.bytes(id, &PROTOCOL_HEADER);
+        self.login_with(id, b"\0guest\0guest", capabilities);
+        self.open(id, 0);
+        id
+    }
+
+    fn open(&mut self, id: ConnectionId, heartbeat: u16) {
         self.method(
             id,
             0,
@@ -121,14 +135,18 @@ impl Rig {
         self.method(id, 1, &channel::Open::default());
         let greeting = self.trace(id);
         assert!(greeting.ends_with(&["1 channel.open-ok".to_owned()]), "{greeting:?}");
-        id
     }
 
     pub fn login(&mut self, id: ConnectionId, response: &[u8]) {
-        let capabilities = TableBuf::new()
-            .with("authentication_failure_close", Value::Bool(true))
-            .with("consumer_cancel_notify", Value::Bool(true))
-            .with("connection.blocked", Value::Bool(true));
+        self.login_with(id, response, &[]);
+    }
+
+    fn login_with(&mut self, id: ConnectionId, response: &[u8], more: &[&str]) {
+        let known =
+            ["authentication_failure_close", "consumer_cancel_notify", "connection.blocked"];
+        let names = known.iter().chain(more);
+        let capabilities =
+            names.fold(TableBuf::new(), |table, name| table.with(name, Value::Bool(true)));
         let client_properties =
             TableBuf::new().with("capabilities", Value::Table(capabilities.as_table()));
         self.method(

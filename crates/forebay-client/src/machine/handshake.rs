@@ -9,7 +9,7 @@ use super::{CloseReason, Event, Failed, Login, Machine, Server, State, Step, mis
 use crate::session::NAMED_PUBLISHERS;
 
 /// What we can take, as RabbitMQ names it, and Forebay.
-const CAPABILITIES: [&str; 8] = [
+const CAPABILITIES: [&str; 9] = [
     "authentication_failure_close",
     "basic.nack",
     "connection.blocked",
@@ -18,7 +18,11 @@ const CAPABILITIES: [&str; 8] = [
     "per_consumer_qos",
     "publisher_confirms",
     NAMED_PUBLISHERS,
+    LEASES,
 ];
+
+/// We answer channel.flow at once, so it may be used to ask whether we are there.
+const LEASES: &str = "forebay.leases";
 
 impl Machine {
     pub(super) fn connection_method<'i>(&mut self, method: Method<'i>) -> Result<Step<'i>, Failed> {

@@ -14,6 +14,7 @@ use forebay_wire::TableBuf;
 use super::credit::Credit;
 use super::remember;
 use super::tap::{LIVE_CREDIT, Tap};
+use super::work_limit::WorkLimit;
 use crate::error::{ChannelFault, ConsumeError, Lost, Refusal};
 use crate::machine::{Delivery, Machine};
 use crate::metrics::ConsumerMetrics;
@@ -38,6 +39,8 @@ pub(crate) struct How {
     /// would give up its place, and has all its credit from the beginning.
     pub(crate) sole: bool,
     pub(crate) arguments: TableBuf,
+    /// How long a worker may keep a delivery.
+    pub(crate) work_limit_us: Option<u64>,
 }
 
 /// Which delivery, for good: a tap's number is never used again.
@@ -69,6 +72,7 @@ pub(crate) struct Intake {
     /// The broker let it consume, some time.
     began: bool,
     ready: VecDeque<Ready>,
+    working: WorkLimit,
     /// Of `ready`, those never given back before as far as can be told.
     fresh: usize,
     waker: Option<Waker>,
@@ -82,8 +86,10 @@ pub(crate) struct Intake {
 
 impl Intake {
     pub(crate) fn new(how: How, credit: Credit) -> Intake {
+        let working = WorkLimit::new(how.work_limit_us);
         Intake {
             how,
+            working,
             credit,
             tap: None,
             began: false,
@@ -146,11 +152,12 @@ impl Intake {
         let ready = self.ready.pop_front()?;
         self.fresh -= usize::from(!ready.message.redelivered());
         self.credit.started(now_us);
+        self.working.started(ready.key, now_us);
         self.tune(machine, now_us);
         Some((ready.key, ready.message))
     }
 
-    /// Says what becomes of a delivery. False: its connection is gone, and it will come again.
+    /// Says what becomes of a delivery. False: its connection is gone or it took too long, and it will come again.
     pub(crate) fn settle(
         &mut self,
         machine: &mut Machine,
@@ -159,7 +166,8 @@ impl Intake {
         service_us: u64,
         now_us: u64,
     ) -> bool {
-        let Some(tap) = self.tap.as_mut().filter(|tap| tap.number == key.tap) else {
+        let tap = self.tap.as_mut().filter(|tap| tap.number == key.tap);
+        let Some(tap) = tap.filter(|_| self.working.done(key)) else {
             self.metrics.stale += 1;
             return false;
         };
@@ -322,6 +330,7 @@ impl Intake {
             tap.acks.tick(now_us);
             tap.ask_for_queue(machine, &self.how, now_us);
         }
+        self.give_back_overdue(now_us);
         self.write_acks(machine);
         self.close_done(machine);
         self.hand_back_stuck(machine, now_us);
@@ -336,8 +345,21 @@ impl Intake {
             raises.then_some(self.changed_us + RAISE_INTERVAL_US)
         });
         let stuck_us = self.credit.next_hand_back_us(self.fresh).filter(|_| self.hands_back());
-        let all = [tap.acks.next_flush_us(), replace_us, stuck_us, tap.asks_at_us()];
+        let (flush_us, overdue_us) = (tap.acks.next_flush_us(), self.working.next_us());
+        let all = [flush_us, replace_us, stuck_us, tap.asks_at_us(), overdue_us];
         all.into_iter().flatten().min()
+    }
+
+    /// What a worker has kept for too long goes to somebody else; its own answer will be too late.
+    fn give_back_overdue(&mut self, now_us: u64) {
+        while let Some(key) = self.working.next_overdue(now_us) {
+            if let Some(tap) = self.tap.as_mut().filter(|tap| tap.number == key.tap) {
+                let known = tap.acks.nack(key.tag, true);
+                debug_assert!(known.is_ok(), "what is in work is open");
+                self.metrics.overdue += 1;
+                self.credit.completed(now_us, self.how.work_limit_us.unwrap_or_default());
+            }
+        }
     }
 
     // ---- credit, where it cannot change live
@@ -483,6 +505,7 @@ impl Intake {
     fn drop_tap(&mut self) {
         self.tap = None;
         self.ready.clear();
+        self.working.clear();
         self.fresh = 0;
     }
 }

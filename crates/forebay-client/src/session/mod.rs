@@ -27,6 +27,7 @@ mod taken;
 mod tap;
 mod target;
 mod topology;
+mod work_limit;
 
 use std::task::{Context, Waker};
 
@@ -532,6 +533,6 @@ pub(crate) fn remember(slot: &mut Option<Waker>, cx: &Context<'_>) {
 }
 
 #[cfg(test)]
-mod cut_tests;
+mod broker_tests;
 #[cfg(test)]
 mod tests;

@@ -9,6 +9,7 @@ mod limits;
 mod publishing;
 mod routing;
 mod topology;
+mod working;
 
 use std::time::Duration;
 
@@ -70,6 +71,7 @@ cases! {
     consuming::an_exclusive_consumer_is_alone: "an exclusive consumer may be had",
     consuming::stopping_gives_back: "what a stopped consumer did not take is there for the next one",
     consuming::get_takes_one: "basic.get takes one message and tells how many are left",
+    working::leases_last_as_long_as_the_program: "where leases are granted, work that takes several ack timeouts is done once, and a frozen program's job goes to another",
     routing::exchange_kinds: "direct, fanout, topic and headers exchanges route as AMQP says",
     routing::exchanges_bind_to_exchanges: "a message passes through bound exchanges, once a queue",
     routing::an_alternate_exchange_takes_the_rest: "what an exchange cannot route goes to its alternate exchange",

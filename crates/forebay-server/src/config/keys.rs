@@ -216,7 +216,7 @@ pub const KEYS: &[Key] = &[
         default: "1800000",
         unit: "milliseconds",
         flag: "--ack-timeout-ms",
-        text: "A channel that leaves a delivery unacknowledged for longer is closed with 406, and its deliveries go back to their queues. Checked once a minute. 0: never. `x-consumer-timeout` of a queue or a consumer comes first.",
+        text: "A channel that leaves a delivery unacknowledged for longer is closed with 406, and its deliveries go back to their queues. Checked once a minute, or eight times in the timeout if that is more often. 0: never. A client that announces `forebay.leases`, as ours does, is asked at half of it and keeps them while it answers. `x-consumer-timeout` of a queue or a consumer comes first.",
     },
     Key {
         name: "message_max",

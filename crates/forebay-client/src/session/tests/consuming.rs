@@ -163,6 +163,7 @@ fn consumer(session: &mut Session, now_us: u64, credit_max: u32, sole: bool) -> 
         queue: "q".into(),
         tag: "t".into(),
         exclusive: false,
+        work_limit_us: None,
         sole,
         arguments: Default::default(),
     };

@@ -1,5 +1,5 @@
-//! A session and a real broker, as machines, over a wire that breaks at any byte: every message is in the queue
-//! exactly once, and nobody is told otherwise.
+//! A session and a real broker, as machines. Over a wire that breaks at any byte every message is in the queue
+//! exactly once, and nobody is told otherwise; work may take as long as its client lives.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use forebay_broker::{ConnectionId, Input, Peer, Shard, ShardConfig};
 use forebay_flow::{Amount, Fixed};
 use forebay_store::{MemDisk, Options as StoreOptions, perform};
-use forebay_wire::{ShortStr, basic, queue};
+use forebay_wire::{RawProperties, ShortStr, TableBuf, Value, basic, queue};
 use proptest::prelude::*;
 
 use super::*;
@@ -259,4 +259,100 @@ proptest! {
             found.into_iter().map(|(body, (copies, _))| (body, copies)).collect();
         prop_assert_eq!(copies, expected);
     }
+}
+
+/// A session that consumes `q`, with one message in work.
+fn at_work(world: &mut World, work_limit_us: Option<u64>) -> (Session, Wire, usize, DeliveryKey) {
+    let mut session = Session::new(Options::default());
+    let mut wire = connect(world, &mut session);
+    let channel = session.machine.open_channel().unwrap();
+    let queue = ShortStr::truncated("q");
+    let machine = &mut session.machine;
+    machine.send(channel, &queue::Declare { queue, ..Default::default() }).unwrap();
+    let plain = RawProperties::trusted(&[0, 0]);
+    machine.publish(channel, ShortStr::default(), queue, false, plain, b"job").unwrap();
+    let timeout = TableBuf::new().with("x-consumer-timeout", Value::I32(60_000));
+    let how = How {
+        queue: "q".into(),
+        tag: "worker".into(),
+        exclusive: false,
+        sole: false,
+        arguments: timeout,
+        work_limit_us,
+    };
+    let intake = Intake::new(how, Credit::new(world.now_us, 1, 10, Some(1)));
+    let key = session.add_intake(intake, world.now_us);
+    let mut cx = Context::from_waker(Waker::noop());
+    for _ in 0..10 {
+        second(world, &mut session, &mut wire);
+        let (intake, machine) = session.intake(key);
+        if let Poll::Ready(taken) = intake.poll_next(machine, world.now_us, &mut cx) {
+            return (session, wire, key, taken.unwrap().unwrap().0);
+        }
+    }
+    panic!("the message does not come");
+}
+
+/// A second passes, in which the client's task runs.
+fn second(world: &mut World, session: &mut Session, wire: &mut Wire) {
+    world.now_us += 1_000_000;
+    session.tick(world.now_us).unwrap();
+    up(world, session, wire, usize::MAX);
+    world.turn(true);
+    down(world, session, wire, usize::MAX);
+}
+
+fn unacked(world: &World) -> (u64, u64) {
+    let queue = &world.shard.status().queues[0];
+    (queue.unacked, queue.ready)
+}
+
+#[test]
+fn a_job_of_two_hours_finishes_once_under_a_timeout_of_a_minute() {
+    let mut world = World::new();
+    let (mut session, mut wire, key, job) = at_work(&mut world, None);
+    for _ in 0..7_200 {
+        second(&mut world, &mut session, &mut wire);
+        assert_eq!(unacked(&world), (1, 0));
+    }
+    let (intake, machine) = session.intake(key);
+    assert!(intake.settle(machine, job, Verdict::Ack, 7_200_000_000, world.now_us));
+    second(&mut world, &mut session, &mut wire);
+    assert_eq!(unacked(&world), (0, 0));
+    assert_eq!(world.shard.status().counters.ack_timeouts, 0);
+}
+
+#[test]
+fn the_job_of_a_client_whose_task_stands_still_goes_back() {
+    let mut world = World::new();
+    let (mut session, mut wire, _, _) = at_work(&mut world, None);
+    for _ in 0..600 {
+        second(&mut world, &mut session, &mut wire);
+    }
+    for _ in 0..70 {
+        world.now_us += 1_000_000;
+        world.turn(true);
+    }
+    assert_eq!(unacked(&world), (0, 1));
+    assert_eq!(world.shard.status().counters.ack_timeouts, 1);
+}
+
+#[test]
+fn work_beyond_the_programs_own_limit_is_given_back_and_settled_too_late() {
+    let mut world = World::new();
+    let (mut session, mut wire, key, job) = at_work(&mut world, Some(600_000_000));
+    for _ in 0..595 {
+        second(&mut world, &mut session, &mut wire);
+        assert_eq!(unacked(&world), (1, 0));
+    }
+    for _ in 0..10 {
+        second(&mut world, &mut session, &mut wire);
+    }
+    // Its consumer has room again, so it came a second time.
+    assert_eq!(session.intake(key).0.metrics().redelivered, 1);
+    let (intake, machine) = session.intake(key);
+    assert!(!intake.settle(machine, job, Verdict::Ack, 0, world.now_us));
+    assert_eq!((intake.metrics().overdue, intake.metrics().stale), (1, 1));
+    second(&mut world, &mut session, &mut wire);
+    assert_eq!(unacked(&world), (1, 0));
 }
