@@ -66,7 +66,7 @@ impl Actor {
     }
 
     /// The connection is open: ask for everything the role needs, in one go.
-    pub(crate) fn opened(&mut self) -> Result<(), ChannelError> {
+    pub(crate) fn opened(&mut self, now_us: u64) -> Result<(), ChannelError> {
         let machine = &mut self.peer.machine;
         let channel = machine.open_channel()?;
         match &mut self.role {
@@ -82,7 +82,7 @@ impl Actor {
                     }
                 }
             }
-            Role::Consumer(consumer) => consumer.begin(machine, channel)?,
+            Role::Consumer(consumer) => consumer.begin(machine, channel, now_us)?,
             Role::Depth(depth) => depth.channel = channel,
         }
         Ok(())

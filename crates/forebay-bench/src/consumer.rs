@@ -33,6 +33,8 @@ pub(crate) struct Consumer {
     /// How many consumers it has been: where a credit cannot change, another takes over.
     generation: u32,
     changed_us: u64,
+    /// When it asked for messages; the answer tells how long the way is, as it does our client.
+    asked_us: u64,
     /// Calls that wait for room to be answered. Bounded by the prefetch. `None`: no calls come.
     replies: Option<VecDeque<Reply>>,
     /// Waits for work. Bounded by the prefetch.
@@ -79,6 +81,7 @@ impl Consumer {
             work_us: (plan.consumer_rate > 0.0).then(|| 1e6 / plan.consumer_rate),
             generation: 0,
             changed_us: 0,
+            asked_us: 0,
             replies: plan.rpc.then(VecDeque::new),
             held: VecDeque::new(),
             done_us: 0.0,
@@ -218,11 +221,20 @@ impl Consumer {
         &mut self,
         machine: &mut Machine,
         channel: u16,
+        now_us: u64,
     ) -> Result<(), ChannelError> {
         self.channel = channel;
+        self.asked_us = now_us;
         let live = self.tuned.is_some() && machine.server().can(LIVE_CREDIT);
         self.set_prefetch(machine, live)?;
         self.consume(machine)
+    }
+
+    /// The broker has answered that it consumes.
+    pub(crate) fn began(&mut self, now_us: u64) {
+        if let Some(credit) = &mut self.tuned {
+            credit.set_rtt(now_us.saturating_sub(self.asked_us));
+        }
     }
 
     fn set_prefetch(&self, machine: &mut Machine, live: bool) -> Result<(), ChannelError> {
@@ -243,5 +255,37 @@ impl Consumer {
 
     fn tag(&self) -> String {
         format!("load-{}", self.generation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_credit_that_tunes_itself_knows_how_long_the_way_is() {
+        let plan = Plan { prefetch: Credit::Auto, ..Plan::default() };
+        let wanted_after = |rtt_us: u64| {
+            let mut consumer = Consumer::new(&plan, 0);
+            consumer.began(rtt_us);
+            consumer.finish(Held { tag: 1, sent: None }, rtt_us, 100, &mut Timing::new(false));
+            consumer.tuned.expect("it is auto").wanted()
+        };
+        let (near, far) = (wanted_after(100), wanted_after(20_000));
+        assert!(near < 10 && far >= 200, "{near} near, {far} far");
+    }
+
+    #[test]
+    fn work_takes_its_time_and_latency_ends_where_it_begins() {
+        let plan = Plan { consumer_rate: 10.0, ..Plan::default() };
+        let mut consumer = Consumer::new(&plan, 0);
+        let mut latency = Timing::new(false);
+        let sent = Some(SentAt { intended_us: 0, called_us: 0 });
+        consumer.held.extend([1, 2].map(|tag| Held { tag, sent }));
+        assert_eq!(consumer.due_us(), Some(100_001));
+        consumer.work(99_999, &mut latency);
+        assert_eq!(consumer.consumed, 0);
+        consumer.work(250_000, &mut latency);
+        assert_eq!((consumer.consumed, latency.called().max() / 1_000), (2, 100));
     }
 }

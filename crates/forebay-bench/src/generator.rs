@@ -503,11 +503,15 @@ impl<'a> Generator<'a> {
             return Err(LoadError::Broker(sentence));
         }
         if opened {
-            actor.opened().map_err(not_open)?;
+            actor.opened(now_us).map_err(not_open)?;
         }
+        let begins = ready && !actor.ready;
         actor.ready |= ready;
         if let Role::Consumer(consumer) = &mut actor.role {
             let machine = &mut actor.peer.machine;
+            if begins {
+                consumer.began(now_us);
+            }
             consumer.reply(machine);
             if actor.ready && self.plan.prefetch == Credit::Auto {
                 let live = machine.server().can(LIVE_CREDIT);
