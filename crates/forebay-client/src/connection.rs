@@ -1,4 +1,4 @@
-//! A connection as its users see it: one handle, a socket for publishing and one for consuming below.
+//! A connection as its users see it: one handle, sockets for publishing and one for consuming below.
 
 use std::fmt;
 use std::future::Future;
@@ -17,6 +17,7 @@ use crate::error::{ChannelFault, DeclareError, Lost, OpenError};
 use crate::happening::Happening;
 use crate::machine::{Limits, Options, Server};
 use crate::metrics::ConnectionMetrics;
+use crate::pool::{CONNECTIONS_MAX, Pool};
 use crate::publisher::{PublisherBuilder, Route};
 use crate::retry::Recovery;
 use crate::session::{Phase, Topology};
@@ -24,8 +25,9 @@ use crate::shell::{ByteStream, Dialer, Driver, HAPPENINGS_KEPT, Link, StreamFutu
 
 /// A handle on a broker. Clones share it.
 ///
-/// Below are up to two sockets: one for publishing and everything else, and one for consuming, opened when
-/// the first consumer is. A broker that holds back a publisher's socket then never holds back an ack.
+/// Below is one socket for publishing and everything else, and one for consuming, opened when the first consumer
+/// is. A broker that holds back a publisher's socket then never holds back an ack. While several publishers wait and
+/// one more socket makes them faster, they share a few ([`ConnectionBuilder::connections_max`]).
 ///
 /// It is closed by [`Connection::close`], or in the background once the last handle, publisher, consumer,
 /// delivery and outcome on it is gone. Needs a tokio runtime.
@@ -38,13 +40,15 @@ struct Shared {
     setup: Setup,
     /// Publishing, channels, declarations.
     main: Arc<Guard>,
+    /// The main one, and further ones for publishing.
+    pool: Arc<Pool>,
     /// Consuming; opened when needed.
     consuming: tokio::sync::Mutex<Option<Arc<Guard>>>,
 }
 
 /// What a further socket is opened with.
 #[derive(Clone)]
-struct Setup {
+pub(crate) struct Setup {
     dialer: Dialer,
     options: Options,
     recovery: Option<Recovery>,
@@ -70,11 +74,16 @@ impl Drop for Guard {
 pub struct ConnectionBuilder {
     options: Options,
     recovery: Option<Recovery>,
+    connections_max: Option<u32>,
 }
 
 impl Default for ConnectionBuilder {
     fn default() -> Self {
-        ConnectionBuilder { options: Options::default(), recovery: Some(Recovery::default()) }
+        ConnectionBuilder {
+            options: Options::default(),
+            recovery: Some(Recovery::default()),
+            connections_max: None,
+        }
     }
 }
 
@@ -109,6 +118,19 @@ impl ConnectionBuilder {
         if let Some(recovery) = &mut self.recovery {
             recovery.pause_first_ms = pause_ms;
         }
+        self
+    }
+
+    /// How many sockets publishers may share, at least 1; 4 unless set, and 1 over streams of one's own
+    /// ([`ConnectionBuilder::over`]) and where recovery is bounded, which then is the bound of all.
+    ///
+    /// There is one at first. Another is opened while publishers wait for windows or for the socket, kept if at least a
+    /// tenth more is delivered, and closed otherwise; trials become rare where they lead to nothing. Publishers are
+    /// spread over them, each on one, so that its messages stay in order
+    /// ([`PublisherBuilder::unordered`] uses all).
+    #[must_use]
+    pub fn connections_max(mut self, connections: u32) -> Self {
+        self.connections_max = Some(connections.max(1));
         self
     }
 
@@ -157,7 +179,8 @@ impl ConnectionBuilder {
         let dialer = Dialer::Made { address: address.into(), make: Arc::new(make) };
         let name = self.options.connection_name.or(options.connection_name.clone());
         let options = Options { connection_name: name, ..options };
-        Connection::with(ConnectionBuilder { options, recovery: self.recovery }, dialer).await
+        let connections_max = Some(self.connections_max.unwrap_or(1));
+        Connection::with(ConnectionBuilder { options, connections_max, ..self }, dialer).await
     }
 }
 
@@ -194,7 +217,15 @@ impl Connection {
             happenings,
         };
         let main = setup.open("").await?;
-        let shared = Shared { setup, main, consuming: tokio::sync::Mutex::new(None) };
+        // What ends with its first loss, or after so many rounds, ends as a whole.
+        let max = match builder.recovery {
+            Some(Recovery { rounds_max: None, .. }) => {
+                builder.connections_max.unwrap_or(CONNECTIONS_MAX)
+            }
+            _ => 1,
+        };
+        let pool = Pool::new(setup.clone(), main.clone(), max);
+        let shared = Shared { setup, main, pool, consuming: tokio::sync::Mutex::new(None) };
         Ok(Connection { shared: Arc::new(shared) })
     }
 
@@ -248,7 +279,12 @@ impl Connection {
         self.shared.setup.happenings.subscribe()
     }
 
-    /// What the socket for publishing counts.
+    /// What the sockets for publishing count, one for each; the first is that of [`Connection::metrics`].
+    pub fn publishing_metrics(&self) -> Vec<ConnectionMetrics> {
+        self.shared.pool.members().iter().map(|guard| guard.link.metrics()).collect()
+    }
+
+    /// What the first socket for publishing counts.
     pub fn metrics(&self) -> ConnectionMetrics {
         self.shared.main.link.metrics()
     }
@@ -261,7 +297,9 @@ impl Connection {
 
     /// Why the broker takes no publishes at the moment, if it does not.
     pub fn blocked(&self) -> Option<String> {
-        self.shared.main.link.with(|session, _| session.blocked().map(str::to_owned))
+        let blocked =
+            |guard: &Arc<Guard>| guard.link.with(|session, _| session.blocked().map(str::to_owned));
+        self.shared.pool.members().iter().find_map(blocked)
     }
 
     /// What the broker says about itself; of the last connection while there is none.
@@ -285,7 +323,8 @@ impl Connection {
     pub async fn close(self) -> Result<(), Lost> {
         let consuming = self.shared.consuming.lock().await.take();
         let mut outcome = Ok(());
-        for guard in [consuming, Some(self.shared.main.clone())].into_iter().flatten() {
+        let further = self.shared.pool.close().into_iter().chain([self.shared.main.clone()]);
+        for guard in consuming.into_iter().chain(further) {
             let before = guard.link.with(|session, _| session.phase().clone());
             if let Phase::Over(lost) = before {
                 outcome = Err(lost);
@@ -301,7 +340,12 @@ impl Connection {
         outcome
     }
 
-    /// The socket for publishing.
+    /// The sockets for publishing.
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.shared.pool
+    }
+
+    /// The first socket for publishing.
     pub(crate) fn main(&self) -> &Arc<Guard> {
         &self.shared.main
     }
@@ -328,7 +372,7 @@ impl Connection {
 }
 
 impl Setup {
-    async fn open(&self, suffix: &str) -> Result<Arc<Guard>, OpenError> {
+    pub(crate) async fn open(&self, suffix: &str) -> Result<Arc<Guard>, OpenError> {
         let name = self.options.connection_name.as_ref().map(|name| format!("{name}{suffix}"));
         let options_name = name.clone();
         let options = Options { connection_name: name, ..self.options.clone() };

@@ -35,6 +35,11 @@ pub enum Happening {
         /// 0 for the first one, then how many came before it.
         reconnects: u64,
     },
+    /// Publishers use another number of connections from now on: one more because that may deliver more, or one less.
+    PublishingOver {
+        /// How many.
+        connections: usize,
+    },
     /// A connection broke.
     Lost {
         /// Why.

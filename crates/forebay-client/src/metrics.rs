@@ -24,6 +24,21 @@ impl Summary {
         self.sum_us += us;
     }
 
+    /// Those of another one, too; what was recent is the other's, if it has any.
+    fn add_all(&mut self, other: &Summary) {
+        if other.count == 0 {
+            return;
+        }
+        let min_us = if self.count == 0 { other.min_us } else { self.min_us.min(other.min_us) };
+        *self = Summary {
+            count: self.count + other.count,
+            sum_us: self.sum_us + other.sum_us,
+            min_us,
+            max_us: self.max_us.max(other.max_us),
+            recent_us: other.recent_us,
+        };
+    }
+
     /// The mean, 0 without any.
     pub fn mean_us(&self) -> u64 {
         self.sum_us.checked_div(self.count).unwrap_or(0)
@@ -74,6 +89,33 @@ pub struct PublisherMetrics {
     pub admission_wait: Summary,
     /// From the write to the confirm.
     pub confirm_latency: Summary,
+}
+
+impl PublisherMetrics {
+    /// What another one counted, too; not what is at present.
+    pub(crate) fn add_counts(&mut self, other: &PublisherMetrics) {
+        self.published += other.published;
+        self.confirmed += other.confirmed;
+        self.rejected += other.rejected;
+        self.returned += other.returned;
+        self.unknown += other.unknown;
+        self.republished += other.republished;
+        self.resumed += other.resumed;
+        self.channels_replaced += other.channels_replaced;
+        self.abandoned_unconfirmed += other.abandoned_unconfirmed;
+        self.admission_wait.add_all(&other.admission_wait);
+        self.confirm_latency.add_all(&other.confirm_latency);
+    }
+
+    /// Another window beside this one: sizes add up, of latencies the longer ones stay.
+    pub(crate) fn add_window(&mut self, other: &PublisherMetrics) {
+        self.window_messages = self.window_messages.saturating_add(other.window_messages);
+        self.window_bytes = self.window_bytes.saturating_add(other.window_bytes);
+        self.network_us = self.network_us.max(other.network_us);
+        self.base_us = self.base_us.max(other.base_us);
+        self.target_us = self.target_us.max(other.target_us);
+        self.measured_us = self.measured_us.max(other.measured_us);
+    }
 }
 
 /// One consumer. Counts are since it was built and go on over reconnects.

@@ -8,13 +8,15 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use forebay_flow::{Amount, Fixed, HalfDrain, Pfw, PfwOptions, WaiterId};
+use tokio::time::Instant;
 
-use crate::connection::{Connection, Guard};
+use crate::connection::Connection;
 use crate::error::{ChannelFault, Lost};
+use crate::lanes::{Asked, Lane, Lanes, Plan};
 use crate::message::{Message, TooLong};
 use crate::metrics::PublisherMetrics;
 use crate::outcome::{Confirmed, NotPublished, NotPublishedReason, Unconfirmed};
-use crate::session::{Ledger, MakeWindow, Phase, Published, STALL_US, Target};
+use crate::session::{MakeWindow, Phase, Published, STALL_US, Target};
 use crate::shell::random_u64;
 
 /// Bytes of bodies in flight together, at most, under a window fixed by hand.
@@ -78,7 +80,7 @@ impl Window {
         Window(WindowKind::HalfDrain(messages.max(1)))
     }
 
-    fn make(self) -> MakeWindow {
+    pub(crate) fn make(self) -> MakeWindow {
         match self.0 {
             WindowKind::Tuned(options) => {
                 Box::new(move || Box::new(Pfw::new(PfwOptions { seed: random_u64(), ..options })))
@@ -107,6 +109,7 @@ pub struct PublisherBuilder {
     window: Window,
     mandatory: bool,
     stall_us: Option<u64>,
+    ordered: bool,
 }
 
 impl PublisherBuilder {
@@ -117,6 +120,7 @@ impl PublisherBuilder {
             window: Window::default(),
             mandatory: true,
             stall_us: Some(STALL_US),
+            ordered: true,
         }
     }
 
@@ -153,6 +157,16 @@ impl PublisherBuilder {
         self
     }
 
+    /// The order of messages does not matter: they go over all the sockets that the connection has for publishers
+    /// ([`ConnectionBuilder::connections_max`](crate::ConnectionBuilder::connections_max)), so that one publisher with
+    /// many callers gets what many publishers would. Each socket has a window of its own; with a window that is not
+    /// [`Window::tuned`] there is one window, and so one socket.
+    #[must_use]
+    pub fn unordered(mut self) -> Self {
+        self.ordered = false;
+        self
+    }
+
     /// Opens the publisher. If the connection is being opened again, it starts with it.
     ///
     /// # Errors
@@ -164,24 +178,35 @@ impl PublisherBuilder {
                 return Err(ChannelFault::NameTooLong { bytes: name.len() });
             }
         }
-        let guard = self.connection.main().clone();
+        let over = self.connection.main().link.with(|session, _| match session.phase() {
+            Phase::Over(lost) => Some(lost.clone()),
+            _ => None,
+        });
+        if let Some(lost) = over {
+            return Err(lost.into());
+        }
         let target = Target {
             exchange: self.route.exchange,
             routing_key: self.route.routing_key,
             mandatory: self.mandatory,
         };
-        let id_prefix = format!("{:016x}-", random_u64());
-        let mut ledger = Ledger::new(target, &id_prefix, self.window.make());
-        ledger.set_stall_us(self.stall_us);
-        let key = guard.link.with(|session, now_us| match session.phase() {
-            Phase::Over(lost) => Err(ChannelFault::Lost(lost.clone())),
-            _ => Ok(session.add_ledger(ledger, now_us)),
-        })?;
-        Ok(Publisher { shared: Arc::new(PublisherShared { guard, key }) })
+        let plan = Plan {
+            target,
+            stall_us: self.stall_us,
+            ordered: self.ordered || self.window != Window::tuned(),
+            window: self.window,
+        };
+        let lanes = self
+            .connection
+            .pool()
+            .join(|guards| Lanes::new(plan, guards))
+            .ok_or(Lost::ClosedByUs)?;
+        Ok(Publisher { lanes })
     }
 }
 
-/// Publishes to one route, in order, with confirms. Clones share it, and its window.
+/// Publishes to one route, in order unless [unordered](PublisherBuilder::unordered), with confirms. Clones share it,
+/// and its window.
 ///
 /// ```no_run
 /// # async fn example(connection: forebay_client::Connection) -> Result<(), Box<dyn std::error::Error>> {
@@ -202,23 +227,12 @@ impl PublisherBuilder {
 /// ([`PublisherBuilder::stall_timeout`]).
 ///
 /// **Order.** Messages reach a queue in the order in which they were admitted, which for one task is the
-/// order of its calls.
+/// order of its calls. A publisher is on one socket, and moves to another only when nothing of it is in flight.
 ///
 /// **Memory.** Bodies are kept until they have an outcome; the window bounds how many that are.
 #[derive(Clone)]
 pub struct Publisher {
-    shared: Arc<PublisherShared>,
-}
-
-struct PublisherShared {
-    guard: Arc<Guard>,
-    key: usize,
-}
-
-impl Drop for PublisherShared {
-    fn drop(&mut self) {
-        self.guard.link.with(|session, _| session.drop_ledger(self.key));
-    }
+    lanes: Arc<Lanes>,
 }
 
 impl Publisher {
@@ -237,21 +251,27 @@ impl Publisher {
     pub async fn publish(&self, message: impl Into<Message>) -> Result<Outcome, NotPublished> {
         // A caller that never has to wait would keep everybody else from running.
         tokio::task::coop::consume_budget().await;
-        let shared = &self.shared;
-        let message = message.into();
-        let published =
-            shared.guard.link.with(|session, now_us| session.publish(shared.key, message, now_us));
+        let mut message = message.into();
+        let (lane, published) = loop {
+            match self.lanes.publish(message) {
+                Asked::Answered(lane, published) => break (lane, published),
+                Asked::After(lane, back) => {
+                    message = back;
+                    lane.idle().await;
+                }
+            }
+        };
         let entry = match published {
             Published::Admitted(entry) => entry,
             Published::Refused(reason, message) => return Err(NotPublished { reason, message }),
             Published::Waiting(id) => {
-                let mut waiting = Waiting { shared, id: Some(id) };
+                let mut waiting = Waiting { lane: &lane, id: Some(id) };
                 poll_fn(|cx| waiting.poll(cx))
                     .await
                     .map_err(|(reason, message)| NotPublished { reason, message })?
             }
         };
-        Ok(Outcome { shared: shared.clone(), entry: Some(entry) })
+        Ok(Outcome { lane, entry: Some(entry) })
     }
 
     /// The same, giving up after `patience`.
@@ -263,16 +283,26 @@ impl Publisher {
         patience: Duration,
         message: impl Into<Message>,
     ) -> Result<Outcome, NotPublished> {
-        let shared = &self.shared;
-        let message = message.into();
-        let published =
-            shared.guard.link.with(|session, now_us| session.publish(shared.key, message, now_us));
+        let deadline = Instant::now() + patience;
+        let mut message = message.into();
+        let (lane, published) = loop {
+            match self.lanes.publish(message) {
+                Asked::Answered(lane, published) => break (lane, published),
+                Asked::After(lane, back) => {
+                    message = back;
+                    if tokio::time::timeout_at(deadline, lane.idle()).await.is_err() {
+                        let reason = NotPublishedReason::DeadlinePassed;
+                        return Err(NotPublished { reason, message });
+                    }
+                }
+            }
+        };
         let entry = match published {
             Published::Admitted(entry) => entry,
             Published::Refused(reason, message) => return Err(NotPublished { reason, message }),
             Published::Waiting(id) => {
-                let mut waiting = Waiting { shared, id: Some(id) };
-                match tokio::time::timeout(patience, poll_fn(|cx| waiting.poll(cx))).await {
+                let mut waiting = Waiting { lane: &lane, id: Some(id) };
+                match tokio::time::timeout_at(deadline, poll_fn(|cx| waiting.poll(cx))).await {
                     Ok(admitted) => {
                         admitted.map_err(|(reason, message)| NotPublished { reason, message })?
                     }
@@ -286,21 +316,17 @@ impl Publisher {
                 }
             }
         };
-        Ok(Outcome { shared: shared.clone(), entry: Some(entry) })
+        Ok(Outcome { lane, entry: Some(entry) })
     }
 
     /// Waits until every message published so far has its outcome, on whatever clone.
     pub async fn idle(&self) {
-        let shared = &self.shared;
-        poll_fn(|cx| {
-            shared.guard.link.with(|session, _| session.ledger(shared.key).0.poll_idle(cx))
-        })
-        .await;
+        self.lanes.idle().await;
     }
 
     /// What it counts, and its window.
     pub fn metrics(&self) -> PublisherMetrics {
-        self.shared.guard.link.with(|session, _| session.ledger(self.shared.key).0.metrics())
+        self.lanes.metrics()
     }
 }
 
@@ -312,18 +338,15 @@ impl fmt::Debug for Publisher {
 
 /// A place before the gate, left when dropped.
 struct Waiting<'p> {
-    shared: &'p PublisherShared,
+    lane: &'p Lane,
     id: Option<WaiterId>,
 }
 
 impl Waiting<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, (NotPublishedReason, Message)>> {
         let id = self.id.expect("it is polled until it is ready");
-        let polled = self
-            .shared
-            .guard
-            .link
-            .with(|session, _| session.ledger(self.shared.key).0.poll_admitted(id, cx));
+        let Lane { guard, key } = self.lane;
+        let polled = guard.link.with(|session, _| session.ledger(*key).0.poll_admitted(id, cx));
         if polled.is_ready() {
             self.id = None;
         }
@@ -333,15 +356,17 @@ impl Waiting<'_> {
     /// The message back, or its entry if it was admitted meanwhile.
     fn give_up(&mut self) -> Result<usize, Message> {
         let id = self.id.take().expect("it was not ready");
-        self.shared.guard.link.with(|session, _| session.ledger(self.shared.key).0.withdraw(id))
+        let Lane { guard, key } = self.lane;
+        guard.link.with(|session, _| session.ledger(*key).0.withdraw(id))
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            self.shared.guard.link.with(|session, _| {
-                session.ledger(self.shared.key).0.stop_waiting(id);
+            let Lane { guard, key } = self.lane;
+            guard.link.with(|session, _| {
+                session.ledger(*key).0.stop_waiting(id);
             });
         }
     }
@@ -353,7 +378,7 @@ impl Drop for Waiting<'_> {
 /// dropped the message goes on its way, and an outcome other than confirmed is logged and counted.
 #[must_use = "the message is not safe before its outcome says so; await it"]
 pub struct Outcome {
-    shared: Arc<PublisherShared>,
+    lane: Arc<Lane>,
     /// Until it was told.
     entry: Option<usize>,
 }
@@ -363,9 +388,9 @@ impl Future for Outcome {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let entry = self.entry.expect("an outcome is not polled after it was told");
-        let key = self.shared.key;
+        let key = self.lane.key;
         let polled =
-            self.shared.guard.link.with(|session, _| session.ledger(key).0.poll_outcome(entry, cx));
+            self.lane.guard.link.with(|session, _| session.ledger(key).0.poll_outcome(entry, cx));
         if polled.is_ready() {
             self.entry = None;
         }
@@ -376,8 +401,8 @@ impl Future for Outcome {
 impl Drop for Outcome {
     fn drop(&mut self) {
         if let Some(entry) = self.entry {
-            let key = self.shared.key;
-            self.shared.guard.link.with(|session, _| session.ledger(key).0.abandon(entry));
+            let key = self.lane.key;
+            self.lane.guard.link.with(|session, _| session.ledger(key).0.abandon(entry));
         }
     }
 }

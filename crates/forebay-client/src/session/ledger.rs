@@ -276,6 +276,11 @@ impl Ledger {
         self.open == 0 && self.gate.waiting() == 0
     }
 
+    /// Whether a message would be admitted at once, as far as messages are counted.
+    pub(crate) fn has_room(&self) -> bool {
+        self.may_write() && self.gate.waiting() == 0 && self.gate.room_messages() > 0
+    }
+
     /// The last handle is gone; what is in flight is still brought to its end.
     pub(crate) fn handle_dropped(&mut self) {
         self.handle_gone = true;

@@ -351,6 +351,11 @@ impl Session {
         self.ledgers[key].publish(&mut self.machine, message, now_us)
     }
 
+    /// Whether a message of this publisher would leave at once.
+    pub(crate) fn has_room(&self, key: usize) -> bool {
+        self.phase == Phase::Up && self.ledgers[key].has_room()
+    }
+
     /// Its last handle is gone; it goes when nothing is in flight.
     pub(crate) fn drop_ledger(&mut self, key: usize) {
         self.ledgers[key].handle_dropped();

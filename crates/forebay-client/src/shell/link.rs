@@ -98,6 +98,12 @@ impl Link {
         }
     }
 
+    /// Whether bytes wait for the socket.
+    pub(crate) fn is_behind(&self) -> bool {
+        let locked = self.lock();
+        locked.asleep && locked.socket_full
+    }
+
     pub(crate) fn metrics(&self) -> ConnectionMetrics {
         let (connected, blocked, reconnects) = {
             let locked = self.lock();
@@ -137,10 +143,13 @@ impl Link {
     }
 
     /// Tells the watchers, and the log.
-    pub(super) fn announce(&self, happening: Happening) {
+    pub(crate) fn announce(&self, happening: Happening) {
         match &happening {
             Happening::Connected { address, reconnects } => {
                 tracing::info!(address, reconnects, "connected");
+            }
+            Happening::PublishingOver { connections } => {
+                tracing::info!(connections, "publishers use so many connections");
             }
             Happening::Lost { lost } => tracing::warn!("{lost}"),
             Happening::Retrying { attempt, delay_ms, reason } => {

@@ -1,0 +1,256 @@
+//! The connections that one publisher publishes on.
+//!
+//! ```text
+//!   ordered     one lane. Moved:  old lane ──drains──▶ gone
+//!                                 new lane: nothing is admitted before the old one is idle
+//!   unordered   a lane on each connection of the pool; each message goes to one that has room
+//! ```
+//! A lane is a ledger on one connection: its window, its message-ids, its outcomes. Messages of an ordered publisher
+//! are never on two connections together, so none overtakes another. A message stays on the lane that admitted it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::connection::Guard;
+use crate::message::Message;
+use crate::metrics::PublisherMetrics;
+use crate::publisher::Window;
+use crate::session::{Ledger, Published, Target};
+use crate::shell::random_u64;
+
+/// A ledger on a connection; it goes when its last user does and nothing is in flight.
+pub(crate) struct Lane {
+    pub(crate) guard: Arc<Guard>,
+    pub(crate) key: usize,
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.guard.link.with(|session, _| session.drop_ledger(self.key));
+    }
+}
+
+impl Lane {
+    /// Every admitted message has its outcome, and nobody waits.
+    pub(crate) async fn idle(&self) {
+        std::future::poll_fn(|cx| {
+            self.guard.link.with(|session, _| session.ledger(self.key).0.poll_idle(cx))
+        })
+        .await;
+    }
+
+    fn is_idle(&self) -> bool {
+        self.guard.link.with(|session, _| session.ledger(self.key).0.is_idle())
+    }
+
+    fn metrics(&self) -> PublisherMetrics {
+        self.guard.link.with(|session, _| session.ledger(self.key).0.metrics())
+    }
+
+    fn publish(&self, message: Message) -> Published {
+        self.guard.link.with(|session, now_us| session.publish(self.key, message, now_us))
+    }
+
+    fn has_room(&self) -> bool {
+        self.guard.link.with(|session, _| session.has_room(self.key))
+    }
+}
+
+/// What each lane is opened with.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) target: Target,
+    pub(crate) window: Window,
+    pub(crate) stall_us: Option<u64>,
+    pub(crate) ordered: bool,
+}
+
+/// See the module's documentation.
+pub(crate) struct Lanes {
+    plan: Plan,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Never empty.
+    lanes: Arc<[Arc<Lane>]>,
+    /// Nobody publishes there any more.
+    leaving: Vec<Arc<Lane>>,
+    /// What lanes counted that are gone.
+    past: PublisherMetrics,
+    /// The lane of the next message.
+    next: usize,
+    /// Outcomes that [`Lanes::look`] told of.
+    looked_at: u64,
+}
+
+/// The answer to a caller who wants to publish.
+pub(crate) enum Asked {
+    /// The ledger's.
+    Answered(Arc<Lane>, Published),
+    /// The publisher moves; ask again when this lane is idle.
+    After(Arc<Lane>, Message),
+}
+
+/// What a publisher did since the last look.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Look {
+    pub(crate) outcomes: u64,
+    pub(crate) waited: bool,
+    pub(crate) latency_us: u64,
+}
+
+impl Lanes {
+    /// Lanes on `guards`: all of them for an unordered publisher, the first one otherwise.
+    pub(crate) fn new(plan: Plan, guards: &[Arc<Guard>]) -> Lanes {
+        let guards = if plan.ordered { &guards[..1] } else { guards };
+        let state = State {
+            lanes: guards.iter().map(|guard| plan.open(guard)).collect(),
+            leaving: Vec::new(),
+            past: PublisherMetrics::default(),
+            next: 0,
+            looked_at: 0,
+        };
+        Lanes { plan, state: Mutex::new(state) }
+    }
+
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.plan.ordered
+    }
+
+    /// Publishes on the lane whose turn it is.
+    pub(crate) fn publish(&self, message: Message) -> Asked {
+        let mut state = self.lock();
+        if self.plan.ordered {
+            state.forget_idle();
+            if let Some(leaving) = state.leaving.first() {
+                return Asked::After(leaving.clone(), message);
+            }
+            // Asked under the lock: whoever moves the publisher comes before this message or after it.
+            let lane = state.lanes[0].clone();
+            let published = lane.publish(message);
+            return Asked::Answered(lane, published);
+        }
+        let lanes = state.lanes.clone();
+        let first = state.next % lanes.len();
+        state.next = first + 1;
+        drop(state);
+        let turns = || (0..lanes.len()).map(|turn| &lanes[(first + turn) % lanes.len()]);
+        let lane = turns().find(|lane| lane.has_room()).unwrap_or(&lanes[first]).clone();
+        let published = lane.publish(message);
+        Asked::Answered(lane, published)
+    }
+
+    /// Waits until every message published so far has its outcome.
+    pub(crate) async fn idle(&self) {
+        let lanes: Vec<Arc<Lane>> = {
+            let state = self.lock();
+            state.leaving.iter().chain(state.lanes.iter()).cloned().collect()
+        };
+        for lane in lanes {
+            lane.idle().await;
+        }
+    }
+
+    /// Counted over all lanes, past ones too.
+    pub(crate) fn metrics(&self) -> PublisherMetrics {
+        self.lock().metrics()
+    }
+
+    // ---- the pool
+
+    /// The connection of an ordered publisher, unless it is just being moved.
+    pub(crate) fn place(&self) -> Option<Arc<Guard>> {
+        let mut state = self.lock();
+        state.forget_idle();
+        (self.plan.ordered && state.leaving.is_empty()).then(|| state.lanes[0].guard.clone())
+    }
+
+    /// From now on on `guard` (ordered), or there, too.
+    pub(crate) fn enter(&self, guard: &Arc<Guard>) {
+        let lane = self.plan.open(guard);
+        let mut state = self.lock();
+        if self.plan.ordered {
+            let before = std::mem::replace(&mut state.lanes, Arc::new([lane]));
+            state.leaving.extend(before.iter().cloned());
+        } else {
+            state.lanes = state.lanes.iter().cloned().chain([lane]).collect();
+        }
+    }
+
+    /// From now on not on `guard` any more but, if it was the only one, on `instead`.
+    pub(crate) fn leave(&self, guard: &Arc<Guard>, instead: &Arc<Guard>) {
+        let is_there = |lane: &Arc<Lane>| Arc::ptr_eq(&lane.guard, guard);
+        let (gone, left): (Vec<_>, Vec<_>) = {
+            let state = self.lock();
+            state.lanes.iter().cloned().partition(is_there)
+        };
+        if gone.is_empty() {
+            return;
+        }
+        if left.is_empty() {
+            self.enter(instead);
+            if self.plan.ordered {
+                return;
+            }
+        }
+        let mut state = self.lock();
+        state.lanes = state.lanes.iter().filter(|lane| !is_there(lane)).cloned().collect();
+        state.leaving.extend(gone);
+    }
+
+    /// What happened since the last look; drained lanes go.
+    pub(crate) fn look(&self) -> Look {
+        let mut state = self.lock();
+        state.forget_idle();
+        let metrics = state.metrics();
+        let outcomes = metrics.confirmed + metrics.rejected + metrics.returned + metrics.unknown;
+        let before = std::mem::replace(&mut state.looked_at, outcomes);
+        Look {
+            outcomes: outcomes.saturating_sub(before),
+            waited: metrics.waiting > 0,
+            latency_us: metrics.confirm_latency.recent_us,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn forget_idle(&mut self) {
+        let State { leaving, past, .. } = self;
+        leaving.retain(|lane| {
+            let idle = lane.is_idle();
+            if idle {
+                past.add_counts(&lane.metrics());
+            }
+            !idle
+        });
+    }
+
+    fn metrics(&self) -> PublisherMetrics {
+        let mut sum = self.past;
+        for lane in self.leaving.iter().chain(self.lanes.iter()) {
+            let metrics = lane.metrics();
+            sum.add_counts(&metrics);
+            sum.in_flight_messages += metrics.in_flight_messages;
+            sum.in_flight_bytes += metrics.in_flight_bytes;
+            sum.waiting += metrics.waiting;
+        }
+        for lane in self.lanes.iter() {
+            sum.add_window(&lane.metrics());
+        }
+        sum
+    }
+}
+
+impl Plan {
+    fn open(&self, guard: &Arc<Guard>) -> Arc<Lane> {
+        let id_prefix = format!("{:016x}-", random_u64());
+        let mut ledger = Ledger::new(self.target.clone(), &id_prefix, self.window.clone().make());
+        ledger.set_stall_us(self.stall_us);
+        let key = guard.link.with(|session, now_us| session.add_ledger(ledger, now_us));
+        Arc::new(Lane { guard: guard.clone(), key })
+    }
+}

@@ -1,0 +1,162 @@
+//! Publishers on a pool that grows and shrinks under them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_server::{Config, Data, Server};
+
+use crate::{Connection, Message, Outcome, Publisher, Queue, Route, Topology, Window};
+
+use super::Pool;
+
+fn broker() -> Server {
+    let config = Config {
+        data: Data::Memory,
+        amqp: vec!["127.0.0.1:0".to_owned()],
+        http: None,
+        drain_timeout: Duration::from_millis(500),
+        ..Config::default()
+    };
+    Server::start(config).expect("a broker in memory starts")
+}
+
+/// The pool is moved by the test alone.
+async fn connect(broker: &Server) -> Connection {
+    let uri = format!("amqp://guest:guest@{}/%2f", broker.addresses().amqp[0]);
+    Connection::builder().connections_max(1).open(&uri).await.expect("guest may log in")
+}
+
+async fn declare(connection: &Connection, queues: &[String]) {
+    let topology =
+        queues.iter().fold(Topology::new(), |all, queue| all.queue(Queue::durable(queue)));
+    connection.declare(topology).await.unwrap();
+}
+
+async fn contents(connection: &Connection, queue: &str) -> Vec<u32> {
+    let channel = connection.channel().await.unwrap();
+    let mut numbers = Vec::new();
+    while let Some((message, _)) = channel.get(queue, true).await.unwrap() {
+        numbers.push(u32::from_be_bytes(message.body().try_into().unwrap()));
+    }
+    numbers
+}
+
+async fn publish(publisher: Publisher, count: u32) {
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    for number in 0..count {
+        let message = Message::new(number.to_be_bytes().to_vec());
+        outcomes.push(publisher.publish(message).await.unwrap());
+        tokio::task::yield_now().await;
+    }
+    for outcome in outcomes {
+        outcome.await.unwrap();
+    }
+}
+
+fn pool(connection: &Connection) -> &Arc<Pool> {
+    connection.pool()
+}
+
+async fn grow(connection: &Connection) {
+    assert!(Pool::grow(&Arc::downgrade(pool(connection))).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn order_is_kept_while_publishers_move() {
+    const MESSAGES: u32 = 2000;
+    let broker = broker();
+    let connection = connect(&broker).await;
+    let queues: Vec<String> = (0..5).map(|number| format!("queue {number}")).collect();
+    declare(&connection, &queues).await;
+    let mut publishers = Vec::new();
+    let mut publishing = Vec::new();
+    for queue in &queues {
+        let builder = connection.publisher(Route::queue(queue)).window(Window::fixed(30));
+        let publisher = builder.build().await.unwrap();
+        publishers.push(publisher.clone());
+        publishing.push(tokio::spawn(publish(publisher, MESSAGES)));
+    }
+    let mut changes = 0;
+    while publishing.iter().any(|task| !task.is_finished()) {
+        // Up to three, down to one, and so on.
+        if changes % 4 < 2 {
+            grow(&connection).await;
+        } else {
+            pool(&connection).shrink();
+        }
+        changes += 1;
+        pool(&connection).look();
+        tokio::task::yield_now().await;
+    }
+    assert!(changes > 4, "{changes} changes");
+    for task in publishing {
+        task.await.unwrap();
+    }
+    for (queue, publisher) in queues.iter().zip(&publishers) {
+        assert_eq!(contents(&connection, queue).await, (0..MESSAGES).collect::<Vec<_>>());
+        let metrics = publisher.metrics();
+        assert_eq!((metrics.published, metrics.confirmed), (2000, 2000));
+        assert_eq!((metrics.in_flight_messages, metrics.waiting), (0, 0));
+    }
+    while connection.pool().members().len() > 1 {
+        pool(&connection).shrink();
+    }
+    pool(&connection).look();
+    assert!(pool(&connection).lock().retired.is_empty(), "nothing is in flight");
+    connection.close().await.unwrap();
+    broker.stop().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unordered_publisher_uses_every_connection_and_loses_nothing_with_one() {
+    let broker = broker();
+    let connection = connect(&broker).await;
+    let queues = ["orders".to_owned()];
+    declare(&connection, &queues).await;
+    let publisher = connection.publisher(Route::queue("orders")).unordered().build().await.unwrap();
+    grow(&connection).await;
+    grow(&connection).await;
+    let before = connection.publishing_metrics();
+    let publishing = tokio::spawn(publish(publisher.clone(), 3000));
+    let is_used = |place: usize| {
+        connection.publishing_metrics()[place].written_bytes > before[place].written_bytes + 1000
+    };
+    while !(0..3).all(is_used) {
+        assert!(!publishing.is_finished(), "over one connection only");
+        tokio::task::yield_now().await;
+    }
+    pool(&connection).shrink();
+    pool(&connection).shrink();
+    publishing.await.unwrap();
+    let mut numbers = contents(&connection, "orders").await;
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..3000).collect::<Vec<_>>());
+    assert_eq!(publisher.metrics().confirmed, 3000);
+    connection.close().await.unwrap();
+    broker.stop().unwrap();
+}
+
+#[tokio::test]
+async fn a_new_connection_gets_its_share_of_the_publishers() {
+    let broker = broker();
+    let connection = connect(&broker).await;
+    declare(&connection, &["shared".to_owned()]).await;
+    let mut publishers = Vec::new();
+    for _ in 0..6 {
+        publishers.push(connection.publisher(Route::queue("shared")).build().await.unwrap());
+    }
+    let crowds = || pool(&connection).lock().crowds(|_| 1);
+    assert_eq!(crowds(), [6]);
+    grow(&connection).await;
+    assert_eq!(crowds(), [3, 3]);
+    grow(&connection).await;
+    assert_eq!(crowds(), [2, 2, 2]);
+    pool(&connection).shrink();
+    assert_eq!(crowds(), [3, 3]);
+    publishers.push(connection.publisher(Route::queue("shared")).build().await.unwrap());
+    publishers.push(connection.publisher(Route::queue("shared")).build().await.unwrap());
+    assert_eq!(crowds(), [4, 4], "a new one goes where there are fewer");
+    drop(publishers);
+    assert_eq!(crowds(), [0, 0]);
+    broker.stop().unwrap();
+}
