@@ -223,7 +223,7 @@ impl PublisherBuilder {
 /// the header [`REPUBLISHED_HEADER`](crate::REPUBLISHED_HEADER); callers still see one outcome each.
 ///
 /// **A channel that is no good** is replaced: one that rejected everything for a second or more, once what is on
-/// it has its outcomes (a channel that does no better is given twice as long, up to 8 s), and one that stalls
+/// it has its outcomes, or 5 s later (a channel that does no better is given twice as long, up to 8 s), and one that stalls
 /// ([`PublisherBuilder::stall_timeout`]).
 ///
 /// **Order.** Messages reach a queue in the order in which they were admitted, which for one task is the

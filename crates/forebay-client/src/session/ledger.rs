@@ -90,8 +90,8 @@ pub(crate) struct Ledger {
     gate: Gate,
     channel: Option<u16>,
     health: ChannelHealth,
-    /// Nothing more is written to the channel; it is replaced when all on it is settled.
-    retiring: bool,
+    /// Since when nothing more is written to the channel: it is replaced when all on it is settled, or soon.
+    retiring_since_us: Option<u64>,
     /// The channel before it, whose end the broker may not have heard of yet.
     former: Option<u16>,
     entries: Slab<Entry>,
@@ -132,7 +132,7 @@ impl Ledger {
             gate,
             channel: None,
             health: ChannelHealth::default(),
-            retiring: false,
+            retiring_since_us: None,
             former: None,
             entries: Slab::new(),
             by_sequence: VecDeque::new(),
@@ -355,7 +355,9 @@ impl Ledger {
             self.by_sequence.pop_front();
             self.base += 1;
         }
-        self.retiring |= self.health.rejects_everything(now_us);
+        if self.health.rejects_everything(now_us) {
+            self.retiring_since_us.get_or_insert(now_us);
+        }
         self.gate.set_window(self.window.window());
     }
 
@@ -410,7 +412,9 @@ impl Ledger {
 
     /// False: there is no channel, or no room.
     fn write(&mut self, machine: &mut Machine, key: usize, now_us: u64) -> bool {
-        let Some(channel) = self.channel.filter(|_| !self.retiring) else { return false };
+        let Some(channel) = self.channel.filter(|_| self.retiring_since_us.is_none()) else {
+            return false;
+        };
         let entry = &mut self.entries[key];
         let message = &entry.message;
         self.properties.clear();

@@ -94,7 +94,7 @@ impl Ledger {
     /// What was written to the channel and has no outcome is in doubt.
     pub(super) fn leave_channel(&mut self) {
         self.channel = None;
-        self.retiring = false;
+        self.retiring_since_us = None;
         self.gate.close();
         let entries = std::mem::take(&mut self.by_sequence);
         if entries.iter().any(|&key| key != SETTLED) {

@@ -93,6 +93,29 @@ fn a_channel_that_rejects_everything_is_left_when_all_on_it_is_answered() {
 }
 
 #[test]
+fn a_channel_that_rejects_everything_slowly_is_not_waited_for() {
+    let mut rig = Rig::new();
+    let entries: Vec<usize> = (0..8).map(|_| rig.publish(b"slowly rejected")).collect();
+    for tag in 1..=3 {
+        rig.now_us += 5 * SECOND_US;
+        rig.reject(tag);
+    }
+    assert_eq!(rig.replaced(), 0);
+    rig.now_us = rig.session.next_tick_us().unwrap();
+    rig.tick().unwrap();
+    assert_eq!((rig.replaced(), rig.seen.bodies.len()), (1, 5));
+    assert!(rig.seen.marked.iter().all(|&marked| marked), "they may be there");
+    rig.hear(&basic::Ack { delivery_tag: 5, multiple: true });
+    for (number, entry) in entries.into_iter().enumerate() {
+        let expected = match number {
+            0..3 => Err(crate::Unconfirmed::Rejected),
+            _ => Ok(crate::Confirmed { republished: true }),
+        };
+        assert_eq!(rig.outcome(entry), Poll::Ready(expected));
+    }
+}
+
+#[test]
 fn a_full_queue_costs_a_channel_now_and_then() {
     let mut rig = Rig::new();
     let mut tag = 0;
