@@ -72,7 +72,6 @@ LENGTH_EXCEPTIONS = {
     "crates/forebay-store/src/recovery.rs": 695,  # one walk, from files to a running store
     "crates/forebay-bench/src/generator.rs": 600,  # one loop, in the order of its drawing
     "crates/forebay-broker/tests/behaviour/durability.rs": 700,  # one broker on a disk that breaks, and what it promises
-    "docs/guide.md": 700,  # to be split: running, programs, bench
 }
 
 

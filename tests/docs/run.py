@@ -26,7 +26,7 @@ from pathlib import Path
 import report
 
 REPO = Path(__file__).resolve().parent.parent.parent
-DOCUMENTS = ["README.md", "docs/guide.md"]
+DOCUMENTS = ["README.md", "docs/guide.md", "docs/programs.md", "docs/bench.md"]
 PATIENCE_S = 30
 BLOCK = re.compile(r"(?:<!-- (?P<mark>[^>]*) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 
