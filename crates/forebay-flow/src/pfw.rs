@@ -6,7 +6,7 @@
 //!   net     the kernel's round trip, at most r; 0 where there is none
 //!   s       least (latency - net) of the last 5 to 10 s, not above 4 * least ever + 0.5 ms
 //!   base    net + s
-//!   target  base + min(max(1.5 s, clamp(6 s, 1 ms, 5 ms)), 100 ms) + min(net / 10, 20 ms)
+//!   target  base + min(max(1.5 s, clamp(6 s, 3 ms, 5 ms)), 100 ms) + min(net / 10, 20 ms)
 //!
 //!   startup   r <= target and limited: W *= 2
 //!             r > target in a second round: W *= max(1/2, target / r), velocity = W/16, startup ends
@@ -53,8 +53,9 @@ pub const FLOOR_BYTES: u64 = 64 * 1024;
 /// The window of bytes never exceeds this unless told otherwise.
 pub const CEILING_BYTES: u64 = 256 * 1024 * 1024;
 
-/// Delay above the base that is always allowed: what the schedulers of two busy machines add by themselves.
-const ALLOWANCE_MIN_US: f64 = 1_000.0;
+/// Delay above the base that is always allowed: what the schedulers of busy machines add by themselves, and
+/// what a fast broker needs to take its messages in batches.
+const ALLOWANCE_MIN_US: f64 = 3_000.0;
 /// Queueing that is allowed on a fast broker, in units of `s`, and where "fast" ends.
 const FAST_SERVICES: f64 = 6.0;
 const FAST_ALLOWANCE_MAX_US: f64 = 5_000.0;

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::broker::{Broker, beside_us};
 use crate::broker::Ground;
+use crate::link::RoutedLink;
 
 /// The broker that is measured and how often.
 #[derive(clap::Args, Debug, Clone)]
@@ -57,6 +58,9 @@ impl Setting {
             None => beside_us("forebay")?,
         };
         let directory = std::path::absolute(&self.dir).map_err(|error| error.to_string())?;
+        if self.routed {
+            RoutedLink::raise_loopback().map_err(|error| error.to_string())?;
+        }
         let ground = Ground { flush_us: (flush_ms * 1e3) as u64, far: self.routed };
         Broker::start(&program, &directory, ground)
     }

@@ -54,6 +54,18 @@ impl RoutedLink {
         format!("{FAR}:{port}")
     }
 
+    /// A new network namespace has a loopback that is down, and brokers listen there before there is a link.
+    ///
+    /// # Errors
+    /// Without `ip`, or root.
+    pub fn raise_loopback() -> io::Result<()> {
+        let raised = Command::new("ip").args(["link", "set", "lo", "up"]).status()?;
+        match raised.success() {
+            true => Ok(()),
+            false => Err(io::Error::other("ip link set lo up failed: is this root?")),
+        }
+    }
+
     /// Another length, in microseconds there and back.
     ///
     /// # Errors
