@@ -37,10 +37,10 @@ pub(crate) fn knee<T>(points: &[(T, Shown)]) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn shown(rate_per_s: f64, p99_us: f64) -> Shown {
+    pub(crate) fn shown(rate_per_s: f64, p99_us: f64) -> Shown {
         Shown {
             rate_per_s: vec![rate_per_s; 3],
             p99_us: vec![p99_us; 3],
@@ -50,7 +50,7 @@ mod tests {
     }
 
     /// A pipe that is full at window 100.
-    fn pipe() -> Vec<(u32, Shown)> {
+    pub(crate) fn pipe() -> Vec<(u32, Shown)> {
         [
             (1, 10.0, 1.0),
             (10, 100.0, 1.0),

@@ -1,22 +1,15 @@
 //! Pipelines with batches, in virtual time where time matters.
 
+mod support;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use forebay_pipeline::{Batch, Batching, Item, Pipeline, ToBatch, Verdict, source};
+use support::in_virtual_time;
 use tokio::time::{Instant, sleep};
 
 const MINUTE: Duration = Duration::from_secs(60);
-
-/// Runs in a runtime whose clock jumps to the next timer when nothing else is left to do.
-fn in_virtual_time<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap();
-    runtime.block_on(work)
-}
 
 async fn as_it_is(number: Item<u32>) -> ToBatch<u32> {
     ToBatch::new(*number)

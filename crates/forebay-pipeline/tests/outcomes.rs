@@ -1,22 +1,15 @@
 //! Attempts, dead letters, time limits and rates, in virtual time.
 
+mod support;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use forebay_pipeline::{Backoff, Batch, Item, Outcome, Pipeline, ToBatch, Verdict, source};
+use support::in_virtual_time;
 use tokio::time::{Instant, sleep};
 
 const SECOND: Duration = Duration::from_secs(1);
-
-/// Runs in a runtime whose clock jumps to the next timer when nothing else is left to do.
-fn in_virtual_time<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap();
-    runtime.block_on(work)
-}
 
 type Log = Arc<Mutex<Vec<String>>>;
 

@@ -1,5 +1,7 @@
 //! Pipelines at work, in virtual time where time matters.
 
+mod support;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::pin::Pin;
@@ -8,20 +10,11 @@ use std::time::Duration;
 
 use forebay_pipeline::{Item, Outcome, Pipeline, SourceError, Verdict, source};
 use proptest::prelude::*;
+use support::in_virtual_time;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 const MINUTE: Duration = Duration::from_secs(60);
-
-/// Runs in a runtime whose clock jumps to the next timer when nothing else is left to do.
-fn in_virtual_time<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap();
-    runtime.block_on(work)
-}
 
 /// When each of `jobs`, which all arrive at once, would start with nobody idle while one waits.
 fn ideal_starts(jobs: &[u64], workers: usize) -> Vec<u64> {

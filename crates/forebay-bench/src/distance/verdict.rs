@@ -85,28 +85,7 @@ impl Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn shown(rate_per_s: f64, p99_us: f64) -> Shown {
-        Shown {
-            rate_per_s: vec![rate_per_s; 3],
-            p99_us: vec![p99_us; 3],
-            first_per_s: vec![rate_per_s; 3],
-            failed: 0,
-        }
-    }
-
-    /// A pipe that is full at window 100.
-    fn pipe() -> Vec<(u32, Shown)> {
-        [
-            (1, 10.0, 1.0),
-            (10, 100.0, 1.0),
-            (100, 970.0, 1.2),
-            (200, 1_000.0, 2.0),
-            (999, 990.0, 9.0),
-        ]
-        .map(|(window, rate, p99)| (window, shown(rate, p99)))
-        .to_vec()
-    }
+    use crate::knee::tests::{pipe, shown};
 
     #[test]
     fn rate_latency_first_seconds_and_losses_all_count() {
