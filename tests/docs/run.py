@@ -97,8 +97,8 @@ def check_excerpt(text, name):
     # What stands in a documentation comment is compared without its slashes.
     plain = re.sub(r"^\s*//[/!] ?", "", source, flags=re.MULTILINE)
     wanted = "\n".join(line.strip() for line in text.strip().split("\n"))
-    have = "\n".join(line.strip() for line in plain.split("\n"))
-    if wanted not in have:
+    have = ["\n".join(line.strip() for line in text.split("\n")) for text in (source, plain)]
+    if not any(wanted in text for text in have):
         raise RuntimeError(f"these lines do not stand in {name} any more:\n{text}")
 
 
