@@ -170,8 +170,7 @@ impl Flow {
         self.moves_on(&format!("while node {leader} is hurt by {}", hurt.hurt)).await?;
         let mend = if hurt.mend == "heal" { vec!["heal"] } else { vec![hurt.mend, &leader] };
         self.cluster.order(&mend).await?;
-        // A node that was frozen may be told apart only after Erlang's net_ticktime, 60 s and a quarter.
-        self.cluster.order(&["whole", "150"]).await?;
+        self.cluster.order(&["whole", "60"]).await?;
         self.moves_on(&format!("after {} of node {leader}", hurt.mend)).await?;
         let gaps = (0..PUBLISHERS).map(|publisher| self.ledger(publisher).take_longest_gap());
         let gap = gaps.max().expect("there are publishers");
