@@ -33,6 +33,8 @@
 
 use std::collections::VecDeque;
 
+use crate::moments::Moments;
+
 /// Length of a bin, unless confirms take longer.
 const BIN_US: u64 = 100_000;
 /// The longest bin.
@@ -112,14 +114,6 @@ enum State {
     Watching { more_from_us: u64, less_from_us: u64 },
     /// One more, or one less, than before.
     Trying { more: bool, before: Moments, after: Moments },
-}
-
-/// Count, mean and variance of rates.
-#[derive(Debug, Clone, Copy, Default)]
-struct Moments {
-    count: f64,
-    mean: f64,
-    squares: f64,
 }
 
 impl Connections {
@@ -205,8 +199,9 @@ impl Connections {
                 let may_less = now_us >= less_from_us && self.count > 1;
                 self.watched(rate, waited, may_more, may_less)
             }
-            State::Trying { more, before, after } => {
-                self.tried(now_us, more, before, after.with(rate))
+            State::Trying { more, before, mut after } => {
+                after.add(rate);
+                self.tried(now_us, more, before, after)
             }
         }
     }
@@ -221,16 +216,17 @@ impl Connections {
             return Decision::Hold;
         }
         let more = may_more && !(may_less && self.doubt);
-        let before = self.bins.iter().fold(Moments::default(), |sum, &(rate, _)| sum.with(rate));
+        let mut before = Moments::default();
+        self.bins.iter().for_each(|&(rate, _)| before.add(rate));
         self.state = State::Trying { more, before, after: Moments::default() };
-        if more { self.grow(before.mean) } else { self.shrink() }
+        if more { self.grow(before.mean()) } else { self.shrink() }
     }
 
     fn tried(&mut self, now_us: u64, more: bool, before: Moments, after: Moments) -> Decision {
         let (few, many) = if more { (before, after) } else { (after, before) };
         let worth = Worth::of(few, many);
         self.state = State::Trying { more, before, after };
-        let bins = after.count as usize;
+        let bins = after.count() as usize;
         let samples = bins / SAMPLE_BINS;
         if !bins.is_multiple_of(SAMPLE_BINS) || (worth == Worth::Unclear && samples < SAMPLES_MAX) {
             return Decision::Hold;
@@ -253,7 +249,7 @@ impl Connections {
             (false, true) => {
                 self.doubt = false;
                 self.rest(now_us);
-                self.grow(few.mean)
+                self.grow(few.mean())
             }
             // It was one too many; another may be, too.
             (false, false) => {
@@ -308,25 +304,11 @@ enum Worth {
 
 impl Worth {
     fn of(few: Moments, many: Moments) -> Worth {
-        let gain = many.mean - few.mean;
-        if gain < GAIN * few.mean || gain <= 0.0 {
+        let gain = many.mean() - few.mean();
+        if gain < GAIN * few.mean() || gain <= 0.0 {
             return Worth::No;
         }
         let error = (few.variance_of_mean() + many.variance_of_mean()).sqrt();
         if gain >= SIGNIFICANT * error { Worth::Yes } else { Worth::Unclear }
-    }
-}
-
-impl Moments {
-    /// Welford's recurrence (1962).
-    fn with(self, rate: f64) -> Moments {
-        let count = self.count + 1.0;
-        let off = rate - self.mean;
-        let mean = self.mean + off / count;
-        Moments { count, mean, squares: self.squares + off * (rate - mean) }
-    }
-
-    fn variance_of_mean(self) -> f64 {
-        if self.count < 2.0 { 0.0 } else { self.squares / (self.count - 1.0) / self.count }
     }
 }

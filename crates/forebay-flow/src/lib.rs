@@ -9,6 +9,7 @@
 //! | [`AckCoalescer`] | which acknowledgements leave, and when |
 //! | [`Demand`] | how many messages a consumer holds, and when it gives some back |
 //! | [`Connections`] | how many connections publishers share |
+//! | [`Workers`] | how many calls of a handler at a time, where each waits for something with a knee |
 //! | [`TokenBucket`], [`max_min`] | who may have how much of a rate, of a capacity |
 //!
 //! Deliberately absent: AMQP, sockets, clocks, threads, unseeded random numbers. Time is an argument, `now_us`:
@@ -26,6 +27,7 @@ mod fixed;
 mod gate;
 mod gradient2;
 mod half_drain;
+mod moments;
 mod network_rtt;
 pub mod pfw;
 mod recent_median;
@@ -34,6 +36,7 @@ mod token_bucket;
 mod vegas;
 pub mod window;
 mod windowed_min;
+pub mod workers;
 
 pub use ack_coalescer::{AckCoalescer, BATCH_MAX, DELAY_MAX_US, Settlement, UnknownTag};
 pub use aimd::Aimd;
@@ -53,3 +56,4 @@ pub use token_bucket::{NotYet, TokenBucket};
 pub use vegas::Vegas;
 pub use window::{Load, Phase, Sample, Window, WindowState};
 pub use windowed_min::WindowedMin;
+pub use workers::Workers;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::batcher::Limits;
+use crate::concurrency::Concurrency;
 use crate::item::Item;
 use crate::outcome::{Handled, Step, Verdict};
 use crate::policy::DeadLetters;
@@ -143,7 +144,7 @@ type Of<V, A> = Box<dyn Fn(&V) -> A + Send + Sync>;
 /// How a batcher makes batches. What comes first ends one: messages, bytes, time, or [`Batching::ends_with`].
 pub struct Batching<V> {
     pub(crate) name: &'static str,
-    pub(crate) concurrency: usize,
+    pub(crate) concurrency: Concurrency,
     messages: usize,
     bytes: usize,
     delay: Duration,
@@ -160,7 +161,7 @@ impl<V> Batching<V> {
     pub fn new(name: &'static str, messages: usize, delay: Duration) -> Batching<V> {
         Batching {
             name,
-            concurrency: 1,
+            concurrency: 1.into(),
             messages: messages.max(1),
             bytes: usize::MAX,
             delay,
@@ -173,8 +174,8 @@ impl<V> Batching<V> {
 
     /// So many batches in work at a time, at least 1; 1 unless set.
     #[must_use]
-    pub fn concurrency(mut self, concurrency: usize) -> Self {
-        self.concurrency = concurrency.max(1);
+    pub fn concurrency(mut self, concurrency: impl Into<Concurrency>) -> Self {
+        self.concurrency = concurrency.into();
         self
     }
 
@@ -213,7 +214,7 @@ impl<V> Batching<V> {
     }
 
     pub(crate) fn limits(&self) -> Limits {
-        let full = self.messages.saturating_mul(2 * self.concurrency);
+        let full = self.messages.saturating_mul(self.concurrency.most().saturating_mul(2));
         Limits {
             messages: self.messages,
             bytes: self.bytes,

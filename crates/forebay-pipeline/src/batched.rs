@@ -127,7 +127,7 @@ where
         let name = self.batching.name;
         // Where a batch waits for another attempt there are no more of them than workers.
         let concurrency = self.batching.concurrency;
-        let dispatch = Dispatch::new(concurrency, concurrency);
+        let dispatch = Dispatch::new(concurrency.first(None), concurrency.most());
         let dead_letters = policy.dead_letters.clone();
         let collector = Arc::new(Collector::new(self.batching, dead_letters));
         let batches = Batches::new(collector.clone());
@@ -145,7 +145,7 @@ where
             dead_letters: Some(DeadLetters::new(bury)),
             ..Policy::default()
         };
-        let stage = Stage::new(batches, self.handler, Nowhere, dispatch, policy);
+        let stage = Stage::new(batches, self.handler, Nowhere, dispatch, concurrency, policy);
         let work = Box::pin(supervise(stage.clone(), deadline.clone()));
         let closed = collector.clone();
         let close = Box::new(move || closed.close());

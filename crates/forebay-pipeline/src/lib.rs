@@ -17,6 +17,7 @@
 //!
 //! - [`Pipeline`] puts a source and a handler together; [`Running`] and [`Control`] are for while it works.
 //! - [`source`]: iterators, streams, lines, messages of a test. The crate `forebay` adds queues.
+//! - [`Concurrency`]: how many at a time, a number or what the pipeline finds out.
 //! - [`Outcome`]: what a handler may decide. An error or a panic is one message's failure, nobody else's.
 //! - [`ToBatch`] and [`Batching`]: what handlers return is worked on together, and the messages are settled then.
 //! - [`dispatch`] and [`batcher`]: who may start what, and when a batch is full, as machines without clock or I/O.
@@ -31,6 +32,7 @@ mod batch;
 mod batched;
 pub mod batcher;
 mod collector;
+mod concurrency;
 pub mod dispatch;
 mod floor;
 mod handler;
@@ -44,10 +46,12 @@ mod seats;
 pub mod source;
 mod stage;
 mod supervise;
+mod tuning;
 
 pub use backoff::Backoff;
 pub use batch::{Batch, BatchReceipt, Batching, HELD_MAX, ToBatch};
 pub use batched::Batched;
+pub use concurrency::Concurrency;
 pub use handler::{Async, Blocking, Failure, Handler};
 pub use item::Item;
 pub use outcome::{Handled, Outcome, Step, Verdict};

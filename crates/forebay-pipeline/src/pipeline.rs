@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::backoff::Backoff;
 use crate::batch::{Batch, Batching};
 use crate::batched::Batched;
+use crate::concurrency::Concurrency;
 use crate::dispatch::{Dispatch, Lane};
 use crate::handler::{Async, Blocking, Handler};
 use crate::item::Item;
@@ -35,25 +36,34 @@ impl<S: Source> Pipeline<S> {
         Pipeline { source }
     }
 
-    /// Works on up to `concurrency` messages at a time, at least 1, each by one call of `handler`.
-    pub fn process<F, Fut>(self, concurrency: usize, handler: F) -> Process<S, Async<F>>
+    /// Works on up to `concurrency` messages at a time, each by one call of `handler`: a number, or
+    /// [`Concurrency::auto`].
+    pub fn process<F, Fut>(
+        self,
+        concurrency: impl Into<Concurrency>,
+        handler: F,
+    ) -> Process<S, Async<F>>
     where
         F: Fn(Item<S::Value>) -> Fut + Send + Sync + 'static,
         Fut: Future + Send,
         Fut::Output: Handled + Send,
     {
-        Process::new(self.source, concurrency, Async(handler))
+        Process::new(self.source, concurrency.into(), Async(handler))
     }
 
     /// The same with a handler that computes or blocks: each call is on a thread of the runtime's pool for such
     /// work (512 threads unless the runtime was built otherwise), at a few microseconds a message. What has
     /// begun there cannot be cancelled.
-    pub fn process_blocking<F, O>(self, concurrency: usize, handler: F) -> Process<S, Blocking<F>>
+    pub fn process_blocking<F, O>(
+        self,
+        concurrency: impl Into<Concurrency>,
+        handler: F,
+    ) -> Process<S, Blocking<F>>
     where
         F: Fn(Item<S::Value>) -> O + Send + Sync + 'static,
         O: Handled + Send + 'static,
     {
-        Process::new(self.source, concurrency, Blocking(Arc::new(handler)))
+        Process::new(self.source, concurrency.into(), Blocking(Arc::new(handler)))
     }
 }
 
@@ -61,13 +71,13 @@ impl<S: Source> Pipeline<S> {
 pub struct Process<S: Source, H> {
     source: S,
     handler: H,
-    concurrency: usize,
+    concurrency: Concurrency,
     buffer_max: usize,
     pub(crate) policy: Policy<S::Value>,
 }
 
 impl<S: Source, H: Handler<S::Value>> Process<S, H> {
-    fn new(source: S, concurrency: usize, handler: H) -> Process<S, H> {
+    fn new(source: S, concurrency: Concurrency, handler: H) -> Process<S, H> {
         Process { source, handler, concurrency, buffer_max: BUFFER_MAX, policy: Policy::default() }
     }
 
@@ -197,11 +207,11 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
     where
         N: Onward<S::Value, <H::Output as Handled>::Value>,
     {
-        let dispatch = Dispatch::new(self.concurrency, self.buffer_max);
+        let dispatch = Dispatch::new(self.concurrency.first(None), self.buffer_max);
         let waiting = if self.policy.ordered_by.is_some() { self.buffer_max } else { 0 };
         let mut source = self.source;
-        source.holds(self.concurrency.saturating_add(beyond).saturating_add(waiting));
-        Stage::new(source, self.handler, onward, dispatch, self.policy)
+        source.holds(self.concurrency.most().saturating_add(beyond).saturating_add(waiting));
+        Stage::new(source, self.handler, onward, dispatch, self.concurrency, self.policy)
     }
 }
 

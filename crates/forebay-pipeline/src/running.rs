@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
+use crate::concurrency::Concurrency;
 use crate::report::Report;
 use crate::source::SourceError;
 use crate::stage::Controlled;
@@ -82,15 +83,27 @@ pub struct Control {
 }
 
 impl Control {
-    /// From now on so many messages at a time, at least 1. Handlers that are too many finish what they have.
-    pub fn set_concurrency(&self, concurrency: usize) {
-        self.stage.resize(concurrency);
+    /// From now on so many messages at a time, or as many as it finds out. Handlers that are too many finish what they
+    /// have.
+    pub fn set_concurrency(&self, concurrency: impl Into<Concurrency>) {
+        self.stage.set_concurrency(concurrency.into());
     }
 
     /// The same for the batches of a batcher. False if there is none of this name.
-    pub fn set_batch_concurrency(&self, batcher: &str, concurrency: usize) -> bool {
+    pub fn set_batch_concurrency(
+        &self,
+        batcher: &str,
+        concurrency: impl Into<Concurrency>,
+    ) -> bool {
+        let concurrency = concurrency.into();
         let named = self.batches.iter().find(|(name, _)| *name == batcher);
-        named.inspect(|(_, stage)| stage.resize(concurrency)).is_some()
+        named.inspect(|(_, stage)| stage.set_concurrency(concurrency)).is_some()
+    }
+
+    /// How many messages may be in work at a time now: what [`Concurrency::auto`] has come to.
+    #[must_use]
+    pub fn concurrency(&self) -> usize {
+        self.stage.concurrency()
     }
 
     /// From now on so many messages a second, at least 1, a tenth of them at once; `None`: as many as there are.

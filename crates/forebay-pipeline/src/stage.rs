@@ -5,7 +5,7 @@
 //! on it. Workers who wait are woken by the source, or by one another
 //! ([`Seats`](crate::seats::Seats)).
 //!
-//! Locks: the source's, then the floor's. What came from a source is on the floor before the source is
+//! Locks: that of the tuning, the source's, then the floor's. What came from a source is on the floor before the source is
 //! let go, so messages arrive in their order.
 
 use std::convert::Infallible;
@@ -13,9 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use forebay_flow::workers::Call;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::concurrency::Concurrency;
 use crate::dispatch::{Dispatch, Started};
 use crate::floor::{Floor, Next};
 use crate::handler::{Failure, Handler};
@@ -24,6 +26,7 @@ use crate::outcome::{Handled, Outcome, Step};
 use crate::policy::{Policy, conclude};
 use crate::report::{Counters, Report};
 use crate::source::{Source, SourceError};
+use crate::tuning::Tuning;
 
 /// What does not change while it runs, or changes under a lock.
 pub(crate) struct Stage<S: Source, H, N> {
@@ -35,8 +38,16 @@ pub(crate) struct Stage<S: Source, H, N> {
     source: Mutex<Option<S>>,
     floor: Mutex<Floor<S::Value>>,
     pub(crate) counters: Arc<Counters>,
+    tuning: Tuning,
     /// There is something for the supervisor to do.
     pub(crate) supervise: Notify,
+}
+
+/// What came of an attempt.
+pub(crate) struct Attempted<O> {
+    result: Result<O, Failure>,
+    /// How long it took, where somebody wants to know.
+    took_us: Option<u64>,
 }
 
 /// Where values for batches go.
@@ -78,9 +89,11 @@ where
         handler: H,
         onward: N,
         dispatch: Dispatch<Item<S::Value>>,
+        concurrency: Concurrency,
         policy: Policy<S::Value>,
     ) -> Arc<Stage<S, H, N>> {
         source.workers(dispatch.concurrency());
+        let tuning = Tuning::new(concurrency.tuner(dispatch.concurrency()));
         let mut floor = Floor::new(dispatch);
         floor.set_rate(policy.rate_per_s, 0);
         Arc::new(Stage {
@@ -89,6 +102,7 @@ where
             policy,
             begun: Instant::now(),
             counters: Arc::default(),
+            tuning,
             source: Mutex::new(Some(source)),
             floor: Mutex::new(floor),
             supervise: Notify::new(),
@@ -176,12 +190,15 @@ where
     }
 
     /// One attempt at a message.
-    pub(crate) async fn attempt(&self, item: &Item<S::Value>) -> Result<H::Output, Failure> {
+    pub(crate) async fn attempt(&self, item: &Item<S::Value>) -> Attempted<H::Output> {
+        let begun_us = self.tuning.is_on().then(|| self.now_us());
         let work = self.handler.handle(item.begin());
-        match self.policy.timeout {
+        let result = match self.policy.timeout {
             None => work.await,
             Some(limit) => timeout(limit, work).await.unwrap_or(Err(Failure::TimedOut(limit))),
-        }
+        };
+        let took_us = begun_us.map(|begun_us| self.now_us().saturating_sub(begun_us));
+        Attempted { result, took_us }
     }
 
     /// A worker is done with what it took: settles it, hands it on, which may have to wait for room there, or
@@ -189,10 +206,14 @@ where
     pub(crate) async fn finish(
         &self,
         started: Started<Item<S::Value>>,
-        result: Result<H::Output, Failure>,
+        attempted: Attempted<H::Output>,
     ) -> Option<Started<Item<S::Value>>> {
         let item = &started.message;
-        let step = result.and_then(|output| output.handled().map_err(Failure::Error));
+        let step = attempted.result.and_then(|output| output.handled().map_err(Failure::Error));
+        if let Some(took_us) = attempted.took_us {
+            let again = |step| matches!(step, &Step::Settle(Outcome::Requeue | Outcome::Retry(_)));
+            self.tune(took_us, step.as_ref().is_ok_and(|step| !again(step)));
+        }
         let decided = match step {
             Ok(Step::Settle(outcome)) => Ok(Some(outcome)),
             Ok(Step::Batch { batcher, value }) => {
@@ -228,6 +249,31 @@ where
             floor.wake_all();
         }
         None
+    }
+
+    /// A call has ended that tells how many there should be.
+    fn tune(&self, took_us: u64, succeeded: bool) {
+        let mut tuning = self.tuning.lock();
+        let Some(workers) = &mut *tuning else { return };
+        let (full, now_us) = {
+            let floor = self.floor();
+            (floor.dispatch.busy() >= floor.dispatch.concurrency(), self.now_us())
+        };
+        if let Some(count) = workers.ended(now_us, Call { took_us, succeeded, full }) {
+            self.resize(count as usize);
+        }
+    }
+
+    /// With the lock of the tuning held.
+    fn resize(&self, concurrency: usize) {
+        if let Some(source) = &mut *self.source() {
+            source.workers(concurrency);
+        }
+        let mut floor = self.floor();
+        floor.dispatch.resize(concurrency);
+        floor.wake_all(); // those too many leave
+        drop(floor);
+        self.supervise.notify_one();
     }
 
     /// For another attempt; where too many wait for one, the worker waits with it.
@@ -286,7 +332,8 @@ where
 
 /// What can be done to a stage from outside, whatever its types.
 pub(crate) trait Controlled: Send + Sync {
-    fn resize(&self, concurrency: usize);
+    fn set_concurrency(&self, concurrency: Concurrency);
+    fn concurrency(&self) -> usize;
     fn set_rate(&self, per_s: Option<u64>);
     fn stop(&self);
     /// The supervisor looks at its deadline again.
@@ -302,16 +349,15 @@ where
     H: Handler<S::Value>,
     N: Onward<S::Value, <H::Output as Handled>::Value>,
 {
-    fn resize(&self, concurrency: usize) {
-        let concurrency = concurrency.max(1);
-        if let Some(source) = &mut *self.source() {
-            source.workers(concurrency);
-        }
-        let mut floor = self.floor();
-        floor.dispatch.resize(concurrency);
-        floor.wake_all(); // those too many leave
-        drop(floor);
-        self.supervise.notify_one();
+    fn set_concurrency(&self, concurrency: Concurrency) {
+        let mut tuning = self.tuning.lock();
+        let first = concurrency.first(Some(self.concurrency()));
+        self.tuning.replace(&mut tuning, concurrency.tuner(first));
+        self.resize(first);
+    }
+
+    fn concurrency(&self) -> usize {
+        self.floor().dispatch.concurrency()
     }
 
     fn set_rate(&self, per_s: Option<u64>) {

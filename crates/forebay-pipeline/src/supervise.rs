@@ -120,8 +120,8 @@ where
             return;
         }
         while let Some(started) = taken {
-            let result = stage.attempt(&started.message).await;
-            taken = stage.finish(started, result).await;
+            let attempted = stage.attempt(&started.message).await;
+            taken = stage.finish(started, attempted).await;
         }
     }
 }
