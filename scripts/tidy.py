@@ -139,6 +139,7 @@ PURE_PLACES = [
     "crates/forebay-client/src/session",
     "crates/forebay-pipeline/src/backoff.rs",
     "crates/forebay-pipeline/src/batcher.rs",
+    "crates/forebay-pipeline/src/breaker.rs",
     "crates/forebay-pipeline/src/concurrency.rs",
     "crates/forebay-pipeline/src/dispatch.rs",
     "crates/forebay-pipeline/src/floor.rs",

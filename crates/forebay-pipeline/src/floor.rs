@@ -5,6 +5,7 @@ use std::task::Waker;
 
 use forebay_flow::{NotYet, TokenBucket};
 
+use crate::breaker::Breaker;
 use crate::dispatch::{Dispatch, Started};
 use crate::item::Item;
 use crate::seats::Seats;
@@ -19,6 +20,7 @@ pub(crate) struct Floor<T> {
     pub(crate) exhausted: bool,
     pub(crate) error: Option<SourceError>,
     rate: Option<Rate>,
+    pub(crate) breaker: Option<Breaker>,
     /// Messages that wait for their next attempt, by its time and their number.
     put_off: BTreeMap<(u64, u64), Started<Item<T>>>,
 }
@@ -47,6 +49,7 @@ impl<T> Floor<T> {
             exhausted: false,
             error: None,
             rate: None,
+            breaker: None,
             put_off: BTreeMap::new(),
         }
     }
@@ -77,6 +80,9 @@ impl<T> Floor<T> {
     }
 
     fn may_start(&mut self, now_us: impl Fn() -> u64) -> bool {
+        if self.breaker.is_some_and(|breaker| breaker.is_open(now_us())) {
+            return false;
+        }
         let Some(rate) = &mut self.rate else { return true };
         if !rate.in_hand {
             match rate.bucket.take(now_us(), 1) {
@@ -96,7 +102,8 @@ impl<T> Floor<T> {
     pub(crate) fn pass_on(&mut self) -> Option<Waker> {
         let held_back = self.rate.as_ref().is_some_and(|rate| rate.not_before_us.is_some());
         let asks = !self.exhausted && self.dispatch.demand() > 0;
-        let wanted = !held_back && (asks || self.dispatch.has_ready());
+        let open = self.breaker.is_some_and(|breaker| breaker.open_until_us().is_some());
+        let wanted = !(held_back || open) && (asks || self.dispatch.has_ready());
         if wanted { self.seats.search() } else { None }
     }
 
@@ -128,7 +135,8 @@ impl<T> Floor<T> {
     pub(crate) fn next_tick_us(&self) -> Option<u64> {
         let put_off = self.put_off.first_key_value().map(|((due_us, _), _)| *due_us);
         let rate = self.rate.as_ref().and_then(|rate| rate.not_before_us);
-        put_off.into_iter().chain(rate).min()
+        let breaker = self.breaker.and_then(|breaker| breaker.open_until_us());
+        put_off.into_iter().chain(rate).chain(breaker).min()
     }
 
     /// Time has passed: what was put off may start.
@@ -138,6 +146,9 @@ impl<T> Floor<T> {
         }
         if let Some(rate) = &mut self.rate {
             rate.not_before_us = rate.not_before_us.filter(|not_before_us| *not_before_us > now_us);
+        }
+        if let Some(breaker) = &mut self.breaker {
+            breaker.tick(now_us);
         }
         self.pass_on()
     }

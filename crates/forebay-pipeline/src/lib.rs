@@ -20,6 +20,7 @@
 //! - [`Concurrency`]: how many at a time, a number or what the pipeline finds out.
 //! - [`Outcome`]: what a handler may decide. An error or a panic is one message's failure, nobody else's.
 //! - [`ToBatch`] and [`Batching`]: what handlers return is worked on together, and the messages are settled then.
+//! - [`source::merge`] and [`Process::into_source`]: several sources for one pipeline, and pipelines one after the other.
 //! - [`dispatch`] and [`batcher`]: who may start what, and when a batch is full, as machines without clock or I/O.
 //!
 //! **No message waits behind a busy worker.** There is one buffer for all workers, and a message is asked for
@@ -31,6 +32,8 @@ mod backoff;
 mod batch;
 mod batched;
 pub mod batcher;
+mod breaker;
+mod chain;
 mod collector;
 mod concurrency;
 pub mod dispatch;
@@ -51,6 +54,8 @@ mod tuning;
 pub use backoff::Backoff;
 pub use batch::{Batch, BatchReceipt, Batching, HELD_MAX, ToBatch};
 pub use batched::Batched;
+pub use breaker::Breaker;
+pub use chain::{ChainReceipt, Chained, HandOn};
 pub use concurrency::Concurrency;
 pub use handler::{Async, Blocking, Failure, Handler};
 pub use item::Item;

@@ -9,6 +9,8 @@ use std::time::Duration;
 use crate::backoff::Backoff;
 use crate::batch::{Batch, Batching};
 use crate::batched::Batched;
+use crate::breaker::Breaker;
+use crate::chain::Chained;
 use crate::concurrency::Concurrency;
 use crate::dispatch::{Dispatch, Lane};
 use crate::handler::{Async, Blocking, Handler};
@@ -126,6 +128,14 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
         self
     }
 
+    /// A circuit breaker: begins nothing for a while when so many attempts in a row have failed, or asked for another.
+    /// What is not begun stays in the source.
+    #[must_use]
+    pub fn breaker(mut self, breaker: Breaker) -> Self {
+        self.policy.breaker = Some(breaker);
+        self
+    }
+
     /// Where [`Outcome::DeadLetter`] sends messages, with the reason: for instance to a queue of their own. A
     /// message that was sent there is acknowledged; if sending fails it goes back to its source.
     #[must_use]
@@ -177,6 +187,20 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
         Batched { process: self, batchers: Vec::new() }.batch_by(batching, handler)
     }
 
+    /// The source of another pipeline: it gets the values that handlers here return as [`HandOn`](crate::HandOn), and a
+    /// message is settled when the last pipeline is done with its value. `buffer_max` values, at least 1, wait for the
+    /// next pipeline; when they are that many, handlers here wait, and nothing more is taken.
+    ///
+    /// It starts with the next pipeline and ends with it. When that one is drained, what was not handed on by then
+    /// goes back to the source.
+    pub fn into_source<V>(self, buffer_max: usize) -> Chained<S, H, V>
+    where
+        H::Output: Handled<Value = V>,
+        V: Send + Sync + 'static,
+    {
+        Chained::new(self, buffer_max)
+    }
+
     /// Starts it, on tasks of the current runtime.
     ///
     /// # Panics
@@ -185,8 +209,16 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
     where
         H::Output: Handled<Value = Infallible>,
     {
+        self.start_with(Nowhere, 0)
+    }
+
+    /// `beyond`: messages that are held unsettled elsewhere.
+    pub(crate) fn start_with<N>(self, onward: N, beyond: usize) -> Running
+    where
+        N: Onward<S::Value, <H::Output as Handled>::Value>,
+    {
         let deadline = Deadline::default();
-        let stage = self.stage(Nowhere, 0);
+        let stage = self.stage(onward, beyond);
         let work = supervise(stage.clone(), deadline.clone());
         Running::new(stage, work, Vec::new(), deadline)
     }

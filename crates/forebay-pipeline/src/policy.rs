@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backoff::Backoff;
+use crate::breaker::Breaker;
 use crate::dispatch::Lane;
 use crate::handler::{Failure, catching};
 use crate::item::Item;
@@ -23,6 +24,7 @@ pub(crate) struct Policy<T> {
     pub(crate) dead_letters: Option<DeadLetters<T>>,
     /// Messages a second.
     pub(crate) rate_per_s: Option<u64>,
+    pub(crate) breaker: Option<Breaker>,
 }
 
 impl<T> Default for Policy<T> {
@@ -34,6 +36,7 @@ impl<T> Default for Policy<T> {
             on_failure: Outcome::Reject,
             dead_letters: None,
             rate_per_s: None,
+            breaker: None,
         }
     }
 }

@@ -1,8 +1,11 @@
 //! A pipeline at work, and what can be done to it meanwhile.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::panic::resume_unwind;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -40,6 +43,16 @@ impl Running {
         self.control.clone()
     }
 
+    /// Its end, for a pipeline that is a part of another.
+    pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SourceError>> {
+        Pin::new(&mut self.supervisor).poll(cx).map(|ended| match ended {
+            Ok(result) => result,
+            Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
+            // The runtime is shutting down.
+            Err(_) => Ok(()),
+        })
+    }
+
     /// Waits until the source has ended, or a drain was asked for, and all messages are settled.
     ///
     /// # Errors
@@ -52,12 +65,8 @@ impl Running {
     /// # Cancellation
     /// Dropping the future stops the pipeline, as dropping `Running` does.
     pub async fn join(mut self) -> Result<Report, SourceError> {
-        match (&mut self.supervisor).await {
-            Ok(Err(error)) => Err(error),
-            Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
-            // An error: the runtime is shutting down.
-            Ok(Ok(())) | Err(_) => Ok(self.control.report()),
-        }
+        poll_fn(|cx| self.poll_end(cx)).await?;
+        Ok(self.control.report())
     }
 }
 

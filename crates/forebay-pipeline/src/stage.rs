@@ -96,6 +96,7 @@ where
         let tuning = Tuning::new(concurrency.tuner(dispatch.concurrency()));
         let mut floor = Floor::new(dispatch);
         floor.set_rate(policy.rate_per_s, 0);
+        floor.breaker = policy.breaker;
         Arc::new(Stage {
             handler,
             onward,
@@ -210,10 +211,8 @@ where
     ) -> Option<Started<Item<S::Value>>> {
         let item = &started.message;
         let step = attempted.result.and_then(|output| output.handled().map_err(Failure::Error));
-        if let Some(took_us) = attempted.took_us {
-            let again = |step| matches!(step, &Step::Settle(Outcome::Requeue | Outcome::Retry(_)));
-            self.tune(took_us, step.as_ref().is_ok_and(|step| !again(step)));
-        }
+        let again = |step| matches!(step, &Step::Settle(Outcome::Requeue | Outcome::Retry(_)));
+        self.learn(attempted.took_us, step.as_ref().is_ok_and(|step| !again(step)));
         let decided = match step {
             Ok(Step::Settle(outcome)) => Ok(Some(outcome)),
             Ok(Step::Batch { batcher, value }) => {
@@ -251,8 +250,17 @@ where
         None
     }
 
-    /// A call has ended that tells how many there should be.
-    fn tune(&self, took_us: u64, succeeded: bool) {
+    /// What a call that has ended tells about those to come.
+    fn learn(&self, took_us: Option<u64>, succeeded: bool) {
+        if self.policy.breaker.is_some() {
+            let mut floor = self.floor();
+            match &mut floor.breaker {
+                Some(breaker) if succeeded => breaker.succeeded(),
+                Some(breaker) => breaker.failed(self.now_us()),
+                None => {}
+            }
+        }
+        let Some(took_us) = took_us else { return };
         let mut tuning = self.tuning.lock();
         let Some(workers) = &mut *tuning else { return };
         let (full, now_us) = {

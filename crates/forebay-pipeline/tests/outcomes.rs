@@ -2,10 +2,13 @@
 
 mod support;
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use forebay_pipeline::{Backoff, Batch, Item, Outcome, Pipeline, ToBatch, Verdict, source};
+use forebay_pipeline::{
+    Backoff, Batch, Breaker, Item, Outcome, Pipeline, ToBatch, Verdict, source,
+};
 use support::in_virtual_time;
 use tokio::time::{Instant, sleep};
 
@@ -218,4 +221,29 @@ fn a_drain_waits_for_attempts_as_long_as_it_may() {
             assert_eq!(sent.await, verdict);
         });
     }
+}
+
+#[test]
+fn when_nothing_succeeds_little_is_begun_and_all_of_it_when_it_does_again() {
+    in_virtual_time(async {
+        let begun = Arc::new(AtomicU32::new(0));
+        let count = begun.clone();
+        let started = Instant::now();
+        let handler = move |_: Item<u32>| {
+            count.fetch_add(1, Ordering::Relaxed);
+            let works = started.elapsed() > Duration::from_secs(600);
+            std::future::ready(if works { Ok(()) } else { Err("out of order") })
+        };
+        let breaker = Breaker::new(5, Duration::from_secs(1), Duration::from_secs(60));
+        let pipeline = Pipeline::from(source::iter(0..10_000)).process(4, handler);
+        let running = pipeline.breaker(breaker).start();
+        sleep(Duration::from_secs(599)).await;
+        // 5 at first, then up to 4 at 1, 3, 7, 15, 31, 63, 123, ... s.
+        let until_then = begun.load(Ordering::Relaxed);
+        assert!((15..=70).contains(&until_then), "{until_then}");
+        let report = running.join().await.unwrap();
+        assert_eq!(report.failed, u64::from(until_then));
+        assert_eq!(report.settled(), 10_000);
+        assert!(started.elapsed() < Duration::from_secs(700));
+    });
 }

@@ -2,6 +2,7 @@
 
 mod iter;
 mod lines;
+mod merge;
 mod stream;
 mod test;
 
@@ -13,6 +14,7 @@ use crate::outcome::Verdict;
 
 pub use iter::{Iter, iter};
 pub use lines::{LINE_BYTES_MAX, Lines, lines};
+pub use merge::{Merged, merge};
 pub use stream::{Streamed, stream};
 pub use test::{SENT_MAX, Sent, TestMessages, TestSource, test};
 

@@ -1,0 +1,138 @@
+//! A pipeline whose results are the messages of another.
+//!
+//! ```text
+//!   source ──▶ handlers ──▶ [buffer] ──▶ handlers of the next ──▶ ...
+//!     ▲                                          │
+//!     └───────────── settled at the end ◄────────┘
+//! ```
+
+use std::fmt;
+use std::task::{Context, Poll, ready};
+
+use tokio::sync::mpsc;
+
+use crate::handler::Handler;
+use crate::item::Item;
+use crate::outcome::{Handled, Step, Verdict};
+use crate::pipeline::Process;
+use crate::running::Running;
+use crate::source::{Receipt, Source, Taken};
+use crate::stage::Onward;
+
+/// Hands a value on to the next pipeline: what a handler returns, alone or in a `Result`, where
+/// [`Process::into_source`] follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HandOn<V>(pub V);
+
+impl<V: Send> Handled for HandOn<V> {
+    type Value = V;
+
+    fn handled(self) -> Result<Step<V>, String> {
+        Ok(Step::Batch { batcher: None, value: self.0 })
+    }
+}
+
+/// A pipeline as the source of another. See [`Process::into_source`].
+pub struct Chained<S: Source, H, V> {
+    state: State<S, H, V>,
+    buffer_max: usize,
+    /// Messages that the next pipeline may hold.
+    beyond: usize,
+}
+
+enum State<S: Source, H, V> {
+    Planned(Option<Process<S, H>>),
+    Running { running: Running, values: mpsc::Receiver<(V, Item<S::Value>)> },
+}
+
+impl<S, H, V> Chained<S, H, V>
+where
+    S: Source,
+    H: Handler<S::Value>,
+    H::Output: Handled<Value = V>,
+    V: Send + Sync + 'static,
+{
+    pub(crate) fn new(process: Process<S, H>, buffer_max: usize) -> Self {
+        let buffer_max = buffer_max.max(1);
+        Chained { state: State::Planned(Some(process)), buffer_max, beyond: 0 }
+    }
+}
+
+impl<S, H, V> Source for Chained<S, H, V>
+where
+    S: Source,
+    H: Handler<S::Value>,
+    H::Output: Handled<Value = V>,
+    V: Send + Sync + 'static,
+{
+    type Value = V;
+    type Receipt = ChainReceipt<S::Value>;
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Taken<Self>> {
+        loop {
+            match &mut self.state {
+                State::Planned(process) => {
+                    let process = process.take().expect("it is planned until it runs");
+                    let (sender, values) = mpsc::channel(self.buffer_max);
+                    let beyond = self.beyond.saturating_add(self.buffer_max);
+                    let running = process.start_with(ToNext(sender), beyond);
+                    self.state = State::Running { running, values };
+                }
+                State::Running { running, values } => {
+                    if let Poll::Ready(Some((value, item))) = values.poll_recv(cx) {
+                        return Poll::Ready(Ok(Some((value, ChainReceipt(item)))));
+                    }
+                    let ended = ready!(running.poll_end(cx));
+                    // What was handed on before the end, which nobody wakes for any more.
+                    if let Ok((value, item)) = values.try_recv() {
+                        return Poll::Ready(Ok(Some((value, ChainReceipt(item)))));
+                    }
+                    return Poll::Ready(ended.map(|()| None));
+                }
+            }
+        }
+    }
+
+    fn holds(&mut self, messages: usize) {
+        self.beyond = messages;
+    }
+}
+
+impl<S: Source, H, V> fmt::Debug for Chained<S, H, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Chained").field("buffer_max", &self.buffer_max).finish_non_exhaustive()
+    }
+}
+
+/// Settles the message from which a value came, at its own source.
+#[derive(Debug)]
+pub struct ChainReceipt<T>(Item<T>);
+
+impl<T: Send + Sync + 'static> Receipt for ChainReceipt<T> {
+    fn settle(self, verdict: Verdict) {
+        self.0.settle(verdict);
+    }
+}
+
+/// The next pipeline, as handlers see it.
+pub(crate) struct ToNext<T, V>(mpsc::Sender<(V, Item<T>)>);
+
+impl<T, V> Onward<T, V> for ToNext<T, V>
+where
+    T: Send + Sync + 'static,
+    V: Send + Sync + 'static,
+{
+    async fn hand_on(
+        &self,
+        batcher: Option<&'static str>,
+        value: V,
+        item: Item<T>,
+    ) -> Result<(), String> {
+        if let Some(name) = batcher {
+            return Err(format!("there is no batcher '{name}': another pipeline follows"));
+        }
+        // Where nobody takes values any more the message goes back with them.
+        let _ = self.0.send((value, item)).await;
+        Ok(())
+    }
+}
