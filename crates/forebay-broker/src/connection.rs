@@ -179,8 +179,12 @@ pub(crate) struct Connection {
     /// Counted among the connections of `vhost`.
     pub(crate) in_vhost: bool,
     pub(crate) permissions: Option<Arc<Permissions>>,
-    /// The beginning of a frame; at most one frame.
+    /// The beginning of a frame, at most one; or, while `held`, a publish and what came behind it.
     pub(crate) partial: Vec<u8>,
+    /// There is no room for the publish at the beginning of `partial`.
+    pub(crate) held: bool,
+    /// So much of `partial` may pass all the same, once.
+    pub(crate) pass_bytes: usize,
     pub(crate) out: Outgoing,
     /// By channel number; grows with the highest one opened.
     pub(crate) channels: Vec<Option<Box<Channel>>>,
@@ -202,7 +206,7 @@ pub(crate) struct Connection {
     pub(crate) blocked_told: bool,
     /// Too many of its publishes are unconfirmed.
     pub(crate) confirms_full: bool,
-    /// When a paused connection was last read a little, so that its acks arrive.
+    /// When a paused connection was last heard a little, so that its acks arrive.
     pub(crate) trickle_us: u64,
     /// Channels that consume (their queues are looked at when the socket drains).
     pub(crate) consumers: u32,
@@ -232,6 +236,8 @@ impl Connection {
             in_vhost: false,
             permissions: None,
             partial: Vec::new(),
+            held: false,
+            pass_bytes: 0,
             out: Outgoing::default(),
             channels: Vec::new(),
             channels_open: 0,

@@ -1,12 +1,12 @@
 //! Flow control inside the broker: who may be read, and what happens when memory or disk run short.
 //!
 //! Work in progress goes before new work: deliveries, acknowledgements and confirms are served first
-//! and only publishes are held back, by not reading the connections that make them. The surplus then
-//! waits where it is made. In the order in which it comes to it:
+//! and only publishes are held back: a connection is read up to its first publish for which there is no
+//! room, and then not at all until there is. The surplus waits where it is made. In the order in which it comes to it:
 //!
 //! ```text
 //!   memory ≥ 50 %      longest queues are spilled to disk
-//!   open batch full    publishing connections are not read until the disk has caught up (silent)
+//!   open batch full    publishes are held until the disk has caught up (silent)
 //!   memory ≥ 100 %     the same, until memory is back
 //!   … for 1 s, or      connection.blocked to publishing connections
 //!   little disk space
@@ -18,9 +18,16 @@ use crate::connection::{OUT_HARD_BYTES, Stage};
 use crate::input::ConnectionId;
 use crate::shard::Shard;
 
-/// A paused connection that holds unsettled deliveries is read this often all the same: its
-/// acknowledgements are what frees memory.
+/// A connection with a held publish and unsettled deliveries goes on this often all the same: the
+/// acknowledgements behind the publish may be what frees memory.
 const TRICKLE_EVERY_US: u64 = 10_000;
+
+/// How many bytes may pass then, content of the last publish aside.
+const TRICKLE_BYTES: usize = 4 * 1024;
+
+/// A pause shorter than this is a ripple of the disk: publishers are not read up to their next publish
+/// for its sake.
+const RIPPLE_US: u64 = 50_000;
 
 /// A pause shorter than this stays silent.
 const ALARM_AFTER_US: u64 = 1_000_000;
@@ -28,28 +35,51 @@ const ALARM_AFTER_US: u64 = 1_000_000;
 /// An alarm ends when memory is below this part of the budget, in percent.
 const ALARM_CLEAR_PERCENT: u64 = 80;
 
+/// What is read and not committed takes at most this part of the memory budget.
+pub(crate) const INGRESS_PER_MEMORY: u64 = 16;
+
 /// What flow control says of reading a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
     /// As much as its fair share.
     Open,
-    /// A few KiB, so that acknowledgements arrive.
+    /// A few KiB: all but publishes is served.
     Trickle,
+    /// Nothing yet: step [`Input::Received`](crate::Input::Received) without bytes, and the broker goes
+    /// on with those it holds.
+    Resume,
     /// Nothing.
     Closed,
 }
 
 impl Shard {
-    /// How much of a connection may be read now. Ask anew each turn: a trickle is granted once.
+    /// How much of a connection may be read now. Ask anew each turn: what is granted is granted once.
     pub fn admission(&mut self, id: ConnectionId) -> Admission {
-        if !self.is_paused(id) {
+        let (now_us, since_us) = (self.now_us, self.paused_since_us);
+        if self.is_deaf(id) {
+            return Admission::Closed;
+        }
+        let holds = self.holds_publishes(id);
+        let Some(connection) = self.connection(id) else { return Admission::Closed };
+        if !holds {
+            return if connection.held { Admission::Resume } else { Admission::Open };
+        }
+        if connection.held {
+            if now_us >= connection.trickle_us + TRICKLE_EVERY_US && connection.has_unacked() {
+                connection.trickle_us = now_us;
+                connection.pass_bytes = TRICKLE_BYTES;
+                return Admission::Resume;
+            }
+            return Admission::Closed;
+        }
+        if !connection.publisher {
             return Admission::Open;
         }
-        let now_us = self.now_us;
-        let Some(connection) = self.connection(id) else { return Admission::Closed };
-        if connection.out.len() < OUT_HARD_BYTES
-            && now_us >= connection.trickle_us + TRICKLE_EVERY_US
-            && connection.has_unacked()
+        if connection.has_unacked() {
+            return Admission::Trickle;
+        }
+        if since_us
+            .is_some_and(|since_us| now_us >= since_us.max(connection.trickle_us) + RIPPLE_US)
         {
             connection.trickle_us = now_us;
             return Admission::Trickle;
@@ -57,15 +87,53 @@ impl Shard {
         Admission::Closed
     }
 
-    /// Whether flow control keeps a connection from being read.
-    pub(crate) fn is_paused(&self, id: ConnectionId) -> bool {
-        let Some(Some(connection)) = self.connections.get(id.0 as usize) else { return true };
-        if connection.stage != Stage::Open {
-            return false;
+    /// Bytes of this connection that wait behind a publish for which there is no room; at most what was
+    /// read at one time.
+    pub fn held_bytes(&self, id: ConnectionId) -> usize {
+        match self.connections.get(id.0 as usize) {
+            Some(Some(connection)) if connection.held => connection.partial.len(),
+            _ => 0,
         }
-        connection.out.len() >= OUT_HARD_BYTES
-            || connection.publisher && (connection.confirms_full || self.publishers_paused())
-            || self.stopping == crate::shard::Stopping::Closing
+    }
+
+    /// Whether nothing at all is taken from a connection: what it asks for would pile up, or it is over.
+    fn is_deaf(&self, id: ConnectionId) -> bool {
+        let Some(Some(connection)) = self.connections.get(id.0 as usize) else { return true };
+        connection.stage == Stage::Open
+            && (connection.out.len() >= OUT_HARD_BYTES
+                || self.stopping == crate::shard::Stopping::Closing)
+    }
+
+    /// Whether flow control keeps us from hearing what a peer says.
+    pub(crate) fn is_paused(&self, id: ConnectionId) -> bool {
+        self.is_deaf(id)
+            || self.holds_publishes(id)
+                && self.connections[id.0 as usize].as_ref().is_some_and(|c| c.publisher)
+    }
+
+    /// Whether the next publish of a connection has to wait.
+    pub(crate) fn holds_publishes(&self, id: ConnectionId) -> bool {
+        let Some(Some(connection)) = self.connections.get(id.0 as usize) else { return false };
+        connection.stage == Stage::Open && (connection.confirms_full || self.publishers_paused())
+    }
+
+    /// The next frame is a publish that has to wait; it and what follows stay where they are.
+    pub(crate) fn hold(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connection(id) else { return };
+        connection.held = true;
+        if !connection.publisher {
+            connection.publisher = true;
+            self.tell_alarm(id);
+        }
+    }
+
+    /// A batch is committed: how much may wait for the next ones.
+    pub(crate) fn budget_ingress(&mut self) {
+        let (commit_us, committed_bytes) = self.store.commits();
+        let bytes = committed_bytes - self.committed_bytes;
+        self.committed_bytes = committed_bytes;
+        self.ingress.committed(self.now_us, commit_us, bytes);
+        self.store.set_uncommitted_max(self.ingress.bytes() as usize);
     }
 
     fn publishers_paused(&self) -> bool {
@@ -83,14 +151,13 @@ impl Shard {
             self.evacuate_some();
         }
         let budget = self.config.memory_budget_bytes;
+        let now_us = self.now_us;
+        let since = |was: Option<u64>, is: bool| is.then(|| was.unwrap_or(now_us));
+        self.paused_since_us = since(self.paused_since_us, self.publishers_paused());
         let memory_short = self.memory_bytes >= budget;
-        self.paused_since_us = match self.paused_since_us {
-            Some(since) if memory_short => Some(since),
-            None if memory_short => Some(self.now_us),
-            _ => None,
-        };
+        self.memory_short_since_us = since(self.memory_short_since_us, memory_short);
         let memory_long_short =
-            self.paused_since_us.is_some_and(|since| self.now_us >= since + ALARM_AFTER_US);
+            self.memory_short_since_us.is_some_and(|since| now_us >= since + ALARM_AFTER_US);
         let memory_alarm = match self.alarm {
             Some(reason) if reason.contains("memory") => {
                 self.memory_bytes >= budget / 100 * ALARM_CLEAR_PERCENT
@@ -135,6 +202,7 @@ impl Shard {
     /// When flow control wants to look again, if anything is held back.
     pub(crate) fn flow_deadline_us(&self) -> Option<u64> {
         let pressed = self.memory_bytes >= self.config.memory_budget_bytes / 2;
-        (pressed || self.low_space || self.is_stopping()).then(|| self.now_us + TRICKLE_EVERY_US)
+        let paused = self.low_space || self.is_stopping() || self.store.is_full();
+        (pressed || paused).then(|| self.now_us + TRICKLE_EVERY_US)
     }
 }

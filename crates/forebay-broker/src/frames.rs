@@ -28,10 +28,15 @@ impl Shard {
         let Some(connection) = self.connection(id) else { return };
         connection.received_us = now_us;
         self.counters.received_bytes += bytes.len() as u64;
-        let mut partial = match self.connection(id) {
-            Some(connection) => std::mem::take(&mut connection.partial),
-            None => return,
-        };
+        let Some(connection) = self.connection(id) else { return };
+        let mut partial = std::mem::take(&mut connection.partial);
+        if std::mem::take(&mut connection.held) {
+            let pass_bytes = std::mem::take(&mut connection.pass_bytes);
+            partial.extend_from_slice(bytes);
+            bytes = &[];
+            let consumed = self.frames(id, &partial, pass_bytes);
+            partial.drain(..consumed);
+        }
         while !partial.is_empty() && !bytes.is_empty() {
             let wanted = match self.connection(id).map(|connection| connection.stage) {
                 Some(Stage::Header) => PROTOCOL_HEADER_BYTES,
@@ -41,8 +46,11 @@ impl Shard {
             let take = wanted.saturating_sub(partial.len()).min(bytes.len());
             partial.extend_from_slice(&bytes[..take]);
             bytes = &bytes[take..];
-            if self.frames(id, &partial) > 0 {
+            if self.frames(id, &partial, 0) > 0 {
                 partial.clear();
+            } else if self.connection(id).is_some_and(|connection| connection.held) {
+                partial.extend_from_slice(bytes);
+                bytes = &[];
             } else if take == 0 {
                 // Cannot happen: a whole frame is consumed or refused.
                 debug_assert!(false, "a whole frame was neither consumed nor refused");
@@ -50,7 +58,7 @@ impl Shard {
             }
         }
         if partial.is_empty() && !bytes.is_empty() {
-            let consumed = self.frames(id, bytes);
+            let consumed = self.frames(id, bytes, 0);
             partial.extend_from_slice(&bytes[consumed..]);
         }
         if let Some(connection) = self.connection(id) {
@@ -59,8 +67,9 @@ impl Shard {
         }
     }
 
-    /// Handles every whole frame of `bytes`; returns how many bytes were used.
-    fn frames(&mut self, id: ConnectionId, bytes: &[u8]) -> usize {
+    /// Handles every whole frame of `bytes`, up to a publish that has to wait and does not begin within
+    /// the first `pass_bytes`; returns how many bytes were used.
+    fn frames(&mut self, id: ConnectionId, bytes: &[u8], pass_bytes: usize) -> usize {
         let mut at = 0;
         loop {
             let Some(connection) = self.connection(id) else { return bytes.len() };
@@ -85,6 +94,10 @@ impl Shard {
             }
             match read_frame(&bytes[at..], readable_max_bytes) {
                 Ok(Some(frame)) => {
+                    if is_publish(&frame) && at >= pass_bytes && self.holds_publishes(id) {
+                        self.hold(id);
+                        return at;
+                    }
                     at += frame.size_bytes();
                     self.frame(id, stage, &frame);
                 }
@@ -256,6 +269,11 @@ impl Shard {
             self.close_socket(id, CloseHow::Flushed);
         }
     }
+}
+
+/// Whether a frame begins a publish (0-9-1 section 1.8.3.7).
+fn is_publish(frame: &Frame<'_>) -> bool {
+    frame.kind == FrameKind::Method && frame.payload.starts_with(&[0, 60, 0, 40])
 }
 
 fn in_publish(error: AmqpError) -> (AmqpError, u16, u16) {

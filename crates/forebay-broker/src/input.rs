@@ -38,7 +38,7 @@ pub enum Input<'a> {
         /// Who it is.
         peer: Peer,
     },
-    /// Bytes have arrived, split anywhere.
+    /// Bytes have arrived, split anywhere; or none, to go on with those that are held.
     Received {
         /// From whom.
         connection: ConnectionId,

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
+use forebay_flow::IngressBudget;
 use forebay_store::{BatchNo, Event, Recovered, Request, RunId, Store, StoreFailed};
 use forebay_wire::WireMethod;
 use hashbrown::HashMap;
@@ -13,6 +14,7 @@ use crate::config::ShardConfig;
 use crate::confirm::Ack;
 use crate::connection::{Connection, Stage};
 use crate::consumer::Consumer;
+use crate::flow::INGRESS_PER_MEMORY;
 use crate::input::{CloseHow, ConnectionId, Input};
 use crate::message::Message;
 use crate::publisher::Publishers;
@@ -118,7 +120,13 @@ pub struct Shard {
     /// A segment of the log that is being emptied.
     pub(crate) evacuating: Option<forebay_store::Home>,
     pub(crate) low_space: bool,
+    pub(crate) ingress: IngressBudget,
+    /// Bytes committed, as far as `ingress` knows.
+    pub(crate) committed_bytes: u64,
+    /// Since when publishes have been held, as of the end of the last turn.
     pub(crate) paused_since_us: Option<u64>,
+    /// Since when memory has been at its budget.
+    pub(crate) memory_short_since_us: Option<u64>,
     pub(crate) alarm: Option<&'static str>,
     pub(crate) stopping: Stopping,
     /// The disk has failed: every step says so from then on.
@@ -139,6 +147,7 @@ impl Shard {
         recovered: Option<Recovered>,
     ) -> Result<Shard, RestoreError> {
         let vhosts = config.vhosts.iter().map(|name| Vhost::new(name, &config)).collect();
+        let ingress = IngressBudget::new(config.memory_budget_bytes / INGRESS_PER_MEMORY);
         let mut shard = Shard {
             random: config.seed,
             tracing: !config.trace_vhosts.is_empty(),
@@ -172,7 +181,10 @@ impl Shard {
             spilling_bytes: 0,
             evacuating: None,
             low_space: false,
+            ingress,
+            committed_bytes: 0,
             paused_since_us: None,
+            memory_short_since_us: None,
             alarm: None,
             stopping: Stopping::No,
             failed: None,
@@ -364,7 +376,10 @@ impl Shard {
     fn store_events(&mut self) {
         while let Some(event) = self.store.poll_event() {
             match event {
-                Event::Durable(batch) => self.batch_durable(batch),
+                Event::Durable(batch) => {
+                    self.batch_durable(batch);
+                    self.budget_ingress();
+                }
                 Event::RunDurable { run, queue } => self.run_durable(run, queue),
                 Event::RunBlock { run, queue, messages, at_end } => {
                     self.run_block(run, queue, messages, at_end);

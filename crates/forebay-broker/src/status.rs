@@ -89,6 +89,8 @@ pub struct Status {
     pub memory_budget_bytes: u64,
     /// Outgoing buffers, in bytes.
     pub outgoing_bytes: u64,
+    /// Bytes that wait behind publishes for which there is no room.
+    pub held_bytes: u64,
     /// Why publishers were told `connection.blocked`.
     pub alarm: Option<&'static str>,
     /// Totals.
@@ -132,6 +134,7 @@ impl Shard {
             memory_bytes: self.memory_bytes,
             memory_budget_bytes: self.config.memory_budget_bytes,
             outgoing_bytes: open().map(|c| c.out.capacity() as u64).sum(),
+            held_bytes: open().filter(|c| c.held).map(|c| c.partial.len() as u64).sum(),
             alarm: self.alarm,
             counters: self.counters.clone(),
             store: self.store.statistics(),

@@ -10,6 +10,7 @@
 //! | [`Demand`] | how many messages a consumer holds, and when it gives some back |
 //! | [`Connections`] | how many connections publishers share |
 //! | [`Workers`] | how many calls of a handler at a time, where each waits for something with a knee |
+//! | [`IngressBudget`], [`visit_bytes`], [`PublisherShare`] | how much a broker reads, and from whom |
 //! | [`TokenBucket`], [`max_min`] | who may have how much of a rate, of a capacity |
 //!
 //! Deliberately absent: AMQP, sockets, clocks, threads, unseeded random numbers. Time is an argument, `now_us`:
@@ -27,6 +28,7 @@ mod fixed;
 mod gate;
 mod gradient2;
 mod half_drain;
+mod ingress;
 mod moments;
 mod network_rtt;
 pub mod pfw;
@@ -50,6 +52,7 @@ pub use fixed::Fixed;
 pub use gate::{Admission, Gate, WAITERS_MAX, WaiterId};
 pub use gradient2::Gradient2;
 pub use half_drain::HalfDrain;
+pub use ingress::{IngressBudget, PublisherShare, visit_bytes};
 pub use pfw::{Pfw, PfwOptions};
 pub use recent_median::RecentMedian;
 pub use token_bucket::{NotYet, TokenBucket};

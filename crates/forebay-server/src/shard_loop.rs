@@ -12,13 +12,16 @@
 //! they bring (consumers) stand in a list of their own, which is read first: with a thousand publishers
 //! in one list, a consumer's acknowledgements would wait for a thousand reads.
 
+mod reading;
+
 use crate::connection::{Connection, Phase, Transport};
 use crate::in_process::ServerEnd;
 use crate::lane::Lane;
 use crate::listener::{Accepted, accept};
 use crate::mailbox::{Mail, Mailbox, ShellCounters, Snapshot};
 use crate::poller::{Poller, Ready};
-use forebay_broker::{Admission, CloseHow, ConnectionId, Input, Peer, Shard};
+use forebay_broker::{CloseHow, ConnectionId, Input, Peer, Shard};
+use forebay_flow::PublisherShare;
 use forebay_store::{Lane as StoreLane, StoreFailed};
 use slab::Slab;
 use std::collections::VecDeque;
@@ -27,18 +30,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The one buffer that all connections of a shard are read into, in bytes.
-const READ_BUFFER_BYTES: usize = 256 * 1024;
-/// Bytes read from one connection in one turn.
-const READ_BUDGET_BYTES: usize = 64 * 1024;
-/// The same when more than [`CROWD`] connections have something to read.
-const READ_BUDGET_CROWDED_BYTES: usize = 16 * 1024;
-/// The same for a paused connection that is read a little: enough for a hundred acknowledgements.
-const READ_BUDGET_TRICKLE_BYTES: usize = 4 * 1024;
-/// Readable connections beyond which each gets the smaller budget.
-const CROWD: usize = 500;
-/// Bytes read in one turn, from takers and again from bringers: about a millisecond of work.
-const TURN_READ_BYTES_MAX: usize = 256 * 1024;
+use reading::{READ_BUFFER_BYTES, TURN_READ_BYTES_MAX};
+
 /// Connections taken from one listener in one turn.
 const ACCEPTS_PER_TURN_MAX: usize = 64;
 /// How long accepting rests when the process has no descriptor left.
@@ -111,6 +104,9 @@ pub(crate) struct ShardLoop {
     /// A connection went after the state machine's last look, so the next turn comes at once.
     turn_again: bool,
     counters: ShellCounters,
+    share: PublisherShare,
+    /// `counters.sent_bytes`, as far as `share` knows.
+    shared_sent_bytes: u64,
 }
 
 impl ShardLoop {
@@ -137,6 +133,8 @@ impl ShardLoop {
             drain_until_us: None,
             turn_again: false,
             counters: ShellCounters::default(),
+            share: PublisherShare::new(TURN_READ_BYTES_MAX as u64),
+            shared_sent_bytes: 0,
         };
         for listener in setup.listeners {
             this.add_listener(listener)?;
@@ -290,107 +288,6 @@ impl ShardLoop {
             self.flush(ready.key)?;
         }
         Ok(())
-    }
-
-    // ---- reading
-
-    fn read_turn(&mut self) -> Result<(), LoopFailed> {
-        let (takers, bringers) = (self.takers.len(), self.bringers.len());
-        let crowded = takers + bringers > CROWD;
-        let budget = if crowded { READ_BUDGET_CROWDED_BYTES } else { READ_BUDGET_BYTES };
-        let mut left = TURN_READ_BYTES_MAX;
-        for _ in 0..takers {
-            let Some(key) = self.takers.pop_front() else { break };
-            left = left.saturating_sub(self.read(key, budget)?);
-            if left == 0 {
-                break;
-            }
-        }
-        let mut left = TURN_READ_BYTES_MAX;
-        for _ in 0..bringers {
-            let Some(key) = self.bringers.pop_front() else { break };
-            left = left.saturating_sub(self.read(key, budget)?);
-            if left == 0 {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads one connection once; returns the bytes read.
-    fn read(&mut self, key: usize, budget: usize) -> Result<usize, LoopFailed> {
-        let Some(connection) = self.connections.get_mut(key) else { return Ok(0) };
-        connection.listed = false;
-        // Asking uses up a trickle, so the answer that `ask_gates` got counts.
-        let admission = match connection.admitted.take() {
-            _ if connection.phase != Phase::Open => Admission::Open,
-            Some(admission) => admission,
-            None => self.shard.admission(id(key)),
-        };
-        let budget = match admission {
-            Admission::Open => budget,
-            Admission::Trickle => READ_BUDGET_TRICKLE_BYTES,
-            Admission::Closed => {
-                connection.listed = true;
-                self.gated.push(key);
-                return Ok(0);
-            }
-        };
-        let buffer = &mut self.read_buffer[..budget];
-        let n = match connection.transport.read(buffer) {
-            Ok(0) => {
-                self.disconnect(key)?;
-                return Ok(0);
-            }
-            Ok(n) => n,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                connection.readable = false;
-                self.poller.drained(key);
-                return Ok(0);
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
-            Err(_) => {
-                self.disconnect(key)?;
-                return Ok(0);
-            }
-        };
-        connection.count_received(n);
-        // Less than asked for means that the kernel has no more, and a later arrival is a new event;
-        // only the peer's end may already have been announced together with these bytes.
-        if n > 0 && n < budget && !connection.hangup {
-            connection.readable = false;
-            self.poller.drained(key);
-        } else {
-            list(connection, key, &mut self.takers, &mut self.bringers);
-        }
-        self.counters.received_bytes += n as u64;
-        if connection.phase == Phase::Open && n > 0 {
-            let bytes = &self.read_buffer[..n];
-            self.shard.step(self.now_us, Input::Received { connection: id(key), bytes })?;
-        }
-        Ok(n)
-    }
-
-    /// Connections whose gate has opened are read in the next turn, which then comes at once.
-    fn ask_gates(&mut self) {
-        let (shard, connections) = (&mut self.shard, &mut self.connections);
-        let (takers, bringers) = (&mut self.takers, &mut self.bringers);
-        self.gated.retain(|&key| match connections.get_mut(key) {
-            Some(connection) if connection.listed => {
-                let admission = match connection.phase {
-                    Phase::Open => shard.admission(id(key)),
-                    _ => Admission::Open,
-                };
-                let open = admission != Admission::Closed;
-                if open {
-                    // An open gate is asked again when it is read; a trickle is granted once.
-                    connection.admitted = (admission == Admission::Trickle).then_some(admission);
-                    list(connection, key, takers, bringers);
-                }
-                !open
-            }
-            _ => false,
-        });
     }
 
     // ---- writing

@@ -18,7 +18,9 @@ pub(crate) struct Link {
     upstream: Vec<u8>,
     /// How many bytes of the connection were given to the broker before `upstream`.
     fed: u64,
-    /// Commands, by the position of their end.
+    /// Of those, how many the broker holds back behind a publish.
+    held: usize,
+    /// Commands that the broker has not carried out, by the position of their end.
     commands: VecDeque<(u64, Command)>,
     /// How many bytes of `Shard::outgoing` the checker has seen.
     pub(crate) observed: usize,
@@ -55,6 +57,7 @@ impl Link {
         Link {
             upstream: Vec::new(),
             fed: 0,
+            held: 0,
             commands: VecDeque::new(),
             observed: 0,
             assembling: None,
@@ -74,33 +77,44 @@ impl Link {
         self.commands.push_back((self.fed + self.upstream.len() as u64, command));
     }
 
-    /// Bytes on their way to the broker.
+    /// Bytes on their way to the broker, or held by it.
     pub(crate) fn upstream_bytes(&self) -> usize {
-        self.upstream.len()
+        self.upstream.len() + self.held
     }
 
-    /// Takes at most `bytes`, and the commands that end within them. One that may answer a `basic.get`
-    /// ends the piece: the answer must be seen before the model takes the next command.
-    pub(crate) fn take(&mut self, bytes: usize) -> (Vec<u8>, Vec<Command>) {
+    /// Whether the broker holds bytes back.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held > 0
+    }
+
+    /// Takes at most `bytes`. A command that may answer a `basic.get` ends the piece: the answer must be
+    /// seen before the model takes the next command.
+    pub(crate) fn take(&mut self, bytes: usize) -> Vec<u8> {
         use crate::command::ChannelCommand::{Cancel, Close, DeleteQueue, Get, Purge};
-        let mut end = bytes.min(self.upstream.len());
-        let mut commands = Vec::new();
-        while let Some((at, _)) = self.commands.front()
-            && *at <= self.fed + end as u64
-            && let Some((at, command)) = self.commands.pop_front()
-        {
-            let answers = matches!(
+        let answers = |command: &Command| {
+            matches!(
                 command,
                 Command::Channel(_, Get { .. } | Purge(_) | DeleteQueue(_) | Cancel(_) | Close)
-            );
-            commands.push(command);
-            if answers {
-                end = (at - self.fed) as usize;
-                break;
-            }
+            )
+        };
+        let mut end = bytes.min(self.upstream.len());
+        let first = self.commands.iter().find(|(_, command)| answers(command));
+        if let Some((at, _)) = first {
+            end = end.min((at - self.fed) as usize);
         }
         self.fed += end as u64;
         let rest = self.upstream.split_off(end);
-        (std::mem::replace(&mut self.upstream, rest), commands)
+        std::mem::replace(&mut self.upstream, rest)
+    }
+
+    /// The broker was given what was taken and holds `held` bytes of it: what it has carried out.
+    pub(crate) fn carried_out(&mut self, held: usize) -> Vec<Command> {
+        self.held = held;
+        let upto = self.fed - held as u64;
+        let mut commands = Vec::new();
+        while let Some((_, command)) = self.commands.pop_front_if(|(at, _)| *at <= upto) {
+            commands.push(command);
+        }
+        commands
     }
 }

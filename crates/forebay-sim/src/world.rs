@@ -201,26 +201,37 @@ impl World {
                 bytes = bytes.min(TRICKLE_BYTES);
                 self.trickled_bytes += bytes as u64;
             }
+            Admission::Resume => {
+                self.trickled_bytes += TRICKLE_BYTES as u64;
+                return self.received(client, &[]);
+            }
             Admission::Closed => return Ok(()),
         }
         while bytes > 0
             && let Some(link) = &mut self.links[client]
             && link.upstream_bytes() > 0
+            && !link.is_held()
         {
-            let (piece, commands) = link.take(bytes);
+            let piece = link.take(bytes);
             link.heard_us = self.now_us;
             bytes -= piece.len();
-            let result = self
-                .broker
-                .shard
-                .step(self.now_us, Input::Received { connection: id, bytes: &piece });
-            for command in &commands {
-                self.trace.processed(client, command);
-                self.model.process(client, command);
-            }
-            self.after(result)?;
+            self.received(client, &piece)?;
         }
         Ok(())
+    }
+
+    /// The broker is given bytes, and the model the commands that it carries out for them.
+    fn received(&mut self, client: usize, bytes: &[u8]) -> Step {
+        let id = ConnectionId(client as u32);
+        let result = self.broker.shard.step(self.now_us, Input::Received { connection: id, bytes });
+        let held = self.broker.shard.held_bytes(id);
+        let commands =
+            self.links[client].as_mut().map_or(Vec::new(), |link| link.carried_out(held));
+        for command in &commands {
+            self.trace.processed(client, command);
+            self.model.process(client, command);
+        }
+        self.after(result)
     }
 
     /// Bytes reach a client; a connection that is to be closed closes after the last.

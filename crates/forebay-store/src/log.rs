@@ -51,6 +51,7 @@ pub(crate) struct QueueState {
 enum InFlight {
     Batch {
         number: BatchNo,
+        bytes: usize,
         publishes: u32,
         waiters: u32,
         /// Whether anything is in it; `false` for a seal.
@@ -83,6 +84,8 @@ pub(crate) enum Stopping {
 #[derive(Debug)]
 pub(crate) struct Log {
     pub(crate) options: Options,
+    /// What may be appended and not committed, if that is more than a batch.
+    uncommitted_max_bytes: usize,
     /// The newest time anybody told.
     pub(crate) now_us: u64,
     pub(crate) failed: Option<StoreFailed>,
@@ -147,6 +150,7 @@ impl Log {
         let done = state.next_batch - 1;
         let mut log = Log {
             options,
+            uncommitted_max_bytes: 0,
             now_us: 0,
             failed: None,
             segments: state.segments,
@@ -294,7 +298,20 @@ impl Log {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.open_bytes() >= self.options.batch_max_bytes
+        let in_flight = match &self.in_flight {
+            Some(InFlight::Batch { bytes, .. }) => *bytes,
+            _ => 0,
+        };
+        let room = self.uncommitted_max_bytes.saturating_sub(in_flight);
+        self.open_bytes() >= room.max(self.options.batch_max_bytes)
+    }
+
+    pub(crate) fn set_uncommitted_max(&mut self, bytes: usize) {
+        self.uncommitted_max_bytes = bytes.min(self.options.segment_bytes as usize / 4);
+    }
+
+    pub(crate) fn commits(&self) -> (u64, u64) {
+        (self.pacing.flush_us(), self.log_written_bytes)
     }
 
     fn open_bytes(&self) -> usize {
@@ -403,7 +420,8 @@ impl Log {
 
     fn begin_batch(&mut self, number: BatchNo) {
         let segment = self.segments.back().expect("there is always a segment");
-        let full = segment.used + self.options.batch_max_bytes as u64 > segment.capacity;
+        let batch_bytes = self.options.batch_max_bytes.max(self.uncommitted_max_bytes);
+        let full = segment.used + batch_bytes as u64 > segment.capacity;
         // The first segment of a run is not pre-written; as soon as a pre-written one is there, it is
         // worth one small checkpoint to commit into that.
         let better = !segment.prewritten
@@ -436,6 +454,7 @@ impl Log {
         let synced = last || checkpoint || self.options.durability == Durability::Always;
         self.in_flight = Some(InFlight::Batch {
             number: batch.number,
+            bytes: batch.bytes.len(),
             publishes: batch.publishes,
             waiters: batch.waiters,
             real,
@@ -553,6 +572,7 @@ impl Log {
     fn committed(&mut self) {
         let Some(InFlight::Batch {
             number,
+            bytes: _,
             publishes,
             waiters,
             real,

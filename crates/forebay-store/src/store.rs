@@ -236,6 +236,20 @@ impl Store {
         }
     }
 
+    /// What may be appended and not committed before the store [is full](Store::is_full), in bytes; at
+    /// least a batch, at most a quarter of a segment. A disk that takes long needs more to be kept busy.
+    pub fn set_uncommitted_max(&mut self, bytes: usize) {
+        if let Some(log) = &mut self.log {
+            log.set_uncommitted_max(bytes);
+        }
+    }
+
+    /// Mean time of the last commits, in microseconds, and bytes committed since the start, with those
+    /// of the one in flight.
+    pub fn commits(&self) -> (u64, u64) {
+        self.log.as_ref().map_or((0, 0), |log| log.commits())
+    }
+
     /// The open batch is full: pause ingress until a batch is durable.
     #[inline]
     pub fn is_full(&self) -> bool {

@@ -1,5 +1,7 @@
 use forebay_broker::{Admission, ShardConfig};
-use forebay_wire::{ArrayBuf, Properties, TableBuf, Value, basic, confirm, exchange, queue, tx};
+use forebay_wire::{
+    ArrayBuf, Properties, TableBuf, Value, basic, confirm, exchange, queue, tx, write_method,
+};
 
 use crate::rig::{Rig, consume, declare, publish_bytes, short};
 
@@ -279,4 +281,61 @@ fn at_the_end_of_the_budget_publishers_wait_and_consumers_do_not() {
     rig.trace(consumer);
     assert_eq!(rig.shard.admission(publisher), Admission::Open);
     assert_eq!(rig.trace(publisher), ["0 connection.unblocked"]);
+}
+
+#[test]
+fn a_publish_without_room_is_held_and_what_comes_before_it_is_served() {
+    let config = ShardConfig { memory_budget_bytes: 100_000, ..ShardConfig::default() };
+    let mut rig = Rig::with(config);
+    let id = rig.client();
+    rig.method(id, 1, &declare("q", false));
+    while rig.shard.status().memory_bytes < 100_000 {
+        rig.publish(id, "q", &[7; 1000], false);
+    }
+    rig.trace(id);
+    let full_bytes = rig.shard.status().memory_bytes;
+    // Ten publishes in one piece, and something else before and behind them.
+    let mut bytes = Vec::new();
+    write_method(&mut bytes, 1, &declare("before", false));
+    let first = bytes.len();
+    for _ in 0..10 {
+        bytes.extend(publish_bytes("", "q", false, &Properties::default(), &[7; 1000]));
+    }
+    write_method(&mut bytes, 1, &declare("behind", false));
+    rig.bytes(id, &bytes);
+    assert_eq!(rig.sent(id), ["1 queue.declare-ok before 0 0"]);
+    assert_eq!(rig.shard.held_bytes(id), bytes.len() - first);
+    assert_eq!(rig.shard.admission(id), Admission::Closed);
+    assert_eq!(rig.shard.status().memory_bytes, full_bytes);
+    let consumer = rig.client();
+    rig.method(consumer, 1, &queue::Purge { queue: short("q"), ..queue::Purge::default() });
+    assert_eq!(rig.shard.admission(id), Admission::Resume);
+    assert_eq!(rig.trace(id), ["1 queue.declare-ok behind 0 0"]);
+    assert_eq!(rig.shard.held_bytes(id), 0);
+    assert_eq!(rig.shard.status().ready, 10);
+}
+
+#[test]
+fn acknowledgements_behind_a_held_publish_arrive_a_few_at_a_time() {
+    let config = ShardConfig { memory_budget_bytes: 100_000, ..ShardConfig::default() };
+    let mut rig = Rig::with(config);
+    let id = rig.client();
+    rig.method(id, 1, &declare("q", false));
+    rig.method(id, 1, &consume("q", "c", false));
+    while rig.shard.status().memory_bytes < 100_000 {
+        rig.publish(id, "q", &[7; 1000], false);
+    }
+    rig.trace(id);
+    // All the memory is with this very connection, and its acknowledgement comes last.
+    let mut bytes = Vec::new();
+    for _ in 0..20 {
+        bytes.extend(publish_bytes("", "q", false, &Properties::default(), &[7; 1000]));
+    }
+    write_method(&mut bytes, 1, &basic::Ack { delivery_tag: 0, multiple: true });
+    rig.bytes(id, &bytes);
+    assert_eq!(rig.shard.held_bytes(id), bytes.len());
+    rig.pass(100);
+    assert_eq!(rig.shard.held_bytes(id), 0);
+    let status = rig.shard.status();
+    assert!(status.unacked + status.ready <= 20, "{status:?}");
 }

@@ -49,6 +49,8 @@ fn what_came_back_leaves_memory_when_it_is_short() {
         held += 100;
         deliveries(&scene.answers(hoarder));
     }
+    // The last few publishes are held until there is room.
+    let taken = scene.rig.shard.status().unacked;
     scene.rig.disconnect(hoarder);
     scene.work().expect("the disk works");
     scene.wait_for_the_disk();
@@ -58,5 +60,5 @@ fn what_came_back_leaves_memory_when_it_is_short() {
     assert!(status.memory_bytes < BUDGET_BYTES * 3 / 4, "{} bytes", status.memory_bytes);
     let found = scene.drain();
     assert_eq!(numbers(&found), range(0..held));
-    assert!(found.iter().all(|(_, redelivered)| *redelivered));
+    assert!(found.iter().all(|(number, redelivered)| *redelivered == (u64::from(*number) < taken)));
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_broker::{CloseHow, ConnectionId, Input, Peer, Shard, ShardConfig};
+use forebay_broker::{Admission, CloseHow, ConnectionId, Input, Peer, Shard, ShardConfig};
 use forebay_store::{Disk, Options, Store, perform};
 use forebay_wire::{
     FrameKind, Method, PROTOCOL_HEADER, Properties, RawProperties, ShortStr, Table, TableBuf,
@@ -46,7 +46,7 @@ impl Rig {
     pub fn settle(&mut self) {
         for _ in 0..10_000 {
             self.step(Input::Turn);
-            let mut busy = false;
+            let mut busy = self.resume();
             if let Some(disk) = self.disk.clone().filter(|_| !self.disk_stalled) {
                 while let Some(request) = self.shard.poll_disk(self.now_us) {
                     let completion = perform(&*disk, request);
@@ -71,6 +71,18 @@ impl Rig {
         }
     }
 
+    /// Lets the broker go on with what it holds, as far as it grants that.
+    pub fn resume(&mut self) -> bool {
+        let mut resumed = false;
+        for id in (0..self.connections).map(ConnectionId) {
+            if self.shard.held_bytes(id) > 0 && self.shard.admission(id) == Admission::Resume {
+                self.bytes(id, &[]);
+                resumed = true;
+            }
+        }
+        resumed
+    }
+
     /// Lets time pass, a tick at each deadline.
     pub fn pass(&mut self, ms: u64) {
         let until = self.now_us + ms * 1000;
@@ -78,6 +90,7 @@ impl Rig {
             self.now_us = at.max(self.now_us + 1);
             self.step(Input::Tick);
             self.step(Input::Turn);
+            self.resume();
         }
         self.now_us = until;
         self.step(Input::Tick);

@@ -176,5 +176,6 @@ pub fn one_round(scene: &mut Scene) -> Result<bool, StoreFailed> {
         rig.shard.step(rig.now_us, Input::Disk(completion))?;
     }
     rig.shard.step(rig.now_us, Input::Turn)?;
+    busy |= rig.resume();
     Ok(busy)
 }

@@ -1,0 +1,146 @@
+//! Reading: who is read in a turn, how much, and who waits at a closed gate.
+
+use super::{LoopFailed, ShardLoop, id, list};
+use crate::connection::Phase;
+use forebay_broker::{Admission, Input};
+use forebay_flow::visit_bytes;
+use std::io;
+
+/// The one buffer that all connections of a shard are read into, in bytes.
+pub(super) const READ_BUFFER_BYTES: usize = 256 * 1024;
+/// Bytes read from a paused connection that is read a little: enough for a hundred acknowledgements.
+const READ_BUDGET_TRICKLE_BYTES: usize = 4 * 1024;
+/// Bytes read in one turn, from takers and again from bringers: about a millisecond of work. While more
+/// than four times as much is delivered in a turn, bringers get more.
+pub(super) const TURN_READ_BYTES_MAX: usize = 256 * 1024;
+
+impl ShardLoop {
+    pub(super) fn read_turn(&mut self) -> Result<(), LoopFailed> {
+        let (takers, bringers) = (self.takers.len(), self.bringers.len());
+        let budget = visit_bytes(takers + bringers);
+        let mut left = TURN_READ_BYTES_MAX;
+        for _ in 0..takers {
+            let Some(key) = self.takers.pop_front() else { break };
+            left = left.saturating_sub(self.read(key, budget)?);
+            if left == 0 {
+                break;
+            }
+        }
+        self.share.turn(self.counters.sent_bytes - self.shared_sent_bytes);
+        self.shared_sent_bytes = self.counters.sent_bytes;
+        let mut left = self.share.bytes() as usize;
+        for _ in 0..bringers {
+            let Some(key) = self.bringers.pop_front() else { break };
+            left = left.saturating_sub(self.read(key, budget)?);
+            if left == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads one connection once; returns the bytes read.
+    fn read(&mut self, key: usize, budget: usize) -> Result<usize, LoopFailed> {
+        let Some(connection) = self.connections.get_mut(key) else { return Ok(0) };
+        connection.listed = false;
+        // Asking uses up a trickle, so the answer that `ask_gates` got counts.
+        let admission = match connection.admitted.take() {
+            _ if connection.phase != Phase::Open => Admission::Open,
+            Some(admission) => admission,
+            None => self.shard.admission(id(key)),
+        };
+        let budget = match admission {
+            Admission::Open => budget,
+            Admission::Trickle => READ_BUDGET_TRICKLE_BYTES,
+            Admission::Resume => return self.resume(key),
+            Admission::Closed => {
+                connection.listed = true;
+                self.gated.push(key);
+                return Ok(0);
+            }
+        };
+        let buffer = &mut self.read_buffer[..budget];
+        let n = match connection.transport.read(buffer) {
+            Ok(0) => {
+                self.disconnect(key)?;
+                return Ok(0);
+            }
+            Ok(n) => n,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                connection.readable = false;
+                self.poller.drained(key);
+                return Ok(0);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            Err(_) => {
+                self.disconnect(key)?;
+                return Ok(0);
+            }
+        };
+        connection.count_received(n);
+        // Less than asked for means that the kernel has no more, and a later arrival is a new event;
+        // only the peer's end may already have been announced together with these bytes.
+        if n > 0 && n < budget && !connection.hangup {
+            connection.readable = false;
+            self.poller.drained(key);
+        } else {
+            list(connection, key, &mut self.takers, &mut self.bringers);
+        }
+        self.counters.received_bytes += n as u64;
+        if connection.phase == Phase::Open && n > 0 {
+            let bytes = &self.read_buffer[..n];
+            self.shard.step(self.now_us, Input::Received { connection: id(key), bytes })?;
+            self.gate_if_held(key);
+        }
+        Ok(n)
+    }
+
+    /// Goes on with what the shard holds of a connection; returns how many bytes that were.
+    fn resume(&mut self, key: usize) -> Result<usize, LoopFailed> {
+        let held = self.shard.held_bytes(id(key));
+        self.shard.step(self.now_us, Input::Received { connection: id(key), bytes: &[] })?;
+        if !self.gate_if_held(key)
+            && let Some(connection) = self.connections.get_mut(key)
+            && (connection.readable || connection.hangup)
+        {
+            list(connection, key, &mut self.takers, &mut self.bringers);
+        }
+        Ok(held - self.shard.held_bytes(id(key)))
+    }
+
+    /// A connection of which the shard holds something back waits at its gate, whether there is more in
+    /// its socket or not.
+    fn gate_if_held(&mut self, key: usize) -> bool {
+        let held = self.shard.held_bytes(id(key)) > 0;
+        if held
+            && let Some(connection) = self.connections.get_mut(key)
+            && !connection.listed
+        {
+            connection.listed = true;
+            self.gated.push(key);
+        }
+        held
+    }
+
+    /// Connections whose gate has opened are read in the next turn, which then comes at once.
+    pub(super) fn ask_gates(&mut self) {
+        let (shard, connections) = (&mut self.shard, &mut self.connections);
+        let (takers, bringers) = (&mut self.takers, &mut self.bringers);
+        self.gated.retain(|&key| match connections.get_mut(key) {
+            Some(connection) if connection.listed => {
+                let admission = match connection.phase {
+                    Phase::Open => shard.admission(id(key)),
+                    _ => Admission::Open,
+                };
+                let open = admission != Admission::Closed;
+                if open {
+                    // An open gate is asked again when it is read; the rest is granted once.
+                    connection.admitted = (admission != Admission::Open).then_some(admission);
+                    list(connection, key, takers, bringers);
+                }
+                !open
+            }
+            _ => false,
+        });
+    }
+}
