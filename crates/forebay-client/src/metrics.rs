@@ -87,7 +87,7 @@ pub struct PublisherMetrics {
     pub abandoned_unconfirmed: u64,
     /// How long callers waited for the window; those who did not wait are not counted.
     pub admission_wait: Summary,
-    /// From the write to the confirm.
+    /// From admission to the confirm; for a message sent again, from its last writing.
     pub confirm_latency: Summary,
 }
 

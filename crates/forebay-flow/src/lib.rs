@@ -21,6 +21,7 @@ mod aimd;
 mod amount;
 mod baseline;
 pub mod connections;
+mod delay_target;
 pub mod demand;
 mod ewma;
 mod fair_share;

@@ -1,8 +1,15 @@
 //! The kernel's round trip time, and whether to believe it.
 //!
+//! It is the round trip as it is, so a queue in the link, or a machine that is slow to acknowledge, is in it. Where
+//! that queue is ours, a base that follows the reading feeds itself. So what counts is at most 1.3 times the
+//! least of the last 10 to 20 s (1 ms more if that is longer). A route that is really longer is told from a queue by our
+//! window: it has not grown since the route was last seen without one; and by its lasting.
+//!
 //! `tcpi_rtt` is a smoothed value that moves with every acknowledged segment, by microseconds at least. One
 //! that stands still comes from something that is not measuring, such as a tunnel's end, and then none is
 //! better: see [`crate::pfw`] on what changes without it.
+
+use crate::windowed_min::WindowedMin;
 
 /// Readings in a row, all the same, after which they are not believed: 2 s at ten a second.
 const FROZEN_READINGS: u32 = 20;
@@ -13,20 +20,54 @@ const READINGS: usize = 5;
 /// A route is taken for another one when it is longer by this factor, and by this time.
 const LONGER_FACTOR: u64 = 2;
 const LONGER_MIN_US: u64 = 1_000;
+/// And for so many readings: what other publishers put into a queue goes sooner.
+const LONGER_READINGS: u32 = 8;
 /// Readings over which a rise is seen.
 const RISE_READINGS: usize = 3;
 
-#[derive(Debug, Default)]
+/// A reading counts as the route's own up to the least one by this much. What is above it is a queue.
+const QUEUE_FACTOR: f64 = 1.3;
+const QUEUE_MIN_US: u64 = 1_000;
+/// The least reading is forgotten after one to two of these.
+const LEAST_BUCKET_US: u64 = 10_000_000;
+/// A rise is our own queue if the window grew by this since the route was last seen without one.
+const GREW_FACTOR: f64 = 1.25;
+/// A queue of our own is thought to last for so long after the window that made it.
+const OWN_QUEUE_US: u64 = 2_000_000;
+
+#[derive(Debug)]
 pub(crate) struct NetworkRtt {
     route_us: u64, // average since the last change of route
     recent: [u64; READINGS],
     taken: usize,
     same: u32,
+    long: u32,
+    least: WindowedMin,
+    calm_window: f64, // the largest window at which the route showed no queue
+    own: bool,        // the window has grown since
+    own_until_us: u64,
+}
+
+impl Default for NetworkRtt {
+    fn default() -> NetworkRtt {
+        NetworkRtt {
+            route_us: 0,
+            recent: [0; READINGS],
+            taken: 0,
+            same: 0,
+            long: 0,
+            least: WindowedMin::new(LEAST_BUCKET_US),
+            calm_window: 0.0,
+            own: false,
+            own_until_us: 0,
+        }
+    }
 }
 
 impl NetworkRtt {
-    /// Takes a reading in; true if the route has become much longer.
-    pub(crate) fn set(&mut self, rtt_us: Option<u64>) -> bool {
+    /// Takes a reading in, and the window in messages that it was taken under; true if the route has become
+    /// much longer.
+    pub(crate) fn set(&mut self, now_us: u64, rtt_us: Option<u64>, window: f64) -> bool {
         let Some(rtt_us) = rtt_us.filter(|&us| us > 0) else {
             *self = NetworkRtt::default();
             return false;
@@ -35,20 +76,40 @@ impl NetworkRtt {
         self.same = if last == Some(rtt_us) { self.same.saturating_add(1) } else { 0 };
         self.recent[self.taken % READINGS] = rtt_us;
         self.taken += 1;
-        let Some(now_us) = self.get() else { return false };
+        self.least.add(now_us, rtt_us);
+        if rtt_us <= self.longest_own_us() {
+            self.calm_window = self.calm_window.max(window);
+        }
+        if window > GREW_FACTOR * self.calm_window {
+            self.own_until_us = now_us + OWN_QUEUE_US;
+        }
+        self.own = now_us < self.own_until_us;
+        let Some(seen_us) = self.seen() else { return false };
         let longest_us = (LONGER_FACTOR * self.route_us).max(self.route_us + LONGER_MIN_US);
-        let longer = self.taken > 1 && now_us >= longest_us;
+        self.long = if seen_us >= longest_us && !self.own { self.long + 1 } else { 0 };
+        let longer = self.taken > 1 && self.long >= LONGER_READINGS;
+        if longer {
+            self.least = WindowedMin::new(LEAST_BUCKET_US);
+            self.least.add(now_us, seen_us);
+            self.calm_window = window;
+        }
         self.route_us = match longer || self.taken == 1 {
-            true => now_us,
+            true => seen_us,
             // A slow average, so that noise does not look like a change, and a gradual change does.
-            false => (15 * self.route_us + now_us) / 16,
+            false => (15 * self.route_us + seen_us.min(self.longest_own_us())) / 16,
         };
         longer
     }
 
+    /// Beyond this a reading has a queue in it.
+    fn longest_own_us(&self) -> u64 {
+        let least_us = self.least.get().unwrap_or(u64::MAX / 2);
+        ((QUEUE_FACTOR * least_us as f64) as u64).max(least_us + QUEUE_MIN_US)
+    }
+
     /// Whether the last readings rise: the kernel smooths, so that after a change of route they lag.
     pub(crate) fn rises(&self) -> bool {
-        if self.taken <= RISE_READINGS {
+        if self.taken <= RISE_READINGS || self.own {
             return false;
         }
         let last_us = self.recent[(self.taken - 1) % READINGS];
@@ -56,7 +117,12 @@ impl NetworkRtt {
         last_us > before_us + (before_us / 10).max(LONGER_MIN_US)
     }
 
+    /// The route's round trip, without what our own queue adds.
     pub(crate) fn get(&self) -> Option<u64> {
+        self.seen().map(|us| us.min(self.longest_own_us()))
+    }
+
+    fn seen(&self) -> Option<u64> {
         if self.taken == 0 || self.same >= FROZEN_READINGS {
             return None;
         }
@@ -77,7 +143,7 @@ mod tests {
         assert_eq!(network.get(), None);
         for (reading, counts) in [(5, 5), (90, 5), (6, 6), (7, 7), (8, 8), (8, 8), (1, 8), (50, 8)]
         {
-            network.set(Some(reading));
+            network.set(0, Some(reading), 8.0);
             assert_eq!(network.get(), Some(counts));
         }
     }
@@ -85,20 +151,43 @@ mod tests {
     #[test]
     fn a_longer_route_is_told_once() {
         let mut network = NetworkRtt::default();
-        let longer: Vec<bool> = [100, 101, 900, 901, 10_000, 10_001, 10_000, 9_999]
-            .map(|us| network.set(Some(us)))
-            .into();
-        assert_eq!(longer, [false, false, false, false, false, true, false, false]);
+        let readings = [100, 101, 900, 901].into_iter().chain((0..30).map(|us| 10_000 + us));
+        let longer: Vec<bool> = readings.map(|us| network.set(0, Some(us), 8.0)).collect();
+        assert_eq!(longer.iter().filter(|&&told| told).count(), 1);
+        assert!(!longer[..4 + LONGER_READINGS as usize].contains(&true), "{longer:?}");
+        assert!(network.get() >= Some(10_000));
+    }
+
+    #[test]
+    fn what_our_own_window_adds_is_no_longer_route() {
+        let mut network = NetworkRtt::default();
+        for reading in 0..100 {
+            // It doubles with every reading, and the queue with it.
+            let window = 8.0 * f64::from(1u32 << (reading / 10).min(10));
+            let queue_us = 100 * (window as u64 - 8);
+            assert!(!network.set(reading * 100_000, Some(10_000 + reading + queue_us), window));
+        }
+        assert!(network.get() <= Some(13_100));
+    }
+
+    #[test]
+    fn a_queue_that_goes_again_is_no_longer_route() {
+        let mut network = NetworkRtt::default();
+        for reading in 0..100 {
+            let queue_us = if reading % 20 < LONGER_READINGS as u64 { 50_000 } else { 0 };
+            network.set(reading * 100_000, Some(10_000 + reading), 8.0);
+            assert!(!network.set(reading * 100_000, Some(10_000 + reading + queue_us), 8.0));
+        }
     }
 
     #[test]
     fn a_value_that_stands_still_is_not_believed_until_it_moves() {
         let mut network = NetworkRtt::default();
         for _ in 0..=FROZEN_READINGS {
-            network.set(Some(50));
+            network.set(0, Some(50), 8.0);
         }
         assert_eq!(network.get(), None);
-        network.set(Some(51));
+        network.set(0, Some(51), 8.0);
         assert!(network.get().is_some());
     }
 
@@ -106,8 +195,8 @@ mod tests {
     fn none_and_zero_forget_what_was() {
         for nothing in [None, Some(0)] {
             let mut network = NetworkRtt::default();
-            network.set(Some(50));
-            network.set(nothing);
+            network.set(0, Some(50), 8.0);
+            network.set(0, nothing, 8.0);
             assert_eq!(network.get(), None);
         }
     }

@@ -1,36 +1,30 @@
 //! The self-tuned publisher window: a delay target above a measured base.
 //!
 //! ```text
-//! round   from one message sent to its confirm; once per round:
+//! round   from one message admitted to its confirm, and 5 ms at least once startup is over; per round:
 //!   r       mean confirm latency of the round            sig = least of the last 3 means
-//!   net     the kernel's round trip, at most r; 0 where there is none
-//!   s       least (latency - net) of the last 5 to 10 s, not above 4 * least ever + 0.5 ms
-//!   base    net + s
-//!   target  base + min(max(1.5 s, clamp(6 s, 3 ms, 5 ms)), 100 ms) + min(net / 10, 20 ms)
+//!   target  base and allowance: [crate::delay_target]
 //!
 //!   startup   r <= target and limited: W *= 2
-//!             r > target in a second round: W *= max(1/2, target / r), velocity = W/16, startup ends
+//!             r > target in a second round: W *= max(1/4, target / r), velocity = W/16, startup ends
 //!   after it  sig <= target and limited: W += velocity (1, doubling from the 4th step on, up to W/8;
-//!             up to W/32 where r is in the last quarter below the target)
+//!             up to W/32 where r is in the last quarter below the target;
+//!             W in the second round in a row with r in the first quarter)
 //!             sig > target: W *= max(0.7, target / sig), velocity = 1, then one round without a change
 //!   always    8 <= W <= 20 000 messages, and max(64 KiB, 2 W * mean size) bytes
 //! ```
 //!
-//! Where the pieces come from: the fixed delay target with a cut in proportion to the overshoot is Swift's
-//! (Kumar et al., SIGCOMM 2020), the 5 ms of standing delay CoDel's (RFC 8289), velocity and standing delay
-//! Copa's (Arun and Balakrishnan, NSDI 2018). The rest is ours; what each part is for:
+//! Where the pieces come from: a delay target with a cut in proportion to the overshoot is Swift's
+//! (Kumar et al., SIGCOMM 2020), velocity and standing delay Copa's (Arun and Balakrishnan, NSDI 2018). The
+//! rest is ours; what each part is for:
 //!
+//! - **Latency from admission.** What waits before the socket is in flight as much as what waits behind it.
 //! - **net from the kernel.** One latency cannot tell a longer route from a longer queue. Where it doubles,
-//!   the window starts over from where it is, and while it rises nothing is cut.
-//! - **1.5 s.** A confirm waits for the commit that is running and then for its own: twice the idle latency
-//!   is health under group commit, and the half is for variance. Where `s` is short one slow commit in a
-//!   hundred weighs more, hence up to 6 s, but no more than CoDel's 5 ms.
-//! - **The cap on s.** With a thousand flows in overload nobody ever sees an empty queue; without the cap
-//!   each takes the others' queue for the base, and all grow. Without `net` a longer route would be taken
-//!   for overload, so there the cap is 100 ms above the least, and a window that was 10 s at its floor
-//!   takes what it measures for the base.
+//!   and our own window cannot be why, the window starts over from where it is, and while it rises nothing
+//!   is cut.
 //! - **Mean, then least of three.** Rejects one slow commit, and still answers within three round trips. A
 //!   second round decides about the end of startup for the same reason.
+//! - **Doubling again when it is calm.** TCP starts slowly too, and what waits for it ends our startup early.
 //! - **The floor.** What a visit to a connection costs is shared by the messages it brings.
 //! - **limited.** A program that sends little learns nothing about a larger window.
 //! - **The drain probe.** Only when no round came near the base for about 10 s: half the window for a
@@ -38,11 +32,10 @@
 //!   many flows would probe together.
 
 use crate::amount::Amount;
+use crate::delay_target::{ALLOWANCE_MAX_US, DelayTarget, NETWORK_ALLOWANCE_MAX_US};
 use crate::ewma::Ewma;
-use crate::network_rtt::NetworkRtt;
 use crate::round::Round;
 use crate::window::{Load, Phase, Sample, Window, WindowState};
-use crate::windowed_min::WindowedMin;
 
 /// The window never falls below this, so that what a visit costs is shared.
 pub const FLOOR_MESSAGES: u32 = 8;
@@ -53,29 +46,14 @@ pub const FLOOR_BYTES: u64 = 64 * 1024;
 /// The window of bytes never exceeds this unless told otherwise.
 pub const CEILING_BYTES: u64 = 256 * 1024 * 1024;
 
-/// Delay above the base that is always allowed: what the schedulers of busy machines add by themselves, and
-/// what a fast broker needs to take its messages in batches.
-const ALLOWANCE_MIN_US: f64 = 3_000.0;
-/// Queueing that is allowed on a fast broker, in units of `s`, and where "fast" ends.
-const FAST_SERVICES: f64 = 6.0;
-const FAST_ALLOWANCE_MAX_US: f64 = 5_000.0;
-/// Delay above the base that is allowed at most: bounds the harm of a wrong `s`.
-const ALLOWANCE_MAX_US: u64 = 100_000;
-/// Rounds of a longer network vary more.
-const NETWORK_ALLOWANCE_MAX_US: f64 = 20_000.0;
-const SERVICE_MIN_US: u64 = 10;
-const SERVICE_BUCKET_US: u64 = 5_000_000;
-/// Queueing that health allows, in units of `s`.
-const ALLOWANCE_SERVICES: f64 = 1.5;
-/// The cap on `s`, from the least ever seen.
-const DRIFT_FACTOR: f64 = 4.0;
-const DRIFT_SLACK_US: f64 = 500.0;
-/// The cap's slack where the network is not known: as much as a route may lengthen unseen.
-const DRIFT_UNKNOWN_US: f64 = 100_000.0;
 /// From here on to the target growth is slow: share of the allowance.
 const BRAKE: f64 = 0.75;
 const CUT_MIN: f64 = 0.7;
-const STARTUP_CUT_MIN: f64 = 0.5;
+const STARTUP_CUT_MIN: f64 = 0.25;
+/// Up to here, as a share of the allowance, nothing waits to speak of.
+const CALM: f64 = 0.25;
+/// After startup a round lasts at least this long, so that a scheduler's time slices average out.
+const ROUND_MIN_US: u64 = 5_000;
 const SILENCE_MIN_US: u64 = 1_000_000;
 const STALE_US: u64 = 10_000_000;
 
@@ -103,7 +81,7 @@ impl Default for PfwOptions {
             ceiling_messages: CEILING_MESSAGES,
             ceiling_bytes: CEILING_BYTES,
             local: false,
-            added_delay_max_us: ALLOWANCE_MAX_US + NETWORK_ALLOWANCE_MAX_US as u64,
+            added_delay_max_us: (ALLOWANCE_MAX_US + NETWORK_ALLOWANCE_MAX_US) as u64,
             seed: 0,
         }
     }
@@ -124,15 +102,12 @@ pub struct Pfw {
     suspect: bool, // in startup: the last round was above the target
     velocity: f64,
     steps_up: u32,
+    calm_rounds: u32,
     held: bool,
     history: Vec<f64>, // means of the last rounds, at most 3
-    network: NetworkRtt,
-    service: WindowedMin,
-    service_least: f64,
+    delay: DelayTarget,
     size: Ewma,
     round: Round,
-    base_us: f64,
-    target_us: f64,
     measured_us: f64,
     busy_since_us: u64,            // last confirm, or the send that ended idleness
     stalled_until_us: Option<u64>, // what was sent before waited for a silent broker
@@ -164,15 +139,12 @@ impl Pfw {
             suspect: false,
             velocity: 1.0,
             steps_up: 0,
+            calm_rounds: 0,
             held: false,
             history: Vec::with_capacity(3),
-            network: NetworkRtt::default(),
-            service: WindowedMin::new(SERVICE_BUCKET_US),
-            service_least: f64::INFINITY,
+            delay: DelayTarget::new(options.local, options.added_delay_max_us),
             size: Ewma::new(1.0 / 64.0),
             round: Round::new(0),
-            base_us: 0.0,
-            target_us: 0.0,
             measured_us: 0.0,
             busy_since_us: 0,
             stalled_until_us: None,
@@ -196,11 +168,13 @@ impl Pfw {
         let stalled = round.stalled();
         self.rejected_round = false;
         self.measured_us = mean_us;
-        self.set_target(mean_us);
+        self.delay.set(mean_us, self.window, self.size.get().unwrap_or(0.0));
         if self.probe.is_some() {
             return self.end_probe(now_us, &round);
         }
-        if std::mem::take(&mut self.held) || (mean_us > self.target_us && self.network.rises()) {
+        if std::mem::take(&mut self.held)
+            || (mean_us > self.delay.us() && self.delay.network_rises())
+        {
             return;
         }
         if self.history.len() == 3 {
@@ -209,16 +183,16 @@ impl Pfw {
         self.history.push(mean_us);
         let standing_us = self.history.iter().copied().fold(f64::INFINITY, f64::min);
         if self.startup {
-            let suspected = std::mem::replace(&mut self.suspect, mean_us > self.target_us);
+            let suspected = std::mem::replace(&mut self.suspect, mean_us > self.delay.us());
             if self.suspect && suspected {
                 self.startup = false;
-                self.cut((self.target_us / mean_us).max(STARTUP_CUT_MIN));
+                self.cut((self.delay.us() / mean_us).max(STARTUP_CUT_MIN));
                 self.velocity = (self.window / 16.0).max(1.0);
             } else if !self.suspect && round.limited() && !stalled {
                 self.window *= 2.0;
             }
-        } else if standing_us > self.target_us {
-            self.cut((self.target_us / standing_us).max(CUT_MIN));
+        } else if standing_us > self.delay.us() {
+            self.cut((self.delay.us() / standing_us).max(CUT_MIN));
         } else if round.limited() && !stalled {
             self.grow(mean_us);
         }
@@ -227,33 +201,12 @@ impl Pfw {
         self.rebase_at_floor(now_us);
     }
 
-    fn set_target(&mut self, mean_us: f64) {
-        let network_us = self.network_us(mean_us);
-        let service_us = self.service.get().map_or(mean_us - network_us, |us| us as f64);
-        let mut service_us = service_us.max(SERVICE_MIN_US as f64);
-        self.service_least = self.service_least.min(service_us);
-        service_us = service_us.min(match self.knows_network() {
-            true => DRIFT_FACTOR * self.service_least + DRIFT_SLACK_US,
-            false => self.service_least + DRIFT_UNKNOWN_US,
-        });
-        let allowance_us = (ALLOWANCE_SERVICES * service_us)
-            .max((FAST_SERVICES * service_us).clamp(ALLOWANCE_MIN_US, FAST_ALLOWANCE_MAX_US))
-            .min(ALLOWANCE_MAX_US as f64)
-            + (0.1 * network_us).min(NETWORK_ALLOWANCE_MAX_US);
-        self.base_us = network_us + service_us;
-        self.target_us = self.base_us + allowance_us.min(self.options.added_delay_max_us as f64);
-    }
-
-    fn knows_network(&self) -> bool {
-        self.options.local || self.network.get().is_some()
-    }
-
     /// Without the kernel nobody can see that a route became longer than the cap on `s` allows. Then the
     /// window sits at its floor, with nothing of its own in the queue, and what it measures is the base.
     fn rebase_at_floor(&mut self, now_us: u64) {
-        let pinned = !self.knows_network()
+        let pinned = !self.delay.knows_network()
             && self.window <= f64::from(self.options.floor_messages)
-            && self.measured_us > self.target_us;
+            && self.measured_us > self.delay.us();
         if !pinned {
             self.floor_since_us = None;
             return;
@@ -261,22 +214,22 @@ impl Pfw {
         let since_us = *self.floor_since_us.get_or_insert(now_us);
         if now_us.saturating_sub(since_us) >= STALE_US {
             self.floor_since_us = None;
-            self.service_least = self.service.get().map_or(self.service_least, |us| us as f64);
+            self.delay.rebase();
         }
-    }
-
-    fn network_us(&self, latency_us: f64) -> f64 {
-        let network_us = self.network.get().unwrap_or(0) as f64;
-        network_us.min(latency_us - SERVICE_MIN_US as f64).max(0.0)
     }
 
     fn grow(&mut self, mean_us: f64) {
         self.steps_up += 1;
-        if self.steps_up > 3 {
-            self.velocity = (2.0 * self.velocity).min((self.window / 8.0).max(1.0));
-        }
-        if mean_us > self.base_us + BRAKE * (self.target_us - self.base_us) {
-            self.velocity = self.velocity.min((self.window / 32.0).max(1.0));
+        // Only of a base that is certain can be said that nothing waits above it.
+        let calm = self.delay.knows_network() && mean_us < self.delay.part_us(CALM);
+        self.calm_rounds = if calm { self.calm_rounds + 1 } else { 0 };
+        if self.calm_rounds > 1 {
+            self.velocity = self.window;
+        } else {
+            let braked = mean_us > self.delay.part_us(BRAKE);
+            let fastest = if braked { self.window / 32.0 } else { self.window / 8.0 };
+            let doubled = if self.steps_up > 3 { 2.0 } else { 1.0 };
+            self.velocity = (doubled * self.velocity).min(fastest.max(1.0));
         }
         self.window += self.velocity;
     }
@@ -284,13 +237,14 @@ impl Pfw {
     fn cut(&mut self, factor: f64) {
         self.window *= factor;
         self.steps_up = 0;
+        self.calm_rounds = 0;
         self.velocity = 1.0;
         self.held = true;
         self.history.clear();
     }
 
     fn start_probe_if_stale(&mut self, now_us: u64, mean_us: f64, round: &Round) {
-        let near = round.least_us() as f64 <= 1.25 * self.base_us + 250.0;
+        let near = round.least_us() as f64 <= 1.25 * self.delay.base_us() + 250.0;
         let since_us = *self.near_base_us.get_or_insert(now_us);
         if near {
             self.near_base_us = Some(now_us);
@@ -310,7 +264,7 @@ impl Pfw {
             self.window = 0.9 * probe.window_before;
             self.history.clear();
             self.held = true;
-            if round.least_us() as f64 <= 1.25 * self.base_us + 250.0 {
+            if round.least_us() as f64 <= 1.25 * self.delay.base_us() + 250.0 {
                 self.near_base_us = Some(now_us);
             }
             self.clamp();
@@ -371,8 +325,7 @@ impl Window for Pfw {
         }
         let stalled = self.stalled_until_us.is_some();
         if !stalled {
-            let network_us = self.network_us(rtt_us as f64) as u64;
-            self.service.add(now_us, (rtt_us - network_us.min(rtt_us)).max(SERVICE_MIN_US));
+            self.delay.add(now_us, rtt_us);
         }
         self.confirmed_since_reading = true;
         self.size.add(sample.bytes as f64);
@@ -383,7 +336,8 @@ impl Window for Pfw {
         }) {
             self.round.set_limited();
         }
-        if self.round.ends_with(sent_us) {
+        let long_enough = self.startup || self.round.lasts_us(now_us) >= ROUND_MIN_US;
+        if long_enough && self.round.ends_with(sent_us) {
             self.steer(now_us);
         }
     }
@@ -395,29 +349,18 @@ impl Window for Pfw {
         }
     }
 
-    fn network(&mut self, _now_us: u64, rtt_us: Option<u64>) {
+    fn network(&mut self, now_us: u64, rtt_us: Option<u64>) {
         // A connection that rests shows the same reading again and again, which says nothing about it.
         if rtt_us.is_some() && !std::mem::take(&mut self.confirmed_since_reading) {
             return;
         }
-        let before_us = self.network.get();
-        if self.network.set(rtt_us) {
+        if self.delay.set_network(now_us, rtt_us, self.window) {
             // What the window learned was about another route. While the reading lagged it was even cut.
             self.startup = true;
             self.suspect = false;
             self.held = false;
             self.history.clear();
         }
-        // From here on `s` has the network's part in it, or no longer.
-        match (before_us, self.network.get()) {
-            (Some(part_us), None) => self.service_least += part_us as f64,
-            (None, Some(part_us)) => {
-                let least_us = self.service_least - part_us as f64;
-                self.service_least = least_us.max(SERVICE_MIN_US as f64);
-            }
-            _ => return,
-        }
-        self.service = WindowedMin::new(SERVICE_BUCKET_US);
     }
 
     fn blocked(&mut self, _now_us: u64) {
@@ -450,9 +393,9 @@ impl Window for Pfw {
                 (_, _, Some(_)) => Phase::Draining,
                 (_, _, None) => Phase::Steady,
             },
-            network_us: self.network.get().unwrap_or(0),
-            base_us: self.base_us as u64,
-            target_us: self.target_us as u64,
+            network_us: self.delay.network().unwrap_or(0),
+            base_us: self.delay.base_us() as u64,
+            target_us: self.delay.us() as u64,
             measured_us: self.measured_us as u64,
         }
     }

@@ -32,6 +32,10 @@ impl Round {
         self.stalled |= stalled;
     }
 
+    pub(crate) fn lasts_us(&self, now_us: u64) -> u64 {
+        now_us.saturating_sub(self.started_us)
+    }
+
     /// So much was in flight.
     pub(crate) fn set_in_flight(&mut self, messages: u32) {
         self.peak_messages = self.peak_messages.max(messages);

@@ -28,7 +28,7 @@ pub struct Load {
 /// One settled message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
-    /// From the write of the message to its confirm, in microseconds.
+    /// From the message's admission to its confirm, in microseconds: what waits before the socket counts.
     pub rtt_us: u64,
     /// Bytes of the message's body.
     pub bytes: u64,

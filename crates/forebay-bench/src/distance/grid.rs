@@ -1,9 +1,11 @@
 //! The grid: in each cell every fixed window beside the one that tunes itself, in any order, again and
 //! again.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use tokio::sync::oneshot;
+use tokio::time::sleep_until;
 
 use super::broker::{Broker, Queue};
 use super::cell::{Cell, Choice, WINDOWS, round_the_best};
@@ -63,6 +65,7 @@ pub struct Grid {
 #[derive(Debug, Clone, Serialize)]
 struct Run {
     first_per_s: f64,
+    /// Confirmed a second, without what only made the queue longer: that has not been carried.
     later_per_s: f64,
     first: LatencyReport,
     later: LatencyReport,
@@ -72,8 +75,8 @@ struct Run {
     fairness: f64,
     failed: u64,
     timed_out: u64,
-    /// Messages left in the queue: what was published faster than it was consumed.
-    queue_grew: u32,
+    /// Messages a second by which the queue grew in the later seconds.
+    queue_grew_per_s: f64,
 }
 
 /// One window and its runs, one a repetition.
@@ -252,22 +255,45 @@ impl Grid {
             patience: Duration::from_secs_f64(self.patience),
             kernel_rtt: self.setting.kernel_rtt || way.is_the_kernels(),
         };
-        let mut seen = load.run(|_| {}).await?;
-        let queue_grew = queue.messages(broker, true).await?;
+        let (began, when) = oneshot::channel();
+        let (seen, queue_grew_per_s) = tokio::join!(
+            load.run(|now| {
+                let _ = began.send(now);
+            }),
+            growth(&queue, broker, when, load.first, load.later),
+        );
+        let (mut seen, queue_grew_per_s) = (seen?, queue_grew_per_s?);
         queue.delete(broker).await?;
         seen.windows.sort_unstable();
         Ok(Run {
             first_per_s: seen.tally.first_per_s(),
-            later_per_s: seen.tally.later_per_s(),
+            later_per_s: (seen.tally.later_per_s() - queue_grew_per_s).max(0.0),
             first: LatencyReport::of(&seen.tally.first.0),
             later: LatencyReport::of(&seen.tally.later.0),
             window_at_end: seen.windows[seen.windows.len() / 2],
             fairness: fairness(&seen.shares),
             failed: seen.tally.failed,
             timed_out: seen.tally.timed_out,
-            queue_grew,
+            queue_grew_per_s,
         })
     }
+}
+
+/// Messages a second by which the queue grows in the later part of a run that begins `when` it is told; at
+/// least 0, for what was there before is not this part's merit.
+async fn growth(
+    queue: &Queue,
+    broker: &Broker,
+    when: oneshot::Receiver<Instant>,
+    first: Duration,
+    later: Duration,
+) -> Result<f64, String> {
+    let Ok(began) = when.await else { return Ok(0.0) }; // the run failed and says why
+    sleep_until((began + first).into()).await;
+    let (before, asked) = (queue.messages(broker, true).await?, Instant::now());
+    sleep_until((began + first + later).into()).await;
+    let grew = queue.messages(broker, true).await?.saturating_sub(before);
+    Ok(f64::from(grew) / asked.elapsed().as_secs_f64())
 }
 
 impl Measured {

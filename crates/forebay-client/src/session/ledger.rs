@@ -432,7 +432,10 @@ impl Ledger {
         match written {
             Ok(sequence) => {
                 debug_assert_eq!(sequence, self.base + self.by_sequence.len() as u64);
-                entry.sent_at_us = now_us;
+                // A queue before the socket is as much in flight as one behind it. Sent again, it starts again.
+                if entry.sent_again {
+                    entry.sent_at_us = now_us;
+                }
                 if self.by_sequence.is_empty() {
                     self.health.alive(now_us);
                 }

@@ -1,0 +1,203 @@
+//! The confirm latency that a window steers for: what there is without queueing, and what a queue may add.
+//!
+//! ```text
+//!   net     the kernel's round trip without our own queue, at most the latency; 0 where there is none
+//!   s       least (latency - net) of the last 5 to 10 s, not above 4 * least ever + 0.5 ms
+//!   base    net + s
+//!   target  base + min(max(commits, batches), 100 ms) + min(net, 12 ms) + min(0.15 net, 20 ms)
+//!
+//!   commits   max(1.25 * least ever s, 0.75 s)
+//!   batches   1.2 s / (W * (1 + mean size / 500 B)), between 1 and 20 ms
+//! ```
+//!
+//! What each part is for:
+//!
+//! - **commits.** A confirm waits for the commit that is running and then for its own. On an idle broker `s` is
+//!   one commit, in a steady flow two, and that flow must not look like a queue: hence the least ever.
+//! - **batches.** What a visit to a publisher costs (the wake-ups, the system calls, the confirm) is shared by the
+//!   messages it brings. A window twice as large halves the visit's share of each message and doubles the
+//!   wait in the queue, so the total is least where the wait allowed is in inverse proportion to the
+//!   window: the square-root law of economic lot sizes (Harris, 1913). A publisher alone is allowed a
+//!   millisecond or two, each of twenty some more, and smaller windows more than larger ones, which makes them
+//!   equal (Swift's flow scaling, Kumar et al., SIGCOMM 2020). Large messages outweigh a visit sooner.
+//! - **min(net, 12 ms), 0.15 net.** Over a distance a wait as long as the way is not noticed much, and TCP's
+//!   segments and acknowledgements need it; a longer way's rounds vary more.
+//! - **The cap on s.** With a thousand flows in overload nobody ever sees an empty queue; without the cap
+//!   each takes the others' queue for the base, and all grow. Without `net` a longer route would be taken
+//!   for overload, so there the cap is 100 ms above the least, and a window that was 10 s at its floor
+//!   takes what it measures for the base.
+
+use crate::network_rtt::NetworkRtt;
+use crate::windowed_min::WindowedMin;
+
+/// Delay above the base that commits and batches are allowed at most: bounds the harm of a wrong `s`.
+pub(crate) const ALLOWANCE_MAX_US: f64 = 100_000.0;
+/// What the network is allowed at most, on top of it.
+pub(crate) const NETWORK_ALLOWANCE_MAX_US: f64 = NETWORK_NEAR_US + NETWORK_VARIANCE_MAX_US;
+const NETWORK_NEAR_US: f64 = 12_000.0;
+const NETWORK_VARIANCE: f64 = 0.15;
+const NETWORK_VARIANCE_MAX_US: f64 = 20_000.0;
+/// Waiting for the running commit, in units of the least `s` ever and of `s`.
+const COMMITS_OF_LEAST: f64 = 1.25;
+const COMMITS: f64 = 0.75;
+/// Microseconds of waiting times messages of window: what a visit costs, weighed against the wait.
+const BATCH_US: f64 = 1_200_000.0;
+const BATCH_MIN_US: f64 = 1_000.0;
+const BATCH_MAX_US: f64 = 20_000.0;
+/// A message of so many bytes costs twice what an empty one does.
+const BATCH_BYTES: f64 = 500.0;
+const SERVICE_MIN_US: u64 = 10;
+const SERVICE_BUCKET_US: u64 = 5_000_000;
+/// The cap on `s`, from the least ever seen.
+const DRIFT_FACTOR: f64 = 4.0;
+const DRIFT_SLACK_US: f64 = 500.0;
+/// The cap's slack where the network is not known: as much as a route may lengthen unseen.
+const DRIFT_UNKNOWN_US: f64 = 100_000.0;
+
+#[derive(Debug)]
+pub(crate) struct DelayTarget {
+    local: bool,
+    added_max_us: f64,
+    network: NetworkRtt,
+    service: WindowedMin,
+    service_least: f64,
+    base_us: f64,
+    target_us: f64,
+}
+
+impl DelayTarget {
+    /// `local`: the network's round trip is known to be 0.
+    pub(crate) fn new(local: bool, added_max_us: u64) -> DelayTarget {
+        DelayTarget {
+            local,
+            added_max_us: added_max_us as f64,
+            network: NetworkRtt::default(),
+            service: WindowedMin::new(SERVICE_BUCKET_US),
+            service_least: f64::INFINITY,
+            base_us: 0.0,
+            target_us: 0.0,
+        }
+    }
+
+    /// Without queueing; 0 before the first round.
+    pub(crate) fn base_us(&self) -> f64 {
+        self.base_us
+    }
+
+    /// With it; 0 before the first round.
+    pub(crate) fn us(&self) -> f64 {
+        self.target_us
+    }
+
+    /// Between the two, at this share of what queueing may add.
+    pub(crate) fn part_us(&self, share: f64) -> f64 {
+        self.base_us + share * (self.target_us - self.base_us)
+    }
+
+    pub(crate) fn network(&self) -> Option<u64> {
+        self.network.get()
+    }
+
+    pub(crate) fn network_rises(&self) -> bool {
+        self.network.rises()
+    }
+
+    pub(crate) fn knows_network(&self) -> bool {
+        self.local || self.network.get().is_some()
+    }
+
+    /// A confirm took so long, of a broker that did not stand still.
+    pub(crate) fn add(&mut self, now_us: u64, rtt_us: u64) {
+        let network_us = self.network_us(rtt_us as f64) as u64;
+        self.service.add(now_us, (rtt_us - network_us.min(rtt_us)).max(SERVICE_MIN_US));
+    }
+
+    /// A round is over: its mean latency, and the window and size of message it was for.
+    pub(crate) fn set(&mut self, mean_us: f64, window: f64, size_bytes: f64) {
+        let network_us = self.network_us(mean_us);
+        let service_us = self.service.get().map_or(mean_us - network_us, |us| us as f64);
+        let mut service_us = service_us.max(SERVICE_MIN_US as f64);
+        self.service_least = self.service_least.min(service_us);
+        service_us = service_us.min(match self.knows_network() {
+            true => DRIFT_FACTOR * self.service_least + DRIFT_SLACK_US,
+            false => self.service_least + DRIFT_UNKNOWN_US,
+        });
+        let commits_us = (COMMITS_OF_LEAST * self.service_least).max(COMMITS * service_us);
+        let batches_us = BATCH_US / (window * (1.0 + size_bytes / BATCH_BYTES));
+        let allowance_us =
+            commits_us.max(batches_us.clamp(BATCH_MIN_US, BATCH_MAX_US)).min(ALLOWANCE_MAX_US)
+                + network_us.min(NETWORK_NEAR_US)
+                + (NETWORK_VARIANCE * network_us).min(NETWORK_VARIANCE_MAX_US);
+        self.base_us = network_us + service_us;
+        self.target_us = self.base_us + allowance_us.min(self.added_max_us);
+    }
+
+    /// What is measured is the base: nothing of our own is in the queue, and still no latency is lower.
+    pub(crate) fn rebase(&mut self) {
+        self.service_least = self.service.get().map_or(self.service_least, |us| us as f64);
+    }
+
+    /// The kernel's reading, and the window that it was taken under; true if the route has become much longer.
+    pub(crate) fn set_network(&mut self, now_us: u64, rtt_us: Option<u64>, window: f64) -> bool {
+        let before_us = self.network.get();
+        let longer = self.network.set(now_us, rtt_us, window);
+        // From here on `s` has the network's part in it, or no longer.
+        match (before_us, self.network.get()) {
+            (Some(part_us), None) => self.service_least += part_us as f64,
+            (None, Some(part_us)) => {
+                let least_us = self.service_least - part_us as f64;
+                self.service_least = least_us.max(SERVICE_MIN_US as f64);
+            }
+            _ => return longer,
+        }
+        self.service = WindowedMin::new(SERVICE_BUCKET_US);
+        longer
+    }
+
+    fn network_us(&self, latency_us: f64) -> f64 {
+        let network_us = self.network.get().unwrap_or(0) as f64;
+        network_us.min(latency_us - SERVICE_MIN_US as f64).max(0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What queueing may add with this service time, window and size, without a network between.
+    fn added_us(service_us: u64, window: f64, size_bytes: f64) -> f64 {
+        let mut target = DelayTarget::new(true, u64::MAX);
+        target.add(0, service_us);
+        target.set(service_us as f64, window, size_bytes);
+        target.us() - target.base_us()
+    }
+
+    #[test]
+    fn a_smaller_window_may_wait_longer_for_its_batch() {
+        assert!((added_us(100, 600.0, 0.0) - 2_000.0).abs() < 1.0);
+        assert!((added_us(100, 300.0, 0.0) - 4_000.0).abs() < 1.0);
+        // As large as it gets, and as small.
+        assert!((added_us(100, 1.0, 0.0) - BATCH_MAX_US).abs() < 1.0);
+        assert!((added_us(100, 20_000.0, 0.0) - BATCH_MIN_US).abs() < 1.0);
+    }
+
+    #[test]
+    fn large_messages_need_smaller_batches() {
+        assert!(added_us(100, 100.0, 5_000.0) < added_us(100, 100.0, 200.0) / 5.0);
+    }
+
+    #[test]
+    fn the_commit_before_ones_own_is_no_queue() {
+        // Idle, a message sees one commit; in a steady flow two.
+        let commit_us = 30_000;
+        assert!(added_us(commit_us, 20_000.0, 0.0) > commit_us as f64);
+    }
+
+    #[test]
+    fn what_the_user_allows_is_the_most() {
+        let mut target = DelayTarget::new(true, 500);
+        target.add(0, 1_000);
+        target.set(9_000.0, 8.0, 100.0);
+        assert!((target.us() - 1_500.0).abs() < 1.0);
+    }
+}
