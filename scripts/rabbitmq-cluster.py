@@ -15,7 +15,7 @@ its exit code. Nothing survives it, however it ends. `run -- bash` is for lookin
     scripts/rabbitmq-cluster.py cut NODE           no packet passes between it and the other nodes; clients still reach it
     scripts/rabbitmq-cluster.py heal               all cuts are mended
     scripts/rabbitmq-cluster.py leader QUEUE       number of the node that leads a quorum queue of vhost /
-    scripts/rabbitmq-cluster.py whole [SECONDS]    waits until all nodes are running and see one another
+    scripts/rabbitmq-cluster.py whole [SECONDS]    waits until all nodes are running and see one another; restarts one that stays apart
     scripts/rabbitmq-cluster.py ctl NODE ARG...    rabbitmqctl
 
 NODE is 1, 2, 3. Node N lives on 127.0.0.1N. All of it runs in namespaces of its own (network, processes, mounts): a cut is
@@ -215,11 +215,28 @@ class Cluster:
         self.whole(30)
 
     def whole(self, seconds):
-        def answers():
-            return all(set(re.findall(r"'(rabbit\d@[\d.]+)'", node.call("rabbit_nodes all_running []") or "")) == names for node in self.nodes)
-
+        """A node that woke after its peers had given it up may stay apart for good: Mnesia calls it a partitioned network and
+        leaves it to the operator to restart it. So does this, once, when half the time is over."""
         names = {node.name for node in self.nodes}
-        wait_until("all nodes see one another", seconds, answers)
+        restart_at, restarted = time.monotonic() + seconds / 2, False
+        end = restart_at + seconds / 2
+        while True:
+            views = {node.name: set(re.findall(r"'(rabbit\d@[\d.]+)'", node.call("rabbit_nodes all_running []") or "")) for node in self.nodes}
+            if all(view == names for view in views.values()):
+                return
+            if time.monotonic() > end:
+                die(f"all nodes see one another: not within {seconds} s: {views}")
+            if time.monotonic() > restart_at and not restarted:
+                restarted = True
+                # The one that the fewest see; of two, the one that sees fewer.
+                apart = min(self.nodes, key=lambda node: (sum(node.name in view for view in views.values()), len(views[node.name])))
+                print(f"node {apart.number} stays apart and is restarted: {views}", file=sys.stderr)
+                if apart.pid():
+                    apart.end(signal.SIGKILL)  # in this state it does not stop in an orderly way
+                apart.launch()
+                wait_until(f"node {apart.number} starts", 90, apart.ready)
+                end = time.monotonic() + seconds / 2
+            time.sleep(0.05)
 
     def leader(self, queue):
         """Asked of a member that can reach a majority: one that cannot gives no answer."""
