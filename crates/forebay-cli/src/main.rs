@@ -7,6 +7,7 @@ mod definitions;
 mod demo;
 mod exit;
 mod input;
+mod pipe;
 mod publish;
 mod runtime;
 mod serve;
@@ -35,6 +36,7 @@ enum Command {
     Demo(demo::Args),
     Publish(publish::Args),
     Consume(consume::Args),
+    Pipe(pipe::Args),
     Move(transfer::Args),
     Definitions(definitions::Args),
     Bench(bench::Args),
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Publish(args) => publish::run(args),
         Command::Consume(args) => consume::run(args),
+        Command::Pipe(args) => pipe::run(args),
         Command::Move(args) => transfer::run(args),
         Command::Definitions(args) => definitions::run(args),
         Command::Bench(args) => bench::run(args),

@@ -1,0 +1,205 @@
+//! `forebay pipe`: a program for each message of a queue, or lines to programs that stay.
+
+mod answer;
+mod program;
+mod service;
+
+use std::num::NonZeroUsize;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay::pipeline::{
+    Backoff, Breaker, Concurrency, Item, Outcome, Pipeline, Process, Queues, Report, Running,
+};
+use forebay::{Connection, Received};
+use tokio::time::{interval, timeout};
+
+use self::program::Program;
+use self::service::Services;
+use crate::exit::Exit;
+use crate::runtime::runtime;
+use crate::stop_signal::StopSignal;
+
+/// How soon a signal is noticed.
+const SIGNAL_PATIENCE: Duration = Duration::from_millis(50);
+/// Failures in a row after which programs are started at longer and longer intervals.
+const BREAKER_FAILURES: u32 = 10;
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// Run a program for each message of a queue, its body on standard input. Exit code 0 acknowledges the message,
+/// any other is a failure: it is tried again, then requeued or rejected.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+The program finds in its environment: FOREBAY_ROUTING_KEY, FOREBAY_EXCHANGE, FOREBAY_MESSAGE_ID,
+FOREBAY_REDELIVERED (0 or 1) and FOREBAY_ATTEMPT (from 1). What it writes goes where ours goes.
+
+With --stream it gets each message as a line and answers each with a line: 'ack', 'reject' or
+'requeue', and after that word whatever it likes. It must not keep answers in a buffer. It is started
+when it is needed, and again when it has ended.
+
+Ten failures in a row, and programs are started after a pause of 1 s only, then 2 s and so on up to a
+minute, until one succeeds. SIGTERM and SIGINT: no more messages are taken, and those at work, or
+waiting for another try, have --drain-s seconds; what is not done then goes back to the queue.")]
+pub(crate) struct Args {
+    /// The broker
+    #[arg(
+        long,
+        env = "FOREBAY_URL",
+        value_name = "URL",
+        default_value = "amqp://guest:guest@127.0.0.1:5672/%2f",
+        hide_env_values = true
+    )]
+    url: String,
+    /// The queue, which must exist
+    #[arg(long, value_name = "QUEUE")]
+    queue: String,
+    /// Programs at a time: a number, or 'auto' for as many as make it faster together; as many as there are cores
+    /// unless given
+    #[arg(long, value_name = "N|auto")]
+    concurrency: Option<AtATime>,
+    /// Write messages as lines to programs that stay, and read an answer to each
+    #[arg(long)]
+    stream: bool,
+    /// Try a message again up to this many times, after 1 s, 2 s and so on up to a minute
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    retries: u32,
+    /// What becomes of a message whose last try failed
+    #[arg(long, value_name = "WHAT", default_value = "requeue")]
+    on_failure: OnFailure,
+    /// Reject a message at once when its program ends with this code; may be given several times
+    #[arg(long, value_name = "CODE", conflicts_with = "stream", value_parser = clap::value_parser!(i32).range(1..=255))]
+    reject_on: Vec<i32>,
+    /// Stop a program that takes longer than this with a message, which has failed then
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    timeout_s: Option<u64>,
+    /// How long to wait for programs at the end
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    drain_s: u64,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct AtATime(Concurrency);
+
+impl FromStr for AtATime {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<AtATime, String> {
+        match (text, text.parse()) {
+            ("auto", _) => Ok(AtATime(Concurrency::auto())),
+            (_, Ok(number @ 1..=1_000_usize)) => Ok(AtATime(number.into())),
+            _ => Err("give a number from 1 to 1000, or 'auto'".into()),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum OnFailure {
+    /// Back to the queue, for whoever takes it next.
+    Requeue,
+    /// Dropped, or dead-lettered where the broker does that.
+    Reject,
+}
+
+impl Args {
+    fn concurrency(&self) -> Concurrency {
+        let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        self.concurrency.map_or_else(|| cores().into(), |given| given.0)
+    }
+
+    /// All that is the same for both kinds of programs.
+    fn policy<H>(
+        &self,
+        process: Process<forebay::pipeline::QueueSource, H>,
+    ) -> Process<forebay::pipeline::QueueSource, H>
+    where
+        H: forebay::pipeline::Handler<Received>,
+    {
+        let process = process
+            .retries(Backoff::new(self.retries, PAUSE_MIN, PAUSE_MAX))
+            .breaker(Breaker::new(BREAKER_FAILURES, PAUSE_MIN, PAUSE_MAX))
+            .on_failure(match self.on_failure {
+                OnFailure::Requeue => Outcome::Requeue,
+                OnFailure::Reject => Outcome::Reject,
+            });
+        match self.timeout_s {
+            None => process,
+            Some(limit_s) => process.timeout(Duration::from_secs(limit_s)),
+        }
+    }
+
+    fn start(&self, connection: &Connection, program: Arc<Program>) -> Running {
+        let pipeline = Pipeline::from(connection.source(&self.queue));
+        if self.stream {
+            let services = Arc::new(Services::new(program));
+            let handler = move |message: Item<Received>| {
+                let services = services.clone();
+                async move { services.ask(&message).await.inspect_err(|why| say(why)) }
+            };
+            self.policy(pipeline.process(self.concurrency(), handler)).start()
+        } else {
+            let reject_on: Arc<[i32]> = self.reject_on.clone().into();
+            let handler = move |message: Item<Received>| {
+                let (program, reject_on) = (program.clone(), reject_on.clone());
+                async move { program.run(&message, &reject_on).await.inspect_err(|why| say(why)) }
+            };
+            self.policy(pipeline.process(self.concurrency(), handler)).start()
+        }
+    }
+}
+
+/// Standard error is the log of a program in a shell.
+fn say(why: &str) {
+    eprintln!("forebay: {why}");
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Args) -> Exit {
+    match pipe(&args) {
+        Ok(report) => {
+            let Report { acked, rejected, requeued, failed, .. } = report;
+            eprintln!(
+                "acknowledged {acked}, rejected {rejected}, requeued {requeued}; {failed} attempts failed"
+            );
+            Exit::Done
+        }
+        Err(sentence) => Exit::Failed.because(sentence),
+    }
+}
+
+fn pipe(args: &Args) -> Result<Report, String> {
+    let program = Arc::new(Program::find(&args.command)?);
+    let stop = StopSignal::listen().map_err(|error| format!("cannot handle signals: {error}"))?;
+    runtime()?.block_on(async {
+        let builder = Connection::builder().name("forebay pipe");
+        let connection = builder.open(&args.url).await.map_err(|error| error.to_string())?;
+        let running = args.start(&connection, program);
+        let control = running.control();
+        let mut ending = std::pin::pin!(running.join());
+        let mut look = interval(SIGNAL_PATIENCE);
+        let ended = loop {
+            tokio::select! {
+                ended = &mut ending => break ended,
+                _ = look.tick(), if !stop.came() => {}
+            }
+            if stop.came() {
+                control.drain(Duration::from_secs(args.drain_s));
+                break ending.await;
+            }
+        };
+        let report = ended.map_err(|error| error.to_string())?;
+        // The last acknowledgements leave with this.
+        let closed = timeout(PAUSE_MAX, connection.close()).await;
+        match closed {
+            Ok(Ok(())) => Ok(report),
+            Ok(Err(lost)) => Err(format!(
+                "the last acknowledgements may be lost, and their messages come again: {lost}"
+            )),
+            Err(_) => Err("the broker does not answer; some messages may come again".into()),
+        }
+    })
+}

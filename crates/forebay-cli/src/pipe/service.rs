@@ -1,0 +1,115 @@
+//! Programs that stay: one for each worker, with one message at a time.
+
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use forebay::Received;
+use forebay::pipeline::{Item, Outcome};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout};
+use tokio::time::timeout;
+
+use super::answer;
+use super::program::{Program, how};
+
+/// The longest answer that is read.
+const ANSWER_BYTES_MAX: u64 = 64 * 1024;
+/// How long one that says no more may take to end, so that its exit code is known.
+const LAST_BREATH: Duration = Duration::from_secs(1);
+
+/// Programs that wait for a message. As many as there were workers busy at a time, at most.
+#[derive(Debug)]
+pub(crate) struct Services {
+    program: Arc<Program>,
+    idle: Mutex<Vec<Service>>,
+}
+
+impl Services {
+    pub(crate) fn new(program: Arc<Program>) -> Services {
+        Services { program, idle: Mutex::default() }
+    }
+
+    /// Gives a message to one of them. One that did not answer as it should is not asked again: it would be out of
+    /// step.
+    ///
+    /// # Errors
+    /// A sentence: it failed.
+    pub(crate) async fn ask(&self, message: &Item<Received>) -> Result<Outcome, String> {
+        if message.body().contains(&b'\n') {
+            return Err(
+                "the message has several lines, and a program with --stream gets one a message"
+                    .into(),
+            );
+        }
+        let mut service = match self.wake() {
+            Some(service) => service,
+            None => Service::start(&self.program)?,
+        };
+        let outcome = service.ask(&self.program, message.body()).await?;
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(service);
+        Ok(outcome)
+    }
+
+    /// One that is idle and has not ended meanwhile.
+    fn wake(&self) -> Option<Service> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let mut service = idle.pop()?;
+            if matches!(service.child.try_wait(), Ok(None)) {
+                return Some(service);
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Service {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Service {
+    fn start(program: &Program) -> Result<Service, String> {
+        let spawned = program.command().stdout(Stdio::piped()).spawn();
+        let mut child =
+            spawned.map_err(|error| format!("cannot start '{}': {error}", program.name()))?;
+        let stdin = child.stdin.take().expect("it is piped");
+        let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+        Ok(Service { child, stdin, stdout })
+    }
+
+    async fn ask(&mut self, program: &Program, body: &[u8]) -> Result<Outcome, String> {
+        let name = program.name();
+        let mut line = Vec::with_capacity(body.len() + 1);
+        line.extend_from_slice(body);
+        line.push(b'\n');
+        let mut answer = Vec::new();
+        // At the same time: it may write before it has read all, and a pipe holds 64 KiB.
+        let mut reader = (&mut self.stdout).take(ANSWER_BYTES_MAX);
+        let (fed, read) = tokio::join!(
+            async {
+                self.stdin.write_all(&line).await?;
+                self.stdin.flush().await
+            },
+            reader.read_until(b'\n', &mut answer)
+        );
+        read.map_err(|error| format!("cannot read what '{name}' answers: {error}"))?;
+        if answer.pop() != Some(b'\n') {
+            if answer.len() as u64 + 1 >= ANSWER_BYTES_MAX {
+                return Err(format!(
+                    "the answer of '{name}' is longer than {ANSWER_BYTES_MAX} bytes"
+                ));
+            }
+            let how = match timeout(LAST_BREATH, self.child.wait()).await {
+                Ok(Ok(ended)) => how(ended),
+                Ok(Err(_)) | Err(_) => "closed its standard output".into(),
+            };
+            return Err(format!("'{name}' {how} and has not answered"));
+        }
+        fed.map_err(|error| format!("'{name}' does not read its messages: {error}"))?;
+        answer::read(&String::from_utf8_lossy(&answer))
+            .map_err(|error| format!("'{name}': {error}"))
+    }
+}

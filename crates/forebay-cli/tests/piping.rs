@@ -1,0 +1,269 @@
+//! `forebay pipe` with programs of the shell: what they are given, what becomes of messages, how it ends.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // Gone already is as good.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Broker {
+    _process: Killed,
+    url: String,
+}
+
+fn forebay(url: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.env("FOREBAY_URL", url).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+impl Broker {
+    fn start() -> Broker {
+        let mut serve = forebay("");
+        serve.args(["serve", "--in-memory", "--amqp", "127.0.0.1:0", "--http", "off"]);
+        let mut process = serve.stderr(Stdio::null()).spawn().expect("the binary was built");
+        let stdout = process.stdout.take().expect("it is piped");
+        let mut ready = String::new();
+        BufReader::new(stdout).read_line(&mut ready).expect("it says when it is ready");
+        let address = ready.split_once("amqp=").expect("it names its address").1;
+        let address = address.split_whitespace().next().unwrap_or_default();
+        let url = format!("amqp://guest:guest@{address}/%2f");
+        Broker { _process: Killed(process), url }
+    }
+
+    fn publish(&self, lines: &str) {
+        let mut command = forebay(&self.url);
+        command.args(["publish", "--queue", "q"]).stdin(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        assert!(ended.status.success(), "{ended:?}");
+    }
+
+    /// All that is left in the queue, in its order.
+    fn left(&self) -> String {
+        let mut command = forebay(&self.url);
+        let ended = command.args(["consume", "--queue", "q", "--until-empty"]).output().unwrap();
+        assert!(ended.status.success(), "{ended:?}");
+        String::from_utf8(ended.stdout).unwrap()
+    }
+
+    fn pipe(&self, arguments: &[&str]) -> Piping {
+        let mut command = forebay(&self.url);
+        command.args(["pipe", "--queue", "q"]).args(arguments).stdin(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let out = lines_of(child.stdout.take().unwrap());
+        let err = lines_of(child.stderr.take().unwrap());
+        Piping { child: Killed(child), out, err, said: String::new() }
+    }
+}
+
+/// Lines as they come, so that a test can give up waiting for them.
+fn lines_of(pipe: impl Read + Send + 'static) -> mpsc::Receiver<String> {
+    let (sender, receiver) = mpsc::sync_channel(10_000);
+    std::thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+struct Piping {
+    child: Killed,
+    out: mpsc::Receiver<String>,
+    err: mpsc::Receiver<String>,
+    said: String,
+}
+
+impl Piping {
+    fn lines(&self, count: usize) -> Vec<String> {
+        let line = |_| self.out.recv_timeout(PATIENCE).expect("a program writes a line");
+        (0..count).map(line).collect()
+    }
+
+    /// Waits for so many lines on standard error that are this.
+    fn until_said(&mut self, words: &str, times: usize) {
+        for _ in 0..times {
+            loop {
+                let line = self.err.recv_timeout(PATIENCE).expect("it is said");
+                self.said.push_str(&line);
+                self.said.push('\n');
+                if line == words {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// SIGTERM; exit code and standard error.
+    fn end(mut self) -> (Option<i32>, String) {
+        let pid = rustix::process::Pid::from_child(&self.child.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+        self.ended()
+    }
+
+    fn ended(&mut self) -> (Option<i32>, String) {
+        let code = self.child.0.wait().unwrap().code();
+        for line in self.err.iter() {
+            self.said.push_str(&line);
+            self.said.push('\n');
+        }
+        (code, std::mem::take(&mut self.said))
+    }
+}
+
+#[test]
+fn each_message_is_given_to_a_program_and_acknowledged_when_it_succeeds() {
+    let broker = Broker::start();
+    broker.publish("one\ntwo\nthree\n");
+    let script =
+        "read -r line; echo \"$line $FOREBAY_ROUTING_KEY $FOREBAY_REDELIVERED $FOREBAY_ATTEMPT\"";
+    let piping = broker.pipe(&["--concurrency", "2", "--", "sh", "-c", script]);
+    let mut lines = piping.lines(3);
+    lines.sort_unstable();
+    assert_eq!(lines, ["one q 0 1", "three q 0 1", "two q 0 1"]);
+    let (code, said) = piping.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("acknowledged 3, rejected 0, requeued 0; 0 attempts failed"), "{said}");
+    assert_eq!(broker.left(), "");
+}
+
+#[test]
+fn exit_codes_say_what_becomes_of_a_message() {
+    let broker = Broker::start();
+    broker.publish("good\nbad\nlast\nsick\n");
+    let script =
+        "read -r line; case $line in bad) exit 65;; sick) echo sick; exit 1;; *) echo $line;; esac";
+    let arguments =
+        ["--concurrency", "1", "--retries", "0", "--reject-on", "65", "--drain-s", "20", "--"];
+    let piping = broker.pipe(&[&arguments[..], &["sh", "-c", script]].concat());
+    // 'sick' goes back to the queue and comes again.
+    let mut seen = piping.lines(4);
+    seen.sort_unstable();
+    assert!(seen.starts_with(&["good".into(), "last".into(), "sick".into()]), "{seen:?}");
+    let (code, said) = piping.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("acknowledged 2, rejected 1, requeued "), "{said}");
+    assert!(said.contains("'sh' ended with exit code 1"), "{said}");
+    assert_eq!(broker.left(), "sick\n");
+}
+
+#[test]
+fn a_failure_is_tried_again_and_then_rejected_if_so_told() {
+    let broker = Broker::start();
+    broker.publish("a\n");
+    let script = "echo $FOREBAY_ATTEMPT; exit 3";
+    let arguments = ["--retries", "1", "--on-failure", "reject", "--", "sh", "-c", script];
+    let piping = broker.pipe(&arguments);
+    assert_eq!(piping.lines(2), ["1", "2"]);
+    let (_, said) = piping.end();
+    assert!(said.contains("acknowledged 0, rejected 1, requeued 0; 2 attempts failed"), "{said}");
+    assert_eq!(broker.left(), "");
+}
+
+#[test]
+fn a_program_that_stays_answers_each_message_with_a_line() {
+    let broker = Broker::start();
+    let numbers: String = (1..=300).map(|number| format!("{number}\n")).collect();
+    broker.publish(&numbers);
+    let script = "echo started >&2; while read -r n; do
+        if [ $((n % 100)) -eq 0 ]; then echo reject round numbers; else echo ack; fi
+        echo answered >&2; done";
+    let mut piping = broker.pipe(&["--stream", "--concurrency", "2", "--", "sh", "-c", script]);
+    piping.until_said("answered", 300);
+    let (code, said) = piping.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("acknowledged 297, rejected 3, requeued 0; 0 attempts failed"), "{said}");
+    assert!((1..=2).contains(&said.matches("started").count()), "{said}");
+}
+
+#[test]
+fn a_program_that_stays_and_dies_is_started_again() {
+    let broker = Broker::start();
+    broker.publish("a\ndie\nb\n");
+    let script = "while read -r line; do
+        if [ $line = die ]; then echo dying >&2; exit 9; fi; echo ack; echo answered $line >&2; done";
+    let arguments = ["--stream", "--concurrency", "1", "--retries", "0", "--on-failure", "reject"];
+    let mut piping = broker.pipe(&[&arguments[..], &["--", "sh", "-c", script]].concat());
+    piping.until_said("answered b", 1);
+    let (code, said) = piping.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("acknowledged 2, rejected 1"), "{said}");
+    assert!(said.contains("'sh' ended with exit code 9 and has not answered"), "{said}");
+}
+
+#[test]
+fn sigterm_lets_programs_finish_and_gives_the_rest_back() {
+    let broker = Broker::start();
+    broker.publish("first\nsecond\nthird\n");
+    let script = "read -r line; echo begun; sleep 1; echo done";
+    let piping = broker.pipe(&["--concurrency", "1", "--", "sh", "-c", script]);
+    assert_eq!(piping.lines(1), ["begun"]);
+    let (code, said) = piping.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("acknowledged 1, rejected 0, requeued 0"), "{said}");
+    assert_eq!(broker.left(), "second\nthird\n");
+}
+
+#[test]
+fn what_is_not_done_when_patience_ends_is_killed_and_given_back() {
+    let broker = Broker::start();
+    broker.publish("endless\n");
+    let piping = broker.pipe(&["--drain-s", "0", "--", "sh", "-c", "echo begun; exec sleep 1000"]);
+    assert_eq!(piping.lines(1), ["begun"]);
+    let begun = Instant::now();
+    let (code, said) = piping.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(begun.elapsed() < PATIENCE);
+    assert_eq!(broker.left(), "endless\n");
+}
+
+#[test]
+fn a_program_that_dies_at_once_is_not_started_in_a_hot_loop() {
+    let broker = Broker::start();
+    let many: String = (0..5_000).map(|number| format!("{number}\n")).collect();
+    broker.publish(&many);
+    let arguments = ["--concurrency", "4", "--retries", "0", "--drain-s", "0", "--"];
+    let piping = broker.pipe(&[&arguments[..], &["sh", "-c", "echo dead; exit 1"]].concat());
+    // 10 in a row, those at work then, and up to 4 after 1 s and after 2 s more.
+    let begun = Instant::now();
+    let dead = piping.lines(18).len();
+    assert!(begun.elapsed() >= Duration::from_secs(1), "{dead} in {:?}", begun.elapsed());
+    let (code, said) = piping.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(broker.left().lines().count(), 5_000);
+}
+
+#[test]
+fn what_cannot_work_is_refused_with_a_sentence() {
+    let broker = Broker::start();
+    for (arguments, code, sentence) in [
+        (&["--", "no-such-program"][..], 1, "there is no program 'no-such-program'"),
+        (&["--", "/etc/passwd"], 1, "there is no program '/etc/passwd' that may be run"),
+        (&["--", "cat"], 1, "no queue 'q'"),
+        (&[], 2, "COMMAND"),
+        (&["--concurrency", "0", "--", "cat"], 2, "from 1 to 1000, or 'auto'"),
+        (&["--concurrency", "lots", "--", "cat"], 2, "from 1 to 1000, or 'auto'"),
+        (&["--stream", "--reject-on", "3", "--", "cat"], 2, "cannot be used with"),
+        (&["--reject-on", "0", "--", "cat"], 2, "1..=255"),
+    ] {
+        let (ended, said) = broker.pipe(arguments).ended();
+        assert_eq!(ended, Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(sentence), "{arguments:?}: {said}");
+    }
+}
