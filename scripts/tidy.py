@@ -137,6 +137,7 @@ IMPURE_FILES = {"crates/forebay-store/src/disk.rs", "crates/forebay-store/src/fi
 PURE_PLACES = [
     "crates/forebay-client/src/machine",
     "crates/forebay-client/src/session",
+    "crates/forebay/src/doctor.rs",
     "crates/forebay-pipeline/src/backoff.rs",
     "crates/forebay-pipeline/src/batcher.rs",
     "crates/forebay-pipeline/src/breaker.rs",

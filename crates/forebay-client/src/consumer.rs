@@ -95,6 +95,25 @@ impl ConsumerBuilder {
         self
     }
 
+    /// What was set, for those who check whether it fits their needs.
+    #[must_use]
+    pub fn limits(&self) -> ConsumerLimits {
+        let timeout = self.arguments.as_table().get("x-consumer-timeout");
+        let timeout_ms = timeout.and_then(|value| u64::try_from(value.as_i64()?).ok());
+        ConsumerLimits {
+            credit_max: self.credit_max,
+            fixed_credit: self.credit,
+            work_limit: self.work_limit,
+            ack_timeout: timeout_ms.map(Duration::from_millis),
+        }
+    }
+
+    /// The connection that it will be on.
+    #[must_use]
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
     /// Starts the consumer, on the connection's socket for consuming.
     ///
     /// # Errors
@@ -132,6 +151,19 @@ impl ConsumerBuilder {
             .map_err(BuildConsumerError::Refused)?;
         Ok(consumer)
     }
+}
+
+/// What bounds a consumer. See [`ConsumerBuilder`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConsumerLimits {
+    /// Deliveries held at a time at most.
+    pub credit_max: u16,
+    /// The credit, if it is set by hand.
+    pub fixed_credit: Option<u16>,
+    /// The longest that a message may be in work.
+    pub work_limit: Option<Duration>,
+    /// The argument `x-consumer-timeout`.
+    pub ack_timeout: Option<Duration>,
 }
 
 /// Why a consumer was not started.

@@ -54,7 +54,9 @@ mod shell;
 pub use caller::{CallError, Caller};
 pub use channel::{Channel, Consume, DeclareExchange, DeclareQueue, QueueInfo};
 pub use connection::{Connection, ConnectionBuilder};
-pub use consumer::{BuildConsumerError, Consumer, ConsumerBuilder, Delivery, Settlement, Stale};
+pub use consumer::{
+    BuildConsumerError, Consumer, ConsumerBuilder, ConsumerLimits, Delivery, Settlement, Stale,
+};
 pub use deliveries::Deliveries;
 pub use error::{ChannelFault, ConsumeError, DeclareError, Lost, OpenError, Refusal};
 pub use happening::{Happening, PublisherChannelFault};

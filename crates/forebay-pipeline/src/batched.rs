@@ -10,6 +10,7 @@ use crate::collector::{Batches, Collector};
 use crate::dispatch::Dispatch;
 use crate::handler::{Async, Handler};
 use crate::item::Item;
+use crate::needs::Needs;
 use crate::outcome::Handled;
 use crate::pipeline::Process;
 use crate::policy::{DeadLetters, Policy};
@@ -76,7 +77,14 @@ where
         }
         let held = |collector: &Arc<Collector<_, V>>| collector.batching.limits().held_max;
         let beyond = onward.collectors.iter().map(held).sum();
-        let stage = self.process.stage(onward, beyond);
+        let limits = || onward.collectors.iter().map(|collector| collector.batching.limits());
+        let delay_us = limits().map(|limits| limits.delay_us).max();
+        let needs = Needs {
+            batch_messages: limits().map(|limits| limits.messages).max(),
+            batch_delay: delay_us.map(Duration::from_micros),
+            ..Needs::default()
+        };
+        let stage = self.process.stage(onward, beyond, needs);
         let work = supervise(stage.clone(), deadline.clone());
         Running::new(stage, work, works, deadline)
     }
@@ -145,7 +153,15 @@ where
             dead_letters: Some(DeadLetters::new(bury)),
             ..Policy::default()
         };
-        let stage = Stage::new(batches, self.handler, Nowhere, dispatch, concurrency, policy);
+        let stage = Stage::new(
+            batches,
+            self.handler,
+            Nowhere,
+            dispatch,
+            concurrency,
+            policy,
+            Needs::default(),
+        );
         let work = Box::pin(supervise(stage.clone(), deadline.clone()));
         let closed = collector.clone();
         let close = Box::new(move || closed.close());

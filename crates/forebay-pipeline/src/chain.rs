@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::handler::Handler;
 use crate::item::Item;
+use crate::needs::{Finding, Needs};
 use crate::outcome::{Handled, Step, Verdict};
 use crate::pipeline::Process;
 use crate::running::Running;
@@ -93,8 +94,10 @@ where
         }
     }
 
-    fn holds(&mut self, messages: usize) {
-        self.beyond = messages;
+    fn needs(&mut self, needs: &Needs) -> Vec<Finding> {
+        // Its own source is told when it starts, and what that finds is in the log.
+        self.beyond = needs.held_messages;
+        Vec::new()
     }
 }
 

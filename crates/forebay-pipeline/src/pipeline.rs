@@ -15,6 +15,7 @@ use crate::concurrency::Concurrency;
 use crate::dispatch::{Dispatch, Lane};
 use crate::handler::{Async, Blocking, Handler};
 use crate::item::Item;
+use crate::needs::Needs;
 use crate::outcome::{Handled, Outcome};
 use crate::policy::{DeadLetters, Policy};
 use crate::report::Report;
@@ -218,7 +219,7 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
         N: Onward<S::Value, <H::Output as Handled>::Value>,
     {
         let deadline = Deadline::default();
-        let stage = self.stage(onward, beyond);
+        let stage = self.stage(onward, beyond, Needs::default());
         let work = supervise(stage.clone(), deadline.clone());
         Running::new(stage, work, Vec::new(), deadline)
     }
@@ -234,16 +235,20 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
         self.start().join().await
     }
 
-    /// `beyond`: messages that are held unsettled elsewhere.
-    pub(crate) fn stage<N>(self, onward: N, beyond: usize) -> Arc<Stage<S, H, N>>
+    /// `beyond`: messages that are held unsettled elsewhere. `needs`: what is said of batches counts.
+    pub(crate) fn stage<N>(self, onward: N, beyond: usize, needs: Needs) -> Arc<Stage<S, H, N>>
     where
         N: Onward<S::Value, <H::Output as Handled>::Value>,
     {
         let dispatch = Dispatch::new(self.concurrency.first(None), self.buffer_max);
         let waiting = if self.policy.ordered_by.is_some() { self.buffer_max } else { 0 };
-        let mut source = self.source;
-        source.holds(self.concurrency.most().saturating_add(beyond).saturating_add(waiting));
-        Stage::new(source, self.handler, onward, dispatch, self.concurrency, self.policy)
+        let needs = Needs {
+            held_messages: self.concurrency.most().saturating_add(beyond).saturating_add(waiting),
+            timeout: self.policy.timeout,
+            ..needs
+        };
+        let concurrency = self.concurrency;
+        Stage::new(self.source, self.handler, onward, dispatch, concurrency, self.policy, needs)
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use crate::concurrency::Concurrency;
+use crate::needs::Finding;
 use crate::report::Report;
 use crate::source::SourceError;
 use crate::stage::Controlled;
@@ -130,6 +131,13 @@ impl Control {
         for (_, stage) in &self.batches {
             stage.look();
         }
+    }
+
+    /// What does not fit together in its set-up, as its source sees it: at the start, and whenever there are more or
+    /// fewer workers. The log has it, too.
+    #[must_use]
+    pub fn findings(&self) -> Vec<Finding> {
+        self.stage.findings()
     }
 
     /// What it has done so far.

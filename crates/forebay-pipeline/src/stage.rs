@@ -22,6 +22,7 @@ use crate::dispatch::{Dispatch, Started};
 use crate::floor::{Floor, Next};
 use crate::handler::{Failure, Handler};
 use crate::item::Item;
+use crate::needs::{Finding, Needs};
 use crate::outcome::{Handled, Outcome, Step};
 use crate::policy::{Policy, conclude};
 use crate::report::{Counters, Report};
@@ -41,6 +42,10 @@ pub(crate) struct Stage<S: Source, H, N> {
     tuning: Tuning,
     /// There is something for the supervisor to do.
     pub(crate) supervise: Notify,
+    /// But for the workers.
+    needs: Needs,
+    /// What its source has found wrong, each once.
+    findings: Mutex<Vec<Finding>>,
 }
 
 /// What came of an attempt.
@@ -85,19 +90,20 @@ where
     N: Onward<S::Value, <H::Output as Handled>::Value>,
 {
     pub(crate) fn new(
-        mut source: S,
+        source: S,
         handler: H,
         onward: N,
         dispatch: Dispatch<Item<S::Value>>,
         concurrency: Concurrency,
         policy: Policy<S::Value>,
+        needs: Needs,
     ) -> Arc<Stage<S, H, N>> {
-        source.workers(dispatch.concurrency());
+        let concurrency_now = dispatch.concurrency();
         let tuning = Tuning::new(concurrency.tuner(dispatch.concurrency()));
         let mut floor = Floor::new(dispatch);
         floor.set_rate(policy.rate_per_s, 0);
         floor.breaker = policy.breaker;
-        Arc::new(Stage {
+        let stage = Stage {
             handler,
             onward,
             policy,
@@ -107,7 +113,11 @@ where
             source: Mutex::new(Some(source)),
             floor: Mutex::new(floor),
             supervise: Notify::new(),
-        })
+            needs,
+            findings: Mutex::default(),
+        };
+        stage.tell(&mut stage.source(), concurrency_now);
+        Arc::new(stage)
     }
 
     /// The next message for the worker in `seat`; `None`: it is not needed any more, and its seat is gone.
@@ -272,11 +282,22 @@ where
         }
     }
 
+    /// Tells a source how many workers there are, and the log what it finds wrong.
+    fn tell(&self, source: &mut Option<S>, workers: usize) {
+        let Some(source) = source else { return };
+        let found = source.needs(&Needs { workers, ..self.needs });
+        let mut findings = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
+        for finding in found {
+            if findings.iter().all(|known| known.name != finding.name) {
+                tracing::warn!(name = finding.name, "{}", finding.says);
+                findings.push(finding);
+            }
+        }
+    }
+
     /// With the lock of the tuning held.
     fn resize(&self, concurrency: usize) {
-        if let Some(source) = &mut *self.source() {
-            source.workers(concurrency);
-        }
+        self.tell(&mut self.source(), concurrency);
         let mut floor = self.floor();
         floor.dispatch.resize(concurrency);
         floor.wake_all(); // those too many leave
@@ -349,6 +370,7 @@ pub(crate) trait Controlled: Send + Sync {
     /// Nobody works any more: what was not begun goes back, though a [`Control`](crate::Control) may live on.
     fn close(&self);
     fn report(&self) -> Report;
+    fn findings(&self) -> Vec<Finding>;
 }
 
 impl<S, H, N> Controlled for Stage<S, H, N>
@@ -396,5 +418,9 @@ where
 
     fn report(&self) -> Report {
         self.counters.report()
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        self.findings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -27,6 +27,7 @@
 //! [`pipeline`] works on a queue's messages, or any others, many at a time.
 
 mod broker;
+mod doctor;
 mod in_process;
 pub mod pipeline;
 

@@ -29,13 +29,20 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use forebay_client::{
-    BuildConsumerError, CREDIT_MAX, Connection, Consumer, ConsumerBuilder, Delivery, Received,
+    BuildConsumerError, CREDIT_MAX, Connection, Consumer, ConsumerBuilder, ConsumerLimits,
+    Delivery, Received,
 };
 pub use forebay_pipeline::*;
 
 use forebay_pipeline::source::Taken;
+
+use crate::doctor::{AckTimeout, examine};
+
+/// `consumer_timeout` of a RabbitMQ that was not told otherwise.
+const RABBITMQ_ACK_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// Queues of a connection as sources.
 pub trait Queues {
@@ -45,7 +52,7 @@ pub trait Queues {
 
 impl Queues for Connection {
     fn source(&self, queue: impl Into<String>) -> QueueSource {
-        QueueSource { state: State::Planned(self.consumer(queue)), free: true }
+        QueueSource { free: true, ..QueueSource::from(self.consumer(queue)) }
     }
 }
 
@@ -59,6 +66,8 @@ pub struct QueueSource {
     state: State,
     /// Nobody set the credit, so it can be what the pipeline needs.
     free: bool,
+    limits: ConsumerLimits,
+    ack_timeout: AckTimeout,
 }
 
 type Opening = Pin<Box<dyn Future<Output = Result<Consumer, BuildConsumerError>> + Send>>;
@@ -71,7 +80,12 @@ enum State {
 
 impl From<ConsumerBuilder> for QueueSource {
     fn from(consumer: ConsumerBuilder) -> QueueSource {
-        QueueSource { state: State::Planned(consumer), free: false }
+        QueueSource {
+            free: false,
+            limits: consumer.limits(),
+            ack_timeout: AckTimeout::Leases,
+            state: State::Planned(consumer),
+        }
     }
 }
 
@@ -99,20 +113,24 @@ impl Source for QueueSource {
         }
     }
 
-    fn holds(&mut self, messages: usize) {
-        // Or a batch could wait for messages that the broker does not send before it is acknowledged.
-        if let (State::Planned(consumer), true) = (&mut self.state, self.free) {
-            let credit_max = u16::try_from(messages).unwrap_or(u16::MAX).max(CREDIT_MAX);
-            *consumer = consumer.clone().credit_max(credit_max);
-        }
-    }
-
-    fn workers(&mut self, workers: usize) {
-        // A consumer at work learns of more workers by being asked.
+    fn needs(&mut self, needs: &Needs) -> Vec<Finding> {
+        let at_most = |messages: usize| u16::try_from(messages).unwrap_or(u16::MAX);
         if let State::Planned(consumer) = &mut self.state {
-            let workers = u16::try_from(workers).unwrap_or(u16::MAX);
-            *consumer = consumer.clone().workers(workers);
+            // A consumer at work learns of more workers by being asked.
+            let mut fitting = consumer.clone().workers(at_most(needs.workers));
+            if self.free {
+                // Or a batch could wait for messages that the broker does not send before it is acknowledged.
+                fitting = fitting.credit_max(at_most(needs.held_messages).max(CREDIT_MAX));
+            }
+            let server = fitting.connection().server();
+            self.limits = fitting.limits();
+            self.ack_timeout = match self.limits.ack_timeout {
+                _ if server.can("forebay.leases") => AckTimeout::Leases,
+                limit => AckTimeout::After(limit.unwrap_or(RABBITMQ_ACK_TIMEOUT)),
+            };
+            *consumer = fitting;
         }
+        examine(needs, &self.limits, self.ack_timeout)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use forebay::pipeline::{Batch, Item, Outcome, Pipeline, Queues, ToBatch};
+use forebay::pipeline::{Batch, Item, Outcome, Pipeline, QueueSource, Queues, Running, ToBatch};
 use forebay::{Broker, Connection, Queue, Received, Route, Topology};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -126,4 +126,24 @@ async fn a_queue_that_is_not_there_ends_the_pipeline_with_a_sentence() {
     let pipeline = Pipeline::from(connection.source("nowhere"));
     let error = pipeline.process(2, async |_: Item<Received>| {}).run().await.unwrap_err();
     assert!(error.to_string().contains("no queue 'nowhere'"), "{error}");
+}
+
+#[tokio::test]
+async fn a_set_up_that_does_not_fit_is_named_at_the_start_and_when_it_changes() {
+    let broker = Broker::in_memory().unwrap();
+    let connection = filled(&broker, 0).await;
+    let handler = async |_: Item<Received>| {};
+    let names = |running: &Running| -> Vec<&str> {
+        running.control().findings().iter().map(|finding| finding.name).collect()
+    };
+    let consumer = connection.consumer("q").fixed_credit(10);
+    let running = Pipeline::from(QueueSource::from(consumer)).process(10, handler).start();
+    assert_eq!(names(&running), [""; 0]);
+    running.control().set_concurrency(25);
+    assert_eq!(names(&running), ["prefetch-below-workers"]);
+    running.control().set_concurrency(30);
+    assert_eq!(names(&running).len(), 1, "each is named once");
+
+    let running = Pipeline::from(connection.source("q")).process(2_000, handler).start();
+    assert_eq!(names(&running), [""; 0], "what nobody set is set as it has to be");
 }

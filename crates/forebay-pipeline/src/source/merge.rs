@@ -3,6 +3,7 @@
 use std::task::{Context, Poll};
 
 use super::{Source, Taken};
+use crate::needs::{Finding, Needs};
 
 /// See [`merge`].
 #[derive(Debug)]
@@ -45,12 +46,8 @@ impl<S: Source> Source for Merged<S> {
         if self.sources.is_empty() { Poll::Ready(Ok(None)) } else { Poll::Pending }
     }
 
-    fn holds(&mut self, messages: usize) {
-        self.sources.iter_mut().for_each(|source| source.holds(messages));
-    }
-
-    fn workers(&mut self, workers: usize) {
-        self.sources.iter_mut().for_each(|source| source.workers(workers));
+    fn needs(&mut self, needs: &Needs) -> Vec<Finding> {
+        self.sources.iter_mut().flat_map(|source| source.needs(needs)).collect()
     }
 }
 

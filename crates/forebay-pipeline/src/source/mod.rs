@@ -10,6 +10,7 @@ use std::error::Error;
 use std::fmt;
 use std::task::{Context, Poll};
 
+use crate::needs::{Finding, Needs};
 use crate::outcome::Verdict;
 
 pub use iter::{Iter, iter};
@@ -34,15 +35,12 @@ pub trait Source: Send + 'static {
     /// The source is broken. The pipeline finishes what it has and ends with this error.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Taken<Self>>;
 
-    /// At most so many of its messages will be unsettled at a time, counting those in batches. Called before the
-    /// first message. Sources with a limit raise it, or a batch could wait for messages that cannot come.
-    fn holds(&mut self, messages: usize) {
-        let _ = messages;
-    }
-
-    /// So many workers there are from now on. Called before the first message and when it changes.
-    fn workers(&mut self, workers: usize) {
-        let _ = workers;
+    /// What the pipeline needs of it, before the first message and when there are more or fewer workers. A source with a
+    /// limit of its own raises it, or a batch could wait for messages that cannot come; what it may not change and does
+    /// not fit it returns.
+    fn needs(&mut self, needs: &Needs) -> Vec<Finding> {
+        let _ = needs;
+        Vec::new()
     }
 }
 
