@@ -11,6 +11,7 @@
 //! | [`Connections`] | how many connections publishers share |
 //! | [`Workers`] | how many calls of a handler at a time, where each waits for something with a knee |
 //! | [`IngressBudget`], [`visit_bytes`], [`PublisherShare`] | how much a broker reads, and from whom |
+//! | [`explain`] | where the time of messages went, and which setting or resource took it |
 //! | [`TokenBucket`], [`max_min`] | who may have how much of a rate, of a capacity |
 //!
 //! Deliberately absent: AMQP, sockets, clocks, threads, unseeded random numbers. Time is an argument, `now_us`:
@@ -24,6 +25,7 @@ pub mod connections;
 mod delay_target;
 pub mod demand;
 mod ewma;
+pub mod explain;
 mod fair_share;
 mod fixed;
 mod gate;

@@ -7,6 +7,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_flow::explain::Mark;
+
 use crate::batcher::Limits;
 use crate::concurrency::Concurrency;
 use crate::item::Item;
@@ -75,6 +77,11 @@ impl<V> Batch<V> {
         self.messages.clone().bury(reason)
     }
 
+    /// Its messages passed a point of their way.
+    pub(crate) fn passed(&self, mark: Mark) {
+        self.messages.passed(mark);
+    }
+
     pub(crate) fn receipt(&self) -> BatchReceipt {
         BatchReceipt(self.messages.clone())
     }
@@ -98,6 +105,7 @@ impl<V: fmt::Debug> fmt::Debug for Batch<V> {
 trait Messages: Send + Sync {
     fn settle(&self, index: usize, verdict: Verdict) -> bool;
     fn settle_all(&self, verdict: Verdict);
+    fn passed(&self, mark: Mark);
     fn bury(self: Arc<Self>, reason: String) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }
 
@@ -109,6 +117,12 @@ struct Behind<T> {
 impl<T: Send + Sync + 'static> Messages for Behind<T> {
     fn settle(&self, index: usize, verdict: Verdict) -> bool {
         self.items[index].settle(verdict)
+    }
+
+    fn passed(&self, mark: Mark) {
+        for item in &self.items {
+            item.passed(mark);
+        }
     }
 
     fn settle_all(&self, verdict: Verdict) {

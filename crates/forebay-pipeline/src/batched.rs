@@ -5,10 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_flow::explain::Mark;
+
 use crate::batch::{Batch, Batching};
 use crate::collector::{Batches, Collector};
 use crate::dispatch::Dispatch;
-use crate::handler::{Async, Handler};
+use crate::handler::{Async, Failure, Handler};
 use crate::item::Item;
 use crate::needs::Needs;
 use crate::outcome::Handled;
@@ -155,7 +157,7 @@ where
         };
         let stage = Stage::new(
             batches,
-            self.handler,
+            Marking(self.handler),
             Nowhere,
             dispatch,
             concurrency,
@@ -166,6 +168,21 @@ where
         let closed = collector.clone();
         let close = Box::new(move || closed.close());
         (collector, BatchWork { name, stage, work, close })
+    }
+}
+
+/// A batch handler that marks the messages of its batches.
+struct Marking<H>(H);
+
+impl<V: Send + Sync + 'static, H: Handler<Batch<V>>> Handler<Batch<V>> for Marking<H> {
+    type Output = H::Output;
+
+    async fn handle(&self, batch: Item<Batch<V>>) -> Result<H::Output, Failure> {
+        Batch::passed(&batch, Mark::Begun);
+        let marked = batch.handle();
+        let result = self.0.handle(batch).await;
+        Batch::passed(&marked, Mark::Done);
+        result
     }
 }
 

@@ -5,9 +5,12 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use forebay_flow::explain::Mark;
+
 use crate::outcome::Verdict;
 use crate::report::Counters;
 use crate::source::Receipt;
+use crate::trace::{Trace, Tracer};
 
 /// A message, as handlers get it: what it carries by `Deref`, and a way to acknowledge it early.
 ///
@@ -30,6 +33,8 @@ trait Slot: Send + Sync {
     /// False: it was used before.
     fn settle(&self, verdict: Verdict) -> bool;
     fn is_settled(&self) -> bool;
+    /// It passed a point of its way.
+    fn passed(&self, mark: Mark);
     /// It is where dead letters go.
     fn buried(&self);
 }
@@ -37,6 +42,7 @@ trait Slot: Send + Sync {
 struct Unsettled<R> {
     receipt: Mutex<Option<R>>,
     counters: Arc<Counters>,
+    trace: Option<Box<Trace>>,
 }
 
 impl<R: Receipt> Slot for Unsettled<R> {
@@ -44,8 +50,15 @@ impl<R: Receipt> Slot for Unsettled<R> {
         let receipt = self.receipt.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(receipt) = receipt else { return false };
         self.counters.settled(verdict);
+        self.passed(Mark::Settled);
         receipt.settle(verdict);
         true
+    }
+
+    fn passed(&self, mark: Mark) {
+        if let Some(trace) = &self.trace {
+            trace.passed(mark);
+        }
     }
 
     fn buried(&self) {
@@ -60,12 +73,18 @@ impl<R: Receipt> Slot for Unsettled<R> {
 }
 
 impl<T> Item<T> {
-    pub(crate) fn new(value: T, receipt: impl Receipt, counters: Arc<Counters>) -> Item<T>
+    pub(crate) fn new(
+        value: T,
+        receipt: impl Receipt,
+        counters: Arc<Counters>,
+        tracer: Option<&Tracer<T>>,
+    ) -> Item<T>
     where
         T: 'static,
     {
-        let receipt = Unsettled { receipt: Mutex::new(Some(receipt)), counters };
-        let (number, attempt) = (receipt.counters.taken(), AtomicU32::new(0));
+        let (number, attempt) = (counters.taken(), AtomicU32::new(0));
+        let trace = tracer.and_then(|tracer| tracer.arrived(number, &value));
+        let receipt = Unsettled { receipt: Mutex::new(Some(receipt)), counters, trace };
         Item { inner: Arc::new(Inner { value, number, attempt, receipt }) }
     }
 
@@ -91,6 +110,11 @@ impl<T> Item<T> {
 
     pub(crate) fn is_settled(&self) -> bool {
         self.inner.receipt.is_settled()
+    }
+
+    /// It passed a point of its way.
+    pub(crate) fn passed(&self, mark: Mark) {
+        self.inner.receipt.passed(mark);
     }
 
     /// A worker begins.

@@ -21,6 +21,7 @@
 //! - [`Outcome`]: what a handler may decide. An error or a panic is one message's failure, nobody else's.
 //! - [`ToBatch`] and [`Batching`]: what handlers return is worked on together, and the messages are settled then.
 //! - [`source::merge`] and [`Process::into_source`]: several sources for one pipeline, and pipelines one after the other.
+//! - [`explain`]: where the time of messages went, for pipelines that were asked ([`Process::explain`]).
 //! - [`dispatch`] and [`batcher`]: who may start what, and when a batch is full, as machines without clock or I/O.
 //!
 //! **No message waits behind a busy worker.** There is one buffer for all workers, and a message is asked for
@@ -50,6 +51,7 @@ mod seats;
 pub mod source;
 mod stage;
 mod supervise;
+mod trace;
 mod tuning;
 
 pub use backoff::Backoff;
@@ -58,6 +60,7 @@ pub use batched::Batched;
 pub use breaker::Breaker;
 pub use chain::{ChainReceipt, Chained, HandOn};
 pub use concurrency::Concurrency;
+pub use forebay_flow::explain;
 pub use handler::{Async, Blocking, Failure, Handler};
 pub use item::Item;
 pub use needs::{Finding, Needs};

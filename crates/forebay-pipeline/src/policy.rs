@@ -11,6 +11,7 @@ use crate::dispatch::Lane;
 use crate::handler::{Failure, catching};
 use crate::item::Item;
 use crate::outcome::{Outcome, Verdict};
+use crate::trace::Tracer;
 
 /// Finds a value's lane.
 pub(crate) type LaneOf<T> = Box<dyn Fn(&T) -> Lane + Send + Sync>;
@@ -25,6 +26,7 @@ pub(crate) struct Policy<T> {
     /// Messages a second.
     pub(crate) rate_per_s: Option<u64>,
     pub(crate) breaker: Option<Breaker>,
+    pub(crate) tracer: Option<Tracer<T>>,
 }
 
 impl<T> Default for Policy<T> {
@@ -37,6 +39,7 @@ impl<T> Default for Policy<T> {
             dead_letters: None,
             rate_per_s: None,
             breaker: None,
+            tracer: None,
         }
     }
 }

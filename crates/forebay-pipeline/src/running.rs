@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use forebay_flow::explain::Explanation;
 use tokio::task::JoinHandle;
 
 use crate::concurrency::Concurrency;
@@ -138,6 +139,13 @@ impl Control {
     #[must_use]
     pub fn findings(&self) -> Vec<Finding> {
         self.stage.findings()
+    }
+
+    /// Where the time of the messages went that [`Process::explain`](crate::Process::explain) marks; `None` where it was
+    /// not asked for.
+    #[must_use]
+    pub fn explanation(&self) -> Option<Explanation> {
+        self.stage.explanation()
     }
 
     /// What it has done so far.

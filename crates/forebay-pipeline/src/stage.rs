@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use forebay_flow::explain::{Explanation, Mark};
 use forebay_flow::workers::Call;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
@@ -27,6 +28,7 @@ use crate::outcome::{Handled, Outcome, Step};
 use crate::policy::{Policy, conclude};
 use crate::report::{Counters, Report};
 use crate::source::{Source, SourceError};
+use crate::trace::Tracer;
 use crate::tuning::Tuning;
 
 /// What does not change while it runs, or changes under a lock.
@@ -148,7 +150,8 @@ where
             match taken {
                 Poll::Ready(Ok(Some((value, receipt)))) => {
                     let lane = self.policy.ordered_by.as_ref().map(|lane_of| lane_of(&value));
-                    let item = Item::new(value, receipt, self.counters.clone());
+                    let tracer = self.policy.tracer.as_ref();
+                    let item = Item::new(value, receipt, self.counters.clone(), tracer);
                     floor = self.floor();
                     floor.dispatch.arrived(item, lane);
                 }
@@ -203,11 +206,13 @@ where
     /// One attempt at a message.
     pub(crate) async fn attempt(&self, item: &Item<S::Value>) -> Attempted<H::Output> {
         let begun_us = self.tuning.is_on().then(|| self.now_us());
+        item.passed(Mark::Taken);
         let work = self.handler.handle(item.begin());
         let result = match self.policy.timeout {
             None => work.await,
             Some(limit) => timeout(limit, work).await.unwrap_or(Err(Failure::TimedOut(limit))),
         };
+        item.passed(Mark::Handled);
         let took_us = begun_us.map(|begun_us| self.now_us().saturating_sub(begun_us));
         Attempted { result, took_us }
     }
@@ -371,6 +376,7 @@ pub(crate) trait Controlled: Send + Sync {
     fn close(&self);
     fn report(&self) -> Report;
     fn findings(&self) -> Vec<Finding>;
+    fn explanation(&self) -> Option<Explanation>;
 }
 
 impl<S, H, N> Controlled for Stage<S, H, N>
@@ -418,6 +424,10 @@ where
 
     fn report(&self) -> Report {
         self.counters.report()
+    }
+
+    fn explanation(&self) -> Option<Explanation> {
+        self.policy.tracer.as_ref().map(Tracer::explanation)
     }
 
     fn findings(&self) -> Vec<Finding> {

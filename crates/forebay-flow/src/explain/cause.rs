@@ -1,0 +1,235 @@
+//! From the largest wait to the setting or resource behind it.
+
+use std::fmt;
+
+use super::{Explanation, Mark, Segment};
+
+/// What is known of a set-up; what is not known is `None`, and is not blamed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Settings {
+    /// The publisher's window, if it was set by hand.
+    pub window_messages: Option<u64>,
+    /// Messages in work at a time, all consumers together.
+    pub workers: Option<u64>,
+    /// The prefetch or credit, if it was set by hand, all consumers together.
+    pub prefetch: Option<u64>,
+    /// Messages of a full batch.
+    pub batch_messages: Option<u64>,
+    /// The longest that a batch waits to be full.
+    pub batch_delay_us: Option<u64>,
+    /// Batches in work at a time.
+    pub batch_workers: Option<u64>,
+}
+
+/// Why messages waited. Displayed it is a sentence with what to change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The publisher's window is set by hand, and full.
+    WindowFixed {
+        /// What it is set to.
+        window_messages: u64,
+    },
+    /// The publisher's window follows the broker, which takes no more.
+    BrokerFull,
+    /// What the program publishes does not leave its socket.
+    SocketFull,
+    /// The network between publisher and broker, or a broker that does not read.
+    WayToBroker,
+    /// The broker's disk.
+    Disk,
+    /// Fewer messages may be out than there are workers.
+    PrefetchBelowWorkers {
+        /// What it is set to.
+        prefetch: u64,
+        /// How many there are.
+        workers: u64,
+    },
+    /// All workers are busy, with this for each message.
+    WorkersBusy {
+        /// How many there are.
+        workers: Option<u64>,
+        /// Its mean time.
+        handler_us: u64,
+    },
+    /// Messages lie in the queue or in the broker, and handlers are not why.
+    Queue,
+    /// The network between broker and consumer, or a consumer that does not read.
+    WayToConsumer,
+    /// Messages were sent ahead to busy workers, by a prefetch that was set by hand.
+    PrefetchHoards {
+        /// What it is set to.
+        prefetch: u64,
+        /// How many there are.
+        workers: Option<u64>,
+    },
+    /// Messages wait in the consumer for its workers.
+    WorkersBehind,
+    /// The handlers' own work.
+    Handler {
+        /// Its mean time.
+        handler_us: u64,
+    },
+    /// A batch needs more messages than may be out.
+    PrefetchBelowBatch {
+        /// What it is set to.
+        prefetch: u64,
+        /// Messages of a full batch.
+        batch_messages: u64,
+    },
+    /// Batches wait until their time is up, because too little comes.
+    BatchNeverFull {
+        /// How long they wait.
+        batch_delay_us: u64,
+    },
+    /// Batches wait for those that are in work.
+    BatchWorkersBusy {
+        /// Their mean time.
+        batch_us: u64,
+    },
+    /// The batch handlers' own work.
+    BatchHandler {
+        /// Their mean time.
+        batch_us: u64,
+    },
+    /// Acknowledgements wait.
+    AckDelayed,
+}
+
+/// Where the mean wait is in this part of the batch's delay, in percent, it was the delay that ended it: the first of a
+/// batch waits for all of it, the last for nothing, and what waits for longer waits for somebody.
+const DELAY_PERCENT: std::ops::RangeInclusive<u64> = 40..=110;
+
+pub(super) fn of(explanation: &Explanation, settings: &Settings) -> Option<Cause> {
+    let largest = explanation.largest()?.segment;
+    let handler_us = explanation.mean_us(Mark::Handled);
+    let batch_us = explanation.mean_us(Mark::Done);
+    let wait_us = explanation.mean_us(largest.to);
+    Some(match largest.to {
+        Mark::Offered => return None, // nothing ends with it
+        Mark::Admitted => match settings.window_messages {
+            Some(window_messages) => Cause::WindowFixed { window_messages },
+            None => Cause::BrokerFull,
+        },
+        Mark::Written => Cause::SocketFull,
+        Mark::Received => Cause::WayToBroker,
+        Mark::Stored => Cause::Disk,
+        Mark::Taken if largest.from == Mark::Delivered => hoarded(settings),
+        Mark::Sent | Mark::Delivered | Mark::Taken => queued(largest, settings, handler_us),
+        Mark::Handled => Cause::Handler { handler_us },
+        Mark::Begun => batched(settings, wait_us, batch_us),
+        Mark::Done => Cause::BatchHandler { batch_us },
+        Mark::Settled => Cause::AckDelayed,
+    })
+}
+
+fn queued(segment: Segment, settings: &Settings, handler_us: u64) -> Cause {
+    if !segment.spans(Mark::Sent) {
+        return Cause::WayToConsumer;
+    }
+    match (settings.prefetch, settings.workers) {
+        (Some(prefetch), Some(workers)) if prefetch < workers => {
+            Cause::PrefetchBelowWorkers { prefetch, workers }
+        }
+        // Who batches holds more than there are workers.
+        (Some(prefetch), _) if settings.batch_messages.is_some_and(|batch| prefetch < batch) => {
+            let batch_messages = settings.batch_messages.unwrap_or_default();
+            Cause::PrefetchBelowBatch { prefetch, batch_messages }
+        }
+        (_, workers) if handler_us > 0 => Cause::WorkersBusy { workers, handler_us },
+        _ => Cause::Queue,
+    }
+}
+
+fn hoarded(settings: &Settings) -> Cause {
+    match (settings.prefetch, settings.workers) {
+        (Some(prefetch), workers) if workers.is_none_or(|workers| prefetch > workers) => {
+            Cause::PrefetchHoards { prefetch, workers }
+        }
+        _ => Cause::WorkersBehind,
+    }
+}
+
+fn batched(settings: &Settings, wait_us: u64, batch_us: u64) -> Cause {
+    let percent = |delay_us: &u64| wait_us.saturating_mul(100) / (*delay_us).max(1);
+    let by_delay =
+        settings.batch_delay_us.filter(|delay_us| DELAY_PERCENT.contains(&percent(delay_us)));
+    match (by_delay, settings.prefetch, settings.batch_messages) {
+        (Some(_), Some(prefetch), Some(batch_messages)) if prefetch < batch_messages => {
+            Cause::PrefetchBelowBatch { prefetch, batch_messages }
+        }
+        (Some(batch_delay_us), _, _) => Cause::BatchNeverFull { batch_delay_us },
+        _ => Cause::BatchWorkersBusy { batch_us },
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::WindowFixed { window_messages } => write!(
+                f,
+                "the publisher's window is fixed at {window_messages} messages and full; let it tune itself, or raise it"
+            ),
+            Cause::BrokerFull => f.write_str(
+                "the publisher's window is as large as the broker's disk or consumers allow; look there, or publish less",
+            ),
+            Cause::SocketFull => f.write_str(
+                "the socket takes less than is published: the link is full, or the broker does not read (connection.blocked)",
+            ),
+            Cause::WayToBroker => f.write_str("the way to the broker: a long link, or a broker that reads late"),
+            Cause::Disk => f.write_str(
+                "the broker's disk: see forebay_commit_duration_us, and durability `interval=MS` where losing so much is allowed",
+            ),
+            Cause::PrefetchBelowWorkers { prefetch, workers } => write!(
+                f,
+                "prefetch {prefetch} is less than the {workers} workers, so some are always idle; leave it out, or raise it"
+            ),
+            Cause::WorkersBusy { workers, handler_us } => {
+                let workers = workers.map_or("all".into(), |workers| format!("all {workers}"));
+                write!(
+                    f,
+                    "{workers} workers are busy, {handler_us} us a message; raise the concurrency (Concurrency::auto() finds \
+                     what helps), or make the handler faster"
+                )
+            }
+            Cause::Queue => f.write_str("messages wait in the broker: is a consumer there, and does it take all it may?"),
+            Cause::WayToConsumer => {
+                f.write_str("the way to the consumer: a long or full link, or a consumer that reads late")
+            }
+            Cause::PrefetchHoards { prefetch, workers } => {
+                let workers = workers.map_or("the".into(), |workers| workers.to_string());
+                write!(
+                    f,
+                    "prefetch {prefetch} sends messages ahead to {workers} workers that are busy, while others may be idle; \
+                     leave it out"
+                )
+            }
+            Cause::WorkersBehind => f.write_str(
+                "messages wait in the consumer for its workers: handlers hold up the runtime, or take very different times",
+            ),
+            Cause::Handler { handler_us } => {
+                write!(f, "the handler itself takes {handler_us} us a message; make it faster")
+            }
+            Cause::PrefetchBelowBatch { prefetch, batch_messages } => write!(
+                f,
+                "a batch of {batch_messages} is never full, because prefetch {prefetch} lets no more be out; leave it out, or \
+                 raise it"
+            ),
+            Cause::BatchNeverFull { batch_delay_us } => write!(
+                f,
+                "batches wait {batch_delay_us} us and are not full even then; make them smaller, or let them wait for less"
+            ),
+            Cause::BatchWorkersBusy { batch_us } => write!(
+                f,
+                "batches wait for those in work, {batch_us} us each; raise the batcher's concurrency, or its batch size"
+            ),
+            Cause::BatchHandler { batch_us } => {
+                write!(f, "the batch handler itself takes {batch_us} us a batch; make it faster")
+            }
+            Cause::AckDelayed => f.write_str(
+                "messages are done and not acknowledged: acknowledge more often, and not on a connection that publishes",
+            ),
+        }
+    }
+}

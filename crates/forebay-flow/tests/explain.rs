@@ -1,0 +1,176 @@
+//! Whether the right cause is named: set-ups that are bad on purpose, and what their messages' marks look like.
+
+use forebay_flow::explain::{Cause, Explanation, MARKS, Mark, Marks, Settings};
+use proptest::prelude::*;
+
+/// Times between the marks of a healthy message, all known: window, socket, way, disk, queue, way, buffer, handler,
+/// batch, batch handler, acknowledgement.
+const HEALTHY_US: [u64; 11] = [5, 10, 200, 900, 50, 200, 20, 1_000, 300, 700, 100];
+
+/// A message whose wait for `mark` is `us` and that is healthy otherwise, without those marks.
+fn waiting(mark: Mark, us: u64, without: &[Mark]) -> Marks {
+    let mut at_us = 1_000_000;
+    let mut marks = Marks::new().with(Mark::Offered, at_us);
+    for (step_us, &passed) in HEALTHY_US.into_iter().zip(&MARKS[1..]) {
+        at_us += if passed == mark { us } else { step_us };
+        if !without.contains(&passed) {
+            marks.passed(passed, at_us);
+        }
+    }
+    marks
+}
+
+const UNBATCHED: [Mark; 2] = [Mark::Begun, Mark::Done];
+/// What a broker does not stamp that is not ours.
+const FOREIGN: [Mark; 3] = [Mark::Received, Mark::Stored, Mark::Sent];
+
+fn explain(mark: Mark, us: u64, without: &[Mark], settings: Settings) -> Cause {
+    let mut explanation = Explanation::new();
+    for message in 0..100 {
+        explanation.add(&waiting(mark, us + message, without));
+    }
+    let sum: u64 = explanation.shares().iter().map(|share| share.sum_us).sum();
+    assert_eq!(sum, explanation.total_us());
+    explanation.cause(&settings).expect("there are messages")
+}
+
+fn settings(change: impl FnOnce(&mut Settings)) -> Settings {
+    let mut settings = Settings::default();
+    change(&mut settings);
+    settings
+}
+
+#[test]
+fn fourteen_bad_set_ups_are_known_by_their_marks() {
+    let batches = |settings: &mut Settings| {
+        (settings.batch_messages, settings.batch_delay_us) = (Some(100), Some(50_000));
+    };
+    let second = 1_000_000;
+    // A window of one message on a long link.
+    let window = settings(|settings| settings.window_messages = Some(1));
+    assert_eq!(
+        explain(Mark::Admitted, second, &UNBATCHED, window),
+        Cause::WindowFixed { window_messages: 1 }
+    );
+    // More is published than the broker takes.
+    assert_eq!(explain(Mark::Admitted, second, &UNBATCHED, Settings::default()), Cause::BrokerFull);
+    // A link of a few kilobits.
+    assert_eq!(explain(Mark::Written, second, &UNBATCHED, Settings::default()), Cause::SocketFull);
+    // A broker on the other side of the world.
+    let away = explain(Mark::Received, 150_000, &UNBATCHED, Settings::default());
+    assert_eq!(away, Cause::WayToBroker);
+    // A disk that syncs for 300 ms.
+    assert_eq!(explain(Mark::Stored, 300_000, &UNBATCHED, Settings::default()), Cause::Disk);
+    // 25 workers, prefetch 1.
+    let few = settings(|settings| (settings.workers, settings.prefetch) = (Some(25), Some(1)));
+    let below = Cause::PrefetchBelowWorkers { prefetch: 1, workers: 25 };
+    assert_eq!(explain(Mark::Sent, second, &UNBATCHED, few), below);
+    // The same on a broker that stamps nothing.
+    let without = [&UNBATCHED[..], &FOREIGN[..]].concat();
+    assert_eq!(explain(Mark::Sent, second, &without, few), below);
+    // Two workers for work that needs ten.
+    let slow = settings(|settings| settings.workers = Some(2));
+    let busy = Cause::WorkersBusy { workers: Some(2), handler_us: 1_000 };
+    assert_eq!(explain(Mark::Sent, second, &UNBATCHED, slow), busy);
+    // Nobody consumes for a while.
+    let nobody = [&UNBATCHED[..], &[Mark::Handled, Mark::Taken]].concat();
+    assert_eq!(explain(Mark::Sent, second, &nobody, Settings::default()), Cause::Queue);
+    // 25 workers, one job at a time: the others are in the buffer of a busy one.
+    let hoard = settings(|settings| (settings.workers, settings.prefetch) = (Some(4), Some(250)));
+    let hoards = Cause::PrefetchHoards { prefetch: 250, workers: Some(4) };
+    assert_eq!(explain(Mark::Taken, second, &UNBATCHED, hoard), hoards);
+    // A handler that computes on the runtime's only thread.
+    assert_eq!(explain(Mark::Taken, second, &UNBATCHED, slow), Cause::WorkersBehind);
+    // A batch of 100 with a prefetch of 50.
+    let starved = settings(|settings| {
+        batches(settings);
+        settings.prefetch = Some(50);
+    });
+    let never = Cause::PrefetchBelowBatch { prefetch: 50, batch_messages: 100 };
+    assert_eq!(explain(Mark::Begun, 45_000, &[], starved), never);
+    // A batch of 100 for ten messages a second.
+    let idle = Cause::BatchNeverFull { batch_delay_us: 50_000 };
+    assert_eq!(explain(Mark::Begun, 30_000, &[], settings(batches)), idle);
+    // One batch at a time, of 400 ms each.
+    let mut explanation = Explanation::new();
+    let begun = waiting(Mark::Begun, 500_000, &[]);
+    let done = begun.at_us(Mark::Begun).unwrap() + 400_000;
+    explanation.add(&begun.with(Mark::Done, done).with(Mark::Settled, done + 100));
+    let busy = Cause::BatchWorkersBusy { batch_us: 400_000 };
+    assert_eq!(explanation.cause(&settings(batches)), Some(busy));
+    // Acknowledgements on a connection that is blocked because it publishes.
+    assert_eq!(explain(Mark::Settled, second, &UNBATCHED, Settings::default()), Cause::AckDelayed);
+}
+
+#[test]
+fn work_that_is_slow_by_itself_is_no_wait() {
+    let handler = explain(Mark::Handled, 700_000, &UNBATCHED, Settings::default());
+    assert_eq!(handler, Cause::Handler { handler_us: 700_049 });
+    let batch = explain(Mark::Done, 700_000, &[], Settings::default());
+    assert_eq!(batch, Cause::BatchHandler { batch_us: 700_049 });
+    assert!(handler.to_string().contains("700049 us a message"), "{handler}");
+}
+
+#[test]
+fn a_segment_goes_by_what_it_spans() {
+    let without = [&UNBATCHED[..], &FOREIGN[..]].concat();
+    let names: Vec<String> =
+        waiting(Mark::Offered, 0, &without).segments().map(|(segment, _)| segment.name()).collect();
+    assert_eq!(
+        names,
+        [
+            "publisher's window",
+            "publisher's socket",
+            "way to the broker to way to the consumer",
+            "consumer's buffer",
+            "handler",
+            "acknowledgement"
+        ]
+    );
+}
+
+#[test]
+fn without_messages_there_is_nothing_to_explain() {
+    let mut explanation = Explanation::new();
+    assert_eq!((explanation.largest(), explanation.cause(&Settings::default())), (None, None));
+    explanation.add(&Marks::new().with(Mark::Taken, 5));
+    assert_eq!(
+        (explanation.messages(), explanation.total_us(), explanation.largest()),
+        (1, 0, None)
+    );
+}
+
+#[test]
+fn clocks_that_disagree_are_told_and_cost_nothing_twice() {
+    let marks = Marks::new()
+        .with(Mark::Written, 1_000)
+        .with(Mark::Received, 400)
+        .with(Mark::Stored, 900)
+        .with(Mark::Delivered, 2_000);
+    assert_eq!((marks.skew_us(), marks.total_us()), (600, 1_000));
+    let times: Vec<u64> = marks.segments().map(|(_, us)| us).collect();
+    assert_eq!(times, [0, 0, 1_000]);
+}
+
+proptest! {
+    #[test]
+    fn segments_add_up_whatever_is_known_and_whatever_clocks_say(
+        messages in prop::collection::vec(
+            prop::collection::vec(prop::option::of(0..1_000_000_000_u64), MARKS.len()), 1..20),
+    ) {
+        let mut explanation = Explanation::new();
+        for stamps in messages {
+            let mut marks = Marks::new();
+            for (mark, at_us) in MARKS.into_iter().zip(stamps) {
+                if let Some(at_us) = at_us {
+                    marks.passed(mark, at_us);
+                }
+            }
+            let sum: u64 = marks.segments().map(|(_, us)| us).sum();
+            prop_assert_eq!(sum, marks.total_us());
+            explanation.add(&marks);
+        }
+        let sum: u64 = explanation.shares().iter().map(|share| share.sum_us).sum();
+        prop_assert_eq!(sum, explanation.total_us());
+    }
+}

@@ -1,0 +1,89 @@
+//! Pipelines that tell where the time went, in virtual time.
+
+mod support;
+
+use std::time::Duration;
+
+use forebay_pipeline::explain::{Cause, Explanation, Mark, Settings};
+use forebay_pipeline::{Batch, Item, Pipeline, ToBatch, source};
+use support::in_virtual_time;
+use tokio::time::sleep;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Mean milliseconds of what ends with `mark`.
+fn mean_ms(explanation: &Explanation, mark: Mark) -> u64 {
+    let share = explanation.shares().iter().find(|share| share.segment.to == mark);
+    share.map_or(0, |share| share.sum_us / share.messages / 1_000)
+}
+
+/// Where nobody waits for another, handlers are all there is.
+#[test]
+fn one_in_so_many_is_marked_and_its_segments_add_up() {
+    in_virtual_time(async {
+        let running = Pipeline::from(source::iter(0..1_000_u32))
+            .process(4, async |_: Item<u32>| sleep(10 * MS).await)
+            .explain(100, |_| None)
+            .start();
+        let control = running.control();
+        running.join().await.unwrap();
+        let explanation = control.explanation().unwrap();
+        assert_eq!(explanation.messages(), 10);
+        assert_eq!(explanation.total_us() / 10_000, 10);
+        assert_eq!(mean_ms(&explanation, Mark::Handled), 10);
+        let sum: u64 = explanation.shares().iter().map(|share| share.sum_us).sum();
+        assert_eq!(sum, explanation.total_us());
+        let cause = explanation.cause(&Settings::default()).unwrap();
+        assert!(matches!(cause, Cause::Handler { handler_us: 9_000..=12_000 }), "{cause:?}");
+    });
+}
+
+#[test]
+fn a_hot_key_is_seen_as_a_wait_for_its_turn() {
+    in_virtual_time(async {
+        let running = Pipeline::from(source::iter(0..50_u32))
+            .process(4, async |_: Item<u32>| sleep(10 * MS).await)
+            .ordered_by(|_| ())
+            .explain(1, |_| None)
+            .start();
+        let control = running.control();
+        running.join().await.unwrap();
+        let explanation = control.explanation().unwrap();
+        assert!(mean_ms(&explanation, Mark::Taken) > 20, "{explanation:?}");
+        assert_eq!(explanation.largest().unwrap().segment.to, Mark::Taken);
+    });
+}
+
+#[test]
+fn a_batch_that_is_never_full_is_named() {
+    in_virtual_time(async {
+        let (messages, source) = source::test();
+        let running = Pipeline::from(source)
+            .process(4, async |_: Item<u32>| ToBatch::new(()))
+            .explain(1, |_| None)
+            .batch("rows", 1_000, 500 * MS, async |_: Item<Batch<()>>| sleep(5 * MS).await)
+            .start();
+        for number in 0..200 {
+            drop(messages.send(number));
+            sleep(20 * MS).await;
+        }
+        running.control().drain(1_000 * MS);
+        let control = running.control();
+        running.join().await.unwrap();
+        let explanation = control.explanation().unwrap();
+        assert_eq!(explanation.messages(), 200);
+        assert_eq!(mean_ms(&explanation, Mark::Done), 5);
+        let mut settings = Settings::default();
+        (settings.batch_messages, settings.batch_delay_us) = (Some(1_000), Some(500_000));
+        let never = Cause::BatchNeverFull { batch_delay_us: 500_000 };
+        assert_eq!(explanation.cause(&settings), Some(never));
+    });
+}
+
+#[tokio::test]
+async fn what_was_not_asked_for_is_not_there() {
+    let running = Pipeline::from(source::iter(0..3)).process(1, async |_: Item<u32>| {}).start();
+    let control = running.control();
+    running.join().await.unwrap();
+    assert!(control.explanation().is_none());
+}
