@@ -60,7 +60,7 @@ pub use consumer::{
 pub use deliveries::Deliveries;
 pub use error::{ChannelFault, ConsumeError, DeclareError, Lost, OpenError, Refusal};
 pub use happening::{Happening, PublisherChannelFault};
-pub use message::{Message, REPUBLISHED_HEADER, TooLong};
+pub use message::{Message, OFFERED_HEADER, REPUBLISHED_HEADER, TooLong};
 pub use metrics::{ConnectionMetrics, ConsumerMetrics, PublisherMetrics, Summary};
 pub use outcome::{Confirmed, NotPublished, NotPublishedReason, Unconfirmed, UnknownReason};
 pub use partitions::Partitions;

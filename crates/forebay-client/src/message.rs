@@ -1,6 +1,7 @@
 //! A message to publish: a body, and properties for those who want some.
 
 use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use forebay_wire::{Properties, RawProperties, ShortStr, TableBuf, Value};
@@ -11,6 +12,8 @@ use crate::received::Received;
 /// The header that marks a message which was published again after a reconnect: it may be in its queue
 /// twice, with the same message-id both times.
 pub const REPUBLISHED_HEADER: &str = "x-republished";
+/// The header that says when a message was offered to its publisher, in microseconds since 1970.
+pub const OFFERED_HEADER: &str = "x-forebay-offered-us";
 
 /// A message on its way to a broker. Persistent unless [`Message::transient`] is said; gets a message-id
 /// unless [`Message::message_id`] gives one.
@@ -144,6 +147,15 @@ impl Message {
     pub fn header(mut self, name: &str, value: Value<'_>) -> Message {
         self.extra().headers.push(name.as_bytes(), value);
         self
+    }
+
+    /// With the header `x-forebay-offered-us`: the time now, in microseconds since 1970, from which on its way counts for
+    /// those who ask where its time goes ([`Received::offered_us`](crate::Received::offered_us)). Call it when the message
+    /// is published, not when it is made.
+    #[must_use]
+    pub fn offered_now(self) -> Message {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.header(OFFERED_HEADER, Value::I64(since.as_micros() as i64))
     }
 
     /// The same message with all the properties of one that was received, for passing it on.

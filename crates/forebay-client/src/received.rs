@@ -3,7 +3,7 @@
 use forebay_wire::{Properties, RawProperties};
 
 use crate::machine::{Delivery, Returned};
-use crate::message::Message;
+use crate::message::{Message, OFFERED_HEADER};
 
 /// A received message. One allocation holds all its parts:
 /// `exchange | routing key | properties | body`.
@@ -98,6 +98,12 @@ impl Received {
         RawProperties::trusted(raw)
     }
 
+    /// When it was offered to its publisher, in microseconds since 1970 by the clock there, if the publisher said so
+    /// ([`Message::offered_now`]).
+    pub fn offered_us(&self) -> Option<u64> {
+        u64::try_from(self.properties().headers?.get(OFFERED_HEADER)?.as_i64()?).ok()
+    }
+
     /// Its body.
     pub fn body(&self) -> &[u8] {
         &self.bytes[self.properties_end as usize..]
@@ -121,5 +127,23 @@ impl From<Message> for Received {
         message.encode_properties(&mut properties, "", false);
         let routing_key = message.own_routing_key().unwrap_or_default();
         Received::new(0, false, b"", routing_key.as_bytes(), &properties, message.body())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_wire::Value;
+
+    use super::*;
+
+    #[test]
+    fn it_knows_when_it_was_offered_if_it_was_said() {
+        let received = |message: Message| Received::from(message).offered_us();
+        assert_eq!(received(Message::from("silent")), None);
+        let offered_us = received(Message::from("said").offered_now()).expect("it was said");
+        assert!(offered_us > 1_500_000_000_000_000, "{offered_us} is after 2017");
+        for nonsense in [Value::I64(-1), Value::Bool(true), Value::LongStr(b"noon")] {
+            assert_eq!(received(Message::from("odd").header(OFFERED_HEADER, nonsense)), None);
+        }
     }
 }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use forebay::pipeline::explain::Mark;
 use forebay::pipeline::{Batch, Item, Outcome, Pipeline, QueueSource, Queues, Running, ToBatch};
-use forebay::{Broker, Connection, Queue, Received, Route, Topology};
+use forebay::{Broker, Connection, Message, Queue, Received, Route, Topology};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -146,4 +147,33 @@ async fn a_set_up_that_does_not_fit_is_named_at_the_start_and_when_it_changes() 
 
     let running = Pipeline::from(connection.source("q")).process(2_000, handler).start();
     assert_eq!(names(&running), [""; 0], "what nobody set is set as it has to be");
+}
+
+#[tokio::test]
+async fn the_way_from_a_publisher_to_a_pipeline_counts_where_it_is_marked() {
+    let broker = Broker::in_memory().unwrap();
+    let connection = filled(&broker, 0).await;
+    let publisher = connection.publisher(Route::queue("q")).build().await.unwrap();
+    let pause = Duration::from_millis(20);
+    publisher.publish(Message::from("early").offered_now()).await.unwrap().await.unwrap();
+    tokio::time::sleep(pause).await; // it waits in its queue for at least so long
+    let done = Arc::new(Semaphore::new(0));
+    let tell = done.clone();
+    let running = Pipeline::from(connection.source("q"))
+        .process(1, move |_: Item<Received>| {
+            let tell = tell.clone();
+            async move { tell.add_permits(1) }
+        })
+        .explain(1, Received::offered_us)
+        .start();
+    timeout(PATIENCE, done.acquire()).await.unwrap().unwrap().forget();
+    let control = running.control();
+    control.drain(PATIENCE);
+    running.join().await.unwrap();
+    let explanation = control.explanation().unwrap();
+    let way = explanation.shares()[0];
+    assert_eq!((way.segment.from, way.segment.to), (Mark::Offered, Mark::Delivered));
+    assert!(u128::from(way.sum_us) >= pause.as_micros(), "{explanation:?}");
+    let sum: u64 = explanation.shares().iter().map(|share| share.sum_us).sum();
+    assert_eq!(sum, explanation.total_us());
 }
