@@ -9,6 +9,7 @@ use crate::confirm::{Ack, Confirms, UNCONFIRMED_MAX};
 use crate::error::AmqpError;
 use crate::input::ConnectionId;
 use crate::shard::{ConfirmWaiter, Shard};
+use crate::waits::Gate;
 
 impl Shard {
     pub(crate) fn confirm_select(
@@ -41,9 +42,12 @@ impl Shard {
         if confirms.unconfirmed() >= UNCONFIRMED_MAX {
             connection.confirms_full = true;
         }
+        let since_us = self.now_us;
         match batch {
             Some(batch) if first => {
-                let waiter = ConfirmWaiter { batch, connection: id, serial, channel: number };
+                connection.waits.begin(Gate::Sync, since_us);
+                let channel = number;
+                let waiter = ConfirmWaiter { batch, connection: id, serial, channel, since_us };
                 self.confirm_waiters.push_back(waiter);
                 self.store.add_waiter();
             }
@@ -58,10 +62,13 @@ impl Shard {
 
     /// A batch is synced: the channels that waited for it have something to tell.
     pub(crate) fn confirm_durable(&mut self, waiter: ConfirmWaiter, batch: BatchNo) {
+        let now_us = self.now_us;
+        self.sync_latencies.count(now_us - waiter.since_us);
         let Some(connection) = self.connection(waiter.connection) else { return };
         if connection.serial != waiter.serial {
             return;
         }
+        connection.waits.end(Gate::Sync, now_us);
         let Some(channel) = connection.channel(waiter.channel) else { return };
         let Mode::Confirm(confirms) = &mut channel.mode else { return };
         confirms.durable(batch);

@@ -19,6 +19,7 @@ use crate::ack_timeout::CHECK_EVERY_S;
 use crate::channel::Channel;
 use crate::input::{CloseHow, Peer};
 use crate::topology::QueueKey;
+use crate::waits::Waits;
 
 /// Above this many outgoing bytes a connection gets no more deliveries (when few connections consume;
 /// see `Shard::out_soft_bytes`).
@@ -216,6 +217,8 @@ pub(crate) struct Connection {
     pub(crate) starved: bool,
     /// In the shard's list of connections to send to.
     pub(crate) dirty: bool,
+    /// What it waited for.
+    pub(crate) waits: Waits,
     /// Its end was reported to the shell.
     pub(crate) close_how: Option<CloseHow>,
 }
@@ -256,6 +259,7 @@ impl Connection {
             exclusive_queues: Vec::new(),
             starved: false,
             dirty: false,
+            waits: Waits::default(),
             close_how: None,
         }
     }

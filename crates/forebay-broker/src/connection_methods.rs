@@ -45,10 +45,11 @@ impl Shard {
             return;
         }
         self.tear_down(id);
-        if let Some(connection) = self.connections[id.0 as usize].take()
-            && connection.in_vhost
-        {
-            self.vhosts[connection.vhost as usize].connections -= 1;
+        if let Some(connection) = self.connections[id.0 as usize].take() {
+            self.past_waits.add(&connection.waits, self.now_us);
+            if connection.in_vhost {
+                self.vhosts[connection.vhost as usize].connections -= 1;
+            }
         }
         self.connections_open -= 1;
     }
@@ -65,7 +66,9 @@ impl Shard {
     /// Takes back everything the connection had: deliveries, consumers, exclusive queues.
     fn tear_down(&mut self, id: ConnectionId) {
         self.end_handshake(id);
+        let now_us = self.now_us;
         let Some(connection) = self.connection(id) else { return };
+        connection.waits.end_all(now_us);
         let numbers: Vec<u16> = connection
             .channels
             .iter()

@@ -134,6 +134,9 @@ impl Shard {
                 queue.cursor -= 1;
             }
             queue.exclusive_consumer = false;
+            if !queue.is_empty() {
+                queue.hold_without_consumer(self.now_us);
+            }
             let unused = queue.auto_delete && queue.consumers.is_empty();
             if unused {
                 self.delete_queue(consumer.queue);

@@ -15,6 +15,7 @@ use crate::queue::Entry;
 use crate::shard::{Shard, release};
 use crate::topology::QueueKey;
 use crate::unacked::Delivery;
+use crate::waits::Gate;
 
 /// Messages delivered from one queue before the next one has its turn.
 const VISIT_MESSAGES: usize = 64;
@@ -30,6 +31,14 @@ const OUT_SOFT_MIN_BYTES: usize = 16 * 1024;
 
 /// Class of `basic`.
 const BASIC: u16 = 60;
+
+/// Why a queue's head stays.
+enum Undelivered {
+    /// The queue is empty, or what is next lies on disk.
+    NotInRam,
+    /// No consumer can take it; what the last hope waits for.
+    NobodyFor(Gate),
+}
 
 impl Shard {
     /// Outgoing bytes above which a connection gets no more deliveries, for now.
@@ -60,26 +69,39 @@ impl Shard {
     /// Delivers up to [`VISIT_MESSAGES`]; returns the bytes and whether it could go on.
     fn visit(&mut self, key: QueueKey, soft: usize) -> (usize, bool) {
         let mut bytes = 0;
+        let mut held = None;
         for _ in 0..VISIT_MESSAGES {
             match self.deliver_one(key, soft) {
-                Some(size) => bytes += size,
-                None => {
-                    self.load_cold(key);
-                    return (bytes, false);
+                Ok(size) => bytes += size,
+                Err(why) => {
+                    held = Some(why);
+                    break;
                 }
             }
         }
         self.load_cold(key);
-        (bytes, true)
+        let now_us = self.now_us;
+        if let Some(queue) = self.queues.get_mut(key.0 as usize) {
+            let gate = match held {
+                Some(Undelivered::NobodyFor(gate)) => Some(gate),
+                Some(Undelivered::NotInRam) if queue.hungry => Some(Gate::Room),
+                Some(Undelivered::NotInRam) if !queue.is_empty() => Some(Gate::Run),
+                _ => None,
+            };
+            queue.waits.hold(gate, now_us);
+        }
+        (bytes, held.is_none())
     }
 
-    /// Delivers the head of a queue to the next consumer with credit; `None` if there is no message in
-    /// RAM or nobody for it.
-    fn deliver_one(&mut self, key: QueueKey, soft: usize) -> Option<usize> {
-        let queue = self.queues.get_mut(key.0 as usize)?;
+    /// Delivers the head of a queue to the next consumer with credit.
+    fn deliver_one(&mut self, key: QueueKey, soft: usize) -> Result<usize, Undelivered> {
+        let Some(queue) = self.queues.get_mut(key.0 as usize) else {
+            return Err(Undelivered::NotInRam);
+        };
         if queue.head.is_empty() {
-            return None;
+            return Err(Undelivered::NotInRam);
         }
+        let mut gate = if queue.consumers.is_empty() { Gate::NoConsumer } else { Gate::Credit };
         let count = queue.consumers.len();
         let mut at = queue.cursor;
         for _ in 0..count {
@@ -100,7 +122,11 @@ impl Shard {
                 continue;
             }
             if connection.out.len() >= soft {
-                connection.starved = true;
+                if !connection.starved {
+                    connection.starved = true;
+                    connection.waits.begin(Gate::Socket, self.now_us);
+                }
+                gate = Gate::Delivery;
                 continue;
             }
             let frame_max_bytes = connection.frame_max_bytes;
@@ -111,8 +137,8 @@ impl Shard {
             if !channel.active || !(consumer.no_ack || channel.has_credit()) {
                 continue;
             }
+            let Some(entry) = queue.pop() else { return Err(Undelivered::NotInRam) };
             queue.cursor = at;
-            let entry = queue.pop()?;
             let delivery_tag = channel.take_delivery_tag();
             let out = connection.out.buffer();
             let before = out.len();
@@ -151,9 +177,9 @@ impl Shard {
                 self.trace_delivery(id, number, key, &message, redelivered);
                 self.release(message);
             }
-            return Some(size);
+            return Ok(size);
         }
-        None
+        Err(Undelivered::NobodyFor(gate))
     }
 
     /// A message is done with: acknowledged, rejected, or not to be acknowledged.
@@ -187,6 +213,7 @@ impl Shard {
         match self.queues.get_mut(delivery.queue.0 as usize) {
             Some(queue) if queue.id == delivery.queue_id => {
                 queue.requeue(delivery.entry);
+                queue.hold_without_consumer(self.now_us);
                 self.mark_queue(delivery.queue);
             }
             _ => self.discard(delivery.queue_id, delivery.entry),

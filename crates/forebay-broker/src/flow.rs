@@ -16,7 +16,8 @@ use forebay_wire::{ShortStr, connection};
 
 use crate::connection::{OUT_HARD_BYTES, Stage};
 use crate::input::ConnectionId;
-use crate::shard::Shard;
+use crate::shard::{Shard, Stopping};
+use crate::waits::Gate;
 
 /// A connection with a held publish and unsettled deliveries goes on this often all the same: the
 /// acknowledgements behind the publish may be what frees memory.
@@ -55,6 +56,20 @@ pub enum Admission {
 impl Shard {
     /// How much of a connection may be read now. Ask anew each turn: what is granted is granted once.
     pub fn admission(&mut self, id: ConnectionId) -> Admission {
+        let admission = self.grant(id);
+        let (gate, now_us) = (self.held_by(id), self.now_us);
+        if let Some(connection) = self.connection(id) {
+            match admission {
+                Admission::Closed => connection.waits.hold(gate, now_us),
+                // Others may pass its publish, which goes on waiting.
+                Admission::Resume if gate.is_some() => {}
+                _ => connection.waits.hold(None, now_us),
+            }
+        }
+        admission
+    }
+
+    fn grant(&mut self, id: ConnectionId) -> Admission {
         let (now_us, since_us) = (self.now_us, self.paused_since_us);
         if self.is_deaf(id) {
             return Admission::Closed;
@@ -100,8 +115,7 @@ impl Shard {
     fn is_deaf(&self, id: ConnectionId) -> bool {
         let Some(Some(connection)) = self.connections.get(id.0 as usize) else { return true };
         connection.stage == Stage::Open
-            && (connection.out.len() >= OUT_HARD_BYTES
-                || self.stopping == crate::shard::Stopping::Closing)
+            && (connection.out.len() >= OUT_HARD_BYTES || self.stopping == Stopping::Closing)
     }
 
     /// Whether flow control keeps us from hearing what a peer says.
@@ -119,7 +133,9 @@ impl Shard {
 
     /// The next frame is a publish that has to wait; it and what follows stay where they are.
     pub(crate) fn hold(&mut self, id: ConnectionId) {
+        let (gate, now_us) = (self.held_by(id), self.now_us);
         let Some(connection) = self.connection(id) else { return };
+        connection.waits.hold(gate, now_us);
         connection.held = true;
         if !connection.publisher {
             connection.publisher = true;
@@ -137,10 +153,36 @@ impl Shard {
     }
 
     fn publishers_paused(&self) -> bool {
-        self.store.is_full()
-            || self.memory_bytes >= self.config.memory_budget_bytes
-            || self.low_space
-            || self.is_stopping()
+        self.publishers_paused_by().is_some()
+    }
+
+    /// What keeps publishes waiting; of several reasons the one that ends last, usually.
+    fn publishers_paused_by(&self) -> Option<Gate> {
+        if self.is_stopping() {
+            Some(Gate::Stop)
+        } else if self.low_space {
+            Some(Gate::Space)
+        } else if self.memory_bytes >= self.config.memory_budget_bytes {
+            Some(Gate::Memory)
+        } else {
+            self.store.is_full().then_some(Gate::Batch)
+        }
+    }
+
+    /// What holds a connection, or its next publish.
+    fn held_by(&self, id: ConnectionId) -> Option<Gate> {
+        let connection = self.connections.get(id.0 as usize)?.as_ref()?;
+        if connection.stage != Stage::Open {
+            return None;
+        }
+        if connection.out.len() >= OUT_HARD_BYTES {
+            return Some(Gate::Outgoing);
+        }
+        if self.stopping == Stopping::Closing {
+            return Some(Gate::Stop);
+        }
+        let unconfirmed = connection.confirms_full.then_some(Gate::Unconfirmed);
+        self.publishers_paused_by().or(unconfirmed)
     }
 
     /// What flow control does at the end of a turn.

@@ -62,6 +62,9 @@ impl Shard {
             partial.extend_from_slice(&bytes[consumed..]);
         }
         if let Some(connection) = self.connection(id) {
+            if !connection.held {
+                connection.waits.hold(None, now_us);
+            }
             // An idle connection holds no buffer.
             connection.partial = if partial.is_empty() { Vec::new() } else { partial };
         }

@@ -117,6 +117,9 @@ impl Shard {
             return;
         };
         let delivery_tag = channel.take_delivery_tag();
+        if queue.is_empty() {
+            queue.waits.hold(None, self.now_us);
+        }
         let message_count = queue.ready().min(u64::from(u32::MAX)) as u32;
         let out = connection.out.buffer();
         write_method(

@@ -299,6 +299,7 @@ impl Shard {
             let seq = queue.take_seq();
             let home = if queue.stored { home } else { forebay_store::Home::NONE };
             queue.push(Entry { seq, message: message.clone(), home, redelivered: false });
+            queue.hold_without_consumer(self.now_us);
             self.mark_queue(*key);
         }
         (home != forebay_store::Home::NONE).then(|| self.store.open_batch())

@@ -21,6 +21,7 @@ use forebay_wire::TableBuf;
 use crate::consumer::ConsumerKey;
 use crate::input::ConnectionId;
 use crate::message::Message;
+use crate::waits::{Gate, Waits};
 
 /// One message's place in one queue.
 #[derive(Debug)]
@@ -108,6 +109,8 @@ pub(crate) struct Queue {
     pub(crate) gets: VecDeque<PendingGet>,
     /// In the shard's list of queues to look at.
     pub(crate) dirty: bool,
+    /// What its messages waited for.
+    pub(crate) waits: Waits,
 }
 
 impl Queue {
@@ -140,6 +143,7 @@ impl Queue {
             had_consumer: false,
             gets: VecDeque::new(),
             dirty: false,
+            waits: Waits::default(),
         }
     }
 
@@ -220,6 +224,13 @@ impl Queue {
     /// Whether nobody holds or waits for anything here.
     pub(crate) fn is_empty(&self) -> bool {
         self.ready() == 0
+    }
+
+    /// With messages and without consumers, the messages wait for one.
+    pub(crate) fn hold_without_consumer(&mut self, now_us: u64) {
+        if self.consumers.is_empty() {
+            self.waits.hold(Some(Gate::NoConsumer), now_us);
+        }
     }
 
     /// Name for texts.

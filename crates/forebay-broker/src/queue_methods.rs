@@ -398,6 +398,7 @@ impl Shard {
         }
         let queue = &mut self.queues[key.0 as usize];
         queue.loading = false;
+        queue.waits.hold(None, self.now_us);
         // What they wait for comes no more.
         self.answer_gets_empty(key);
         count.min(u64::from(u32::MAX)) as u32
@@ -408,6 +409,7 @@ impl Shard {
     pub(crate) fn delete_queue(&mut self, key: QueueKey) -> u32 {
         let count = self.purge(key);
         let mut queue = *self.queues.remove(key.0 as usize);
+        self.past_waits.add(&queue.waits, self.now_us);
         for consumer_key in std::mem::take(&mut queue.consumers) {
             let Some(consumer) = self.consumers.try_remove(consumer_key.0 as usize) else {
                 continue;

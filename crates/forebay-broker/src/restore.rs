@@ -120,6 +120,9 @@ impl Shard {
             queue.tail.push_back(entry);
         }
         queue.refill_from_ram();
+        if !queue.is_empty() {
+            queue.hold_without_consumer(self.now_us);
+        }
         queue.delivered_upto = 0;
         Ok(())
     }

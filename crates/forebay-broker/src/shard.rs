@@ -16,12 +16,14 @@ use crate::connection::{Connection, Stage};
 use crate::consumer::Consumer;
 use crate::flow::INGRESS_PER_MEMORY;
 use crate::input::{CloseHow, ConnectionId, Input};
+use crate::latencies::Latencies;
 use crate::message::Message;
 use crate::publisher::Publishers;
 use crate::queue::Queue;
 use crate::restore::RestoreError;
 use crate::status::Counters;
 use crate::topology::{QueueKey, RouteSet, VhostTopology};
+use crate::waits::{Gate, PastWaits};
 
 /// A virtual host: a name and the topology under it.
 #[derive(Debug)]
@@ -54,6 +56,8 @@ pub(crate) struct ConfirmWaiter {
     pub(crate) connection: ConnectionId,
     pub(crate) serial: u64,
     pub(crate) channel: u16,
+    /// When the first of its publishes came.
+    pub(crate) since_us: u64,
 }
 
 /// How far a stop has come.
@@ -132,6 +136,9 @@ pub struct Shard {
     /// The disk has failed: every step says so from then on.
     pub(crate) failed: Option<StoreFailed>,
     pub(crate) counters: Counters,
+    pub(crate) past_waits: PastWaits,
+    /// From the first publish of a batch until it is synced, for each channel and batch.
+    pub(crate) sync_latencies: Latencies,
     /// Reused by every publish.
     pub(crate) route_set: RouteSet,
     pub(crate) scratch_queues: Vec<QueueKey>,
@@ -189,6 +196,8 @@ impl Shard {
             stopping: Stopping::No,
             failed: None,
             counters: Counters::default(),
+            past_waits: PastWaits::default(),
+            sync_latencies: Latencies::default(),
             route_set: RouteSet::new(),
             scratch_queues: Vec::new(),
             scratch_places: Vec::new(),
@@ -312,8 +321,10 @@ impl Shard {
         if self.store.durable_batch() >= batch {
             return;
         }
+        let now_us = self.now_us;
         let Some(connection) = self.connection(id) else { return };
         connection.out.raise_barrier(batch);
+        connection.waits.begin(Gate::Sync, now_us);
         let serial = connection.serial;
         self.barrier_waiters.push_back((batch, id, serial));
         self.store.add_waiter();
@@ -398,11 +409,14 @@ impl Shard {
         }
         while self.barrier_waiters.front().is_some_and(|(waits, _, _)| *waits <= batch) {
             let Some((_, id, serial)) = self.barrier_waiters.pop_front() else { break };
+            let now_us = self.now_us;
             if let Some(connection) = self.connection(id)
                 && connection.serial == serial
-                && connection.out.durable(batch)
             {
-                self.mark_connection(id);
+                connection.waits.end(Gate::Sync, now_us);
+                if connection.out.durable(batch) {
+                    self.mark_connection(id);
+                }
             }
         }
     }
@@ -415,6 +429,7 @@ impl Shard {
         connection.sent_us = now_us;
         if connection.starved && connection.out.len() < soft {
             connection.starved = false;
+            connection.waits.end(Gate::Socket, now_us);
             self.mark_queues_of(id);
         }
     }

@@ -1,6 +1,8 @@
 //! What a shard tells of itself, for metrics and live views.
 
+use crate::latencies::Latencies;
 use crate::shard::Shard;
+use crate::wait_report::WaitReport;
 
 /// Running totals since the start.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -48,6 +50,8 @@ pub struct QueueStatus {
     pub vhost: String,
     /// Name.
     pub name: String,
+    /// Messages ever put into it, requeued ones not again.
+    pub enqueued: u64,
     /// Messages to be delivered, in RAM and on disk.
     pub ready: u64,
     /// Messages delivered and not settled.
@@ -95,6 +99,10 @@ pub struct Status {
     pub alarm: Option<&'static str>,
     /// Totals.
     pub counters: Counters,
+    /// Who waits for whom.
+    pub waits: WaitReport,
+    /// How long publishes waited for their sync: from the first one of a batch, for each channel and batch.
+    pub sync_latencies: Latencies,
     /// What the store says.
     pub store: forebay_store::Statistics,
 }
@@ -103,8 +111,13 @@ pub struct Status {
 const QUEUES_MAX: usize = 1_000;
 
 impl Shard {
-    /// A snapshot. Costs a visit to every queue and connection.
+    /// A snapshot, as of the last step. Costs a visit to every queue and connection.
     pub fn status(&self) -> Status {
+        self.status_at(self.now_us)
+    }
+
+    /// The same at `now_us`: waits go on while nothing is stepped.
+    pub fn status_at(&self, now_us: u64) -> Status {
         let queues = self
             .queues
             .iter()
@@ -112,6 +125,7 @@ impl Shard {
             .map(|(_, queue)| QueueStatus {
                 vhost: self.vhosts[queue.vhost as usize].name.clone(),
                 name: queue.display_name(),
+                enqueued: queue.next_seq - 1,
                 ready: queue.ready(),
                 unacked: queue.unacked,
                 consumers: queue.consumers.len(),
@@ -137,6 +151,8 @@ impl Shard {
             held_bytes: open().filter(|c| c.held).map(|c| c.partial.len() as u64).sum(),
             alarm: self.alarm,
             counters: self.counters.clone(),
+            waits: self.wait_report(now_us),
+            sync_latencies: self.sync_latencies.clone(),
             store: self.store.statistics(),
         }
     }

@@ -11,6 +11,7 @@
 
 use crate::in_process::ServerEnd;
 use forebay_broker::Admission;
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
@@ -66,6 +67,8 @@ pub(crate) struct Connection {
     pub(crate) hangup: bool,
     /// Stands in the shard loop's list of connections to read.
     pub(crate) listed: bool,
+    /// Since when it stands there, in microseconds.
+    pub(crate) listed_us: u64,
     /// What its gate granted at the end of the last turn, if that is used up by asking.
     pub(crate) admitted: Option<Admission>,
     /// Bytes received and sent lately: counts that are halved together now and then.
@@ -84,6 +87,7 @@ impl Connection {
             writable: true,
             hangup: false,
             listed: false,
+            listed_us: 0,
             admitted: None,
             received_lately: 0,
             sent_lately: 0,
@@ -113,6 +117,19 @@ impl Connection {
     pub(crate) fn is_taker(&self) -> bool {
         self.sent_lately > self.received_lately
     }
+}
+
+/// Puts a readable connection at the end of its list, of those that take or of those that bring.
+pub(crate) fn list(
+    connection: &mut Connection,
+    key: usize,
+    now_us: u64,
+    takers: &mut VecDeque<usize>,
+    bringers: &mut VecDeque<usize>,
+) {
+    connection.listed = true;
+    connection.listed_us = now_us;
+    if connection.is_taker() { takers.push_back(key) } else { bringers.push_back(key) }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The HTTP endpoint: metrics, health and definitions, on a thread of its own.
+//! The HTTP endpoint: metrics, health, what goes on and definitions, on a thread of its own.
 
 use crate::mailbox::Snapshot;
 use crate::management::{self, Over};
@@ -62,6 +62,7 @@ const FRONT_PAGE: &str = "<!doctype html>
 <ul>
 <li><a href=\"/metrics\">/metrics</a>: counters and gauges for Prometheus</li>
 <li><a href=\"/healthz\">/healthz</a>: 200 while the broker answers, 503 otherwise</li>
+<li><a href=\"/api/forebay/overview\">/api/forebay/overview</a>: what goes on and who waits for whom, as JSON; for monitoring</li>
 <li><a href=\"/api/definitions\">/api/definitions</a>: what is declared, as RabbitMQ writes it; for administrators</li>
 </ul>
 </body></html>
@@ -82,7 +83,11 @@ fn answer(request: Request, status: &impl Fn() -> Option<Snapshot>) {
             Some(_) => (200, TEXT, "ok\n".to_owned()),
             None => (503, TEXT, "the broker does not answer\n".to_owned()),
         },
-        _ => (404, TEXT, "there is /metrics, /healthz and /api/definitions\n".to_owned()),
+        _ => (
+            404,
+            TEXT,
+            "there is /metrics, /healthz, /api/forebay/overview and /api/definitions\n".to_owned(),
+        ),
     };
     let mut response = Response::from_string(body).with_status_code(code);
     if let Ok(header) = Header::from_bytes("Content-Type", content_type) {

@@ -5,6 +5,7 @@
 //! connection, so that its size does not depend on the clients.
 
 use crate::mailbox::Snapshot;
+use forebay_broker::Latencies;
 use std::fmt::{Display, Write};
 
 /// The whole page for one snapshot, in Prometheus' text format 0.0.4.
@@ -127,6 +128,25 @@ pub fn text(snapshot: &Snapshot) -> String {
         count.undecodable,
     );
 
+    page.head(
+        "forebay_wait_seconds_total",
+        "Time that connections and queues were held, by gate.",
+        "counter",
+    );
+    for gate in &broker.waits.gates {
+        let seconds = gate.waited_us as f64 / 1e6;
+        page.sample("forebay_wait_seconds_total", &gate_labels(gate.gate), seconds);
+    }
+    page.head("forebay_waiting", "Connections and queues that are held, by gate.", "gauge");
+    for gate in &broker.waits.gates {
+        page.sample("forebay_waiting", &gate_labels(gate.gate), gate.waiting);
+    }
+    page.histogram(
+        "forebay_sync_wait_seconds",
+        "From the first publish of a batch until it is synced, for each channel and batch.",
+        &broker.sync_latencies,
+    );
+
     page.gauge("forebay_log_bytes", "Size of the log, in bytes.", store.log_bytes);
     page.gauge("forebay_log_segments", "Segments of the log.", store.segments);
     page.gauge("forebay_log_spare_segments", "Spare segments ready for use.", store.spares);
@@ -173,9 +193,32 @@ struct Page(String);
 
 impl Page {
     fn line(&mut self, name: &str, help: &str, kind: &str, labels: &str, value: impl Display) {
-        // Writing to a string cannot fail.
-        let _ =
-            writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name}{labels} {value}");
+        self.head(name, help, kind);
+        self.sample(name, labels, value);
+    }
+
+    // Writing to a string cannot fail.
+    fn head(&mut self, name: &str, help: &str, kind: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
+        let _ = writeln!(self.0, "{name}{labels} {value}");
+    }
+
+    /// Bounds at every second power of two, from 63 µs to a minute.
+    fn histogram(&mut self, name: &str, help: &str, latencies: &Latencies) {
+        self.head(name, help, "histogram");
+        let bucket = format!("{name}_bucket");
+        for power in (6..=26).step_by(2) {
+            let upto_us = (1u64 << power) - 1;
+            let label = format!("{{le=\"{}\"}}", upto_us as f64 / 1e6);
+            self.sample(&bucket, &label, latencies.count_upto(upto_us));
+        }
+        let count = latencies.count_upto(u64::MAX);
+        self.sample(&bucket, "{le=\"+Inf\"}", count);
+        self.sample(&format!("{name}_sum"), "", latencies.sum_us() as f64 / 1e6);
+        self.sample(&format!("{name}_count"), "", count);
     }
 
     fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
@@ -192,4 +235,8 @@ impl Page {
             labels.iter().map(|(name, value)| format!("{name}=\"{value}\"")).collect();
         self.line(name, help, "gauge", &format!("{{{}}}", labels.join(",")), 1);
     }
+}
+
+fn gate_labels(gate: forebay_broker::Gate) -> String {
+    format!("{{gate=\"{}\",waits_for=\"{}\"}}", gate.name(), gate.waits_for())
 }

@@ -14,7 +14,7 @@
 
 mod reading;
 
-use crate::connection::{Connection, Phase, Transport};
+use crate::connection::{Connection, Phase, Transport, list};
 use crate::in_process::ServerEnd;
 use crate::lane::Lane;
 use crate::listener::{Accepted, accept};
@@ -222,7 +222,7 @@ impl ShardLoop {
         let mut shell = self.counters;
         shell.connections_open = self.connections.len() as u64;
         shell.uptime_us = self.now_us;
-        Snapshot { broker: self.shard.status(), shell }
+        Snapshot { broker: self.shard.status_at(self.now_us), shell }
     }
 
     fn connect_in_process(&mut self, end: ServerEnd) -> Result<(), LoopFailed> {
@@ -247,6 +247,7 @@ impl ShardLoop {
         let key = self.connections.vacant_key();
         tracing::debug!(key, peer = peer.address, listener = peer.listener, "connected");
         connection.listed = connection.readable;
+        connection.listed_us = self.now_us;
         if connection.listed {
             self.bringers.push_back(key);
         }
@@ -280,7 +281,7 @@ impl ShardLoop {
         if ready.readable {
             connection.readable = true;
             if !connection.listed {
-                list(connection, ready.key, &mut self.takers, &mut self.bringers);
+                list(connection, ready.key, self.now_us, &mut self.takers, &mut self.bringers);
             }
         }
         if ready.writable && !connection.writable {
@@ -394,7 +395,7 @@ impl ShardLoop {
         connection.phase = Phase::Lingering;
         connection.transport.end_writing();
         if !connection.listed {
-            list(connection, key, &mut self.takers, &mut self.bringers);
+            list(connection, key, self.now_us, &mut self.takers, &mut self.bringers);
         }
         self.be_patient(key);
         self.turn_again = true;
@@ -556,17 +557,6 @@ impl ShardLoop {
         }
         Ok(false)
     }
-}
-
-/// Puts a readable connection at the end of its list.
-fn list(
-    connection: &mut Connection,
-    key: usize,
-    takers: &mut VecDeque<usize>,
-    bringers: &mut VecDeque<usize>,
-) {
-    connection.listed = true;
-    if connection.is_taker() { takers.push_back(key) } else { bringers.push_back(key) }
 }
 
 fn id(key: usize) -> ConnectionId {

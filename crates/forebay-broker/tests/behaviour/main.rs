@@ -16,3 +16,4 @@ mod recorded;
 mod redelivery;
 mod rig;
 mod scene;
+mod waits;

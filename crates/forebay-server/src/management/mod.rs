@@ -1,4 +1,7 @@
-//! `/api/definitions`: what is declared, in RabbitMQ's words, and declaring it again.
+//! What is asked under `/api` and needs a login.
+//!
+//! `/api/forebay/overview` and `/api/forebay/waits` tell what the broker does and who waits for whom
+//! ([`overview`]). `/api/definitions` is what is declared, in RabbitMQ's words, and declaring it again:
 //!
 //! ```text
 //!   GET   ── slices by letter ──▶ shard          one slice a turn, see forebay-broker's listing.rs
@@ -13,6 +16,7 @@
 mod declarer;
 mod definitions;
 mod json;
+mod overview;
 
 use std::io::Read;
 use std::sync::Arc;
@@ -26,18 +30,22 @@ use serde_json::{Value, json};
 use tiny_http::{Header, Method, Request, Response};
 
 use crate::config::Config;
-use crate::mailbox::{Mail, Mailbox};
+use crate::mailbox::{Mail, Mailbox, Snapshot};
 use crate::shard_setup;
 use crate::start_error::StartError;
 use declarer::Declarer;
 use definitions::{Fixed, Wanted};
 
 const PATH: &str = "/api/definitions";
+/// Forebay's own.
+const FOREBAY_PATH: &str = "/api/forebay";
+/// Users with one of these may look.
+const WATCHERS: [&str; 2] = ["administrator", "monitoring"];
 /// Largest body of a request, in bytes.
 const DEFINITIONS_BYTES_MAX: u64 = 16 << 20;
 /// Requests at one time.
 const REQUESTS_MAX: usize = 4;
-/// How long the shard may take for a slice.
+/// How long the shard may take for a slice or a snapshot.
 const SLICE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the configuration says, for those who ask.
@@ -67,13 +75,16 @@ impl Management {
 /// Whether a request is for this module.
 pub(crate) fn is_for(url: &str) -> bool {
     let path = url.split('?').next().unwrap_or_default();
-    path.strip_prefix(PATH).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    let below = |prefix| {
+        path.strip_prefix(prefix).is_some_and(|rest: &str| rest.is_empty() || rest.starts_with('/'))
+    };
+    below(PATH) || below(FOREBAY_PATH)
 }
 
 /// Answers, on a new thread.
 pub(crate) fn answer(over: &Arc<Over>, request: Request) {
     if over.busy.load(Ordering::Acquire) >= REQUESTS_MAX {
-        let reason = "too many exports and imports are running; try again";
+        let reason = "too many requests are being answered; try again";
         return respond(request, 503, &error("service_unavailable", reason));
     }
     let over = over.clone();
@@ -108,8 +119,11 @@ fn error(error: &str, reason: impl Into<String>) -> Value {
 
 impl Over {
     fn serve(&self, request: &mut Request) -> Result<Answer, Answer> {
-        let (name, password) = self.login(request)?;
         let path = request.url().split('?').next().unwrap_or_default();
+        if let Some(what) = path.strip_prefix(FOREBAY_PATH) {
+            return self.watch(request, what.trim_matches('/'));
+        }
+        let (name, password) = self.login(request, &["administrator"])?;
         let rest = path.strip_prefix(PATH).unwrap_or_default().trim_matches('/');
         let vhost = if rest.is_empty() {
             None
@@ -136,8 +150,33 @@ impl Over {
         }
     }
 
-    /// The administrator who asks.
-    fn login(&self, request: &Request) -> Result<(String, String), Answer> {
+    /// Answers who wants to see what goes on.
+    fn watch(&self, request: &Request, what: &str) -> Result<Answer, Answer> {
+        self.login(request, &WATCHERS)?;
+        if !matches!(request.method(), Method::Get | Method::Head) {
+            return Err((405, error("method_not_allowed", "only GET is answered here")));
+        }
+        let document = match what {
+            "overview" => overview::overview,
+            "waits" => overview::waits,
+            _ => {
+                let reason = "there is /api/forebay/overview and /api/forebay/waits";
+                return Err((404, error("not_found", reason)));
+            }
+        };
+        Ok((200, document(&self.snapshot()?)))
+    }
+
+    fn snapshot(&self) -> Result<Snapshot, Answer> {
+        let (reply, snapshot) = sync_channel(1);
+        self.mailbox.post(Mail::Status(reply));
+        snapshot
+            .recv_timeout(SLICE_PATIENCE)
+            .map_err(|_| (503, error("service_unavailable", "the broker does not answer")))
+    }
+
+    /// The user who asks, with one of some tags.
+    fn login(&self, request: &Request, tags: &[&str]) -> Result<(String, String), Answer> {
         let refused = |reason: &str| (401, error("not_authorized", reason));
         let credentials = request
             .headers()
@@ -154,8 +193,10 @@ impl Over {
         let response = format!("\0{name}\0{password}");
         let users = &self.management.users;
         match authenticate(users, b"PLAIN", response.as_bytes(), loopback) {
-            Ok(user) if user.has_tag("administrator") => Ok((name.to_owned(), password.to_owned())),
-            Ok(_) => Err(refused("the user has not the tag administrator")),
+            Ok(user) if tags.iter().any(|tag| user.has_tag(tag)) => {
+                Ok((name.to_owned(), password.to_owned()))
+            }
+            Ok(_) => Err(refused(&format!("the user has not the tag {}", tags.join(" or ")))),
             Err(_) => Err(refused("login failed")),
         }
     }

@@ -1,7 +1,7 @@
 //! Reading: who is read in a turn, how much, and who waits at a closed gate.
 
-use super::{LoopFailed, ShardLoop, id, list};
-use crate::connection::Phase;
+use super::{LoopFailed, ShardLoop, id};
+use crate::connection::{Phase, list};
 use forebay_broker::{Admission, Input};
 use forebay_flow::visit_bytes;
 use std::io;
@@ -49,6 +49,10 @@ impl ShardLoop {
             Some(admission) => admission,
             None => self.shard.admission(id(key)),
         };
+        let waited_us = self.now_us - connection.listed_us;
+        if waited_us > 0 && admission != Admission::Closed {
+            self.shard.waited_for_turn(id(key), waited_us);
+        }
         let budget = match admission {
             Admission::Open => budget,
             Admission::Trickle => READ_BUDGET_TRICKLE_BYTES,
@@ -84,7 +88,7 @@ impl ShardLoop {
             connection.readable = false;
             self.poller.drained(key);
         } else {
-            list(connection, key, &mut self.takers, &mut self.bringers);
+            list(connection, key, self.now_us, &mut self.takers, &mut self.bringers);
         }
         self.counters.received_bytes += n as u64;
         if connection.phase == Phase::Open && n > 0 {
@@ -103,7 +107,7 @@ impl ShardLoop {
             && let Some(connection) = self.connections.get_mut(key)
             && (connection.readable || connection.hangup)
         {
-            list(connection, key, &mut self.takers, &mut self.bringers);
+            list(connection, key, self.now_us, &mut self.takers, &mut self.bringers);
         }
         Ok(held - self.shard.held_bytes(id(key)))
     }
@@ -124,6 +128,7 @@ impl ShardLoop {
 
     /// Connections whose gate has opened are read in the next turn, which then comes at once.
     pub(super) fn ask_gates(&mut self) {
+        let now_us = self.now_us;
         let (shard, connections) = (&mut self.shard, &mut self.connections);
         let (takers, bringers) = (&mut self.takers, &mut self.bringers);
         self.gated.retain(|&key| match connections.get_mut(key) {
@@ -136,7 +141,7 @@ impl ShardLoop {
                 if open {
                     // An open gate is asked again when it is read; the rest is granted once.
                     connection.admitted = (admission != Admission::Open).then_some(admission);
-                    list(connection, key, takers, bringers);
+                    list(connection, key, now_us, takers, bringers);
                 }
                 !open
             }

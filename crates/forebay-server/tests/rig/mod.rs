@@ -92,9 +92,20 @@ pub(crate) fn method_of(frame: &(u8, u16, Vec<u8>)) -> (u16, u16) {
 
 /// Asks over HTTP; returns the status line and the body.
 pub(crate) fn http(address: SocketAddr, method: &str, path: &str) -> (String, String) {
+    request(address, method, path, "")
+}
+
+/// A GET of somebody, as `user:password`.
+pub(crate) fn http_as(login: &str, address: SocketAddr, path: &str) -> (String, String) {
+    let login = forebay_broker::access::base64::encode(login.as_bytes());
+    request(address, "GET", path, &format!("Authorization: Basic {login}\r\n"))
+}
+
+fn request(address: SocketAddr, method: &str, path: &str, headers: &str) -> (String, String) {
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    write!(socket, "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    write!(socket, "{method} {path} HTTP/1.1\r\nHost: x\r\n{headers}Connection: close\r\n\r\n")
+        .unwrap();
     let mut answer = String::new();
     socket.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
