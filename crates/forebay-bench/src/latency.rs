@@ -23,7 +23,7 @@ impl Latency {
         self.0.saturating_record_n(to_us.saturating_sub(from_us), count);
     }
 
-    fn add(&mut self, other: &Latency) {
+    pub(crate) fn add(&mut self, other: &Latency) {
         self.0.add(&other.0).expect("all histograms have the same bounds");
     }
 }

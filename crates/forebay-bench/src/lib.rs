@@ -22,6 +22,7 @@ mod consumer;
 mod costs;
 mod depth;
 pub mod distance;
+mod experiment;
 mod generator;
 mod in_flight;
 mod knee;

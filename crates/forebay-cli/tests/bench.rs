@@ -191,6 +191,7 @@ fn what_makes_no_sense_is_refused_with_code_2() {
         (&["run", "--grid", "window=10%"], "rate"),
         (&["run", "--consumers", "0", "--producers", "0"], "nothing to do"),
         (&["run", "backlog", "--scale", "auto"], "--rate"),
+        (&["run", "--url", "http://localhost"], "cannot read the URL"),
     ] {
         let ran = bench(arguments);
         assert_eq!(ran.status.code(), Some(2), "{arguments:?}");
@@ -201,9 +202,41 @@ fn what_makes_no_sense_is_refused_with_code_2() {
 }
 
 #[test]
+fn an_experiment_has_cases_and_demands_and_leaves_nothing_there() {
+    let home = Dir::new("bench-experiment");
+    let broker = Start::in_memory(home.path()).ready();
+    let (json, _) = files(&home);
+    for (name, more, cases) in [
+        ("connections", ["--producers", "20"], 5),
+        ("churn", ["--seconds", "0.2"], 5),
+        ("enqueue", ["--seconds", "0.2"], 6),
+        ("mailbox", ["--messages", "10000"], 2),
+    ] {
+        let path = json.to_str().expect("UTF-8");
+        let ran =
+            bench(&[&["run", name, "--url", &broker.url(), "--json", path], &more[..]].concat());
+        assert!(ran.status.success(), "{name}: {}", text(&ran.stderr));
+        let found = &read(&json)["found"][0];
+        assert!(found["broker"].as_str().expect("a name").starts_with("Forebay"), "{found}");
+        let answer = &found["answers"][0]["Ok"];
+        assert_eq!(answer["cases"].as_array().map(Vec::len), Some(cases), "{name}: {answer}");
+        let table = text(&ran.stdout);
+        assert!(table.contains(answer["cases"][0]["name"].as_str().expect("a name")), "{table}");
+    }
+    let connection = broker.connect();
+    let mut channel = connection.channel().expect("a channel");
+    for queue in ["forebay-churn", "forebay-enqueue", "forebay-mailbox", "forebay-mailbox-service"]
+    {
+        assert_eq!(channel.delete_queue(queue).expect("deleting what is not there"), 0);
+    }
+}
+
+#[test]
 fn the_list_names_every_workload() {
     let listed = text(&bench(&["list"]).stdout);
-    for name in ["stress-1", "stress-5", "backlog", "fanout", "rpc"] {
+    let loads = ["stress-1", "stress-5", "backlog", "fanout", "rpc", "distance"];
+    let experiments = ["connections", "churn", "enqueue", "hoarding", "mailbox"];
+    for name in loads.into_iter().chain(experiments) {
         assert!(listed.contains(name), "{listed}");
     }
 }

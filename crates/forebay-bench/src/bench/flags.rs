@@ -1,11 +1,14 @@
 //! The flags of `forebay bench run`, with the names that PerfTest's users know.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::grid::Axis;
 use super::scale::Scale;
+use super::target::Target;
 use super::workload::Workload;
 use crate::arguments::QueueArguments;
+use crate::experiment::{Experiment, Place};
 use crate::plan::Plan;
 use crate::schedule::RatePiece;
 use crate::setting::{Credit, Window};
@@ -157,6 +160,57 @@ impl Flags {
         })
     }
 
+    /// The same, with the workload's link where the flags do not say another.
+    pub(crate) fn with_link_of(&self, workload: Option<&Workload>) -> Flags {
+        let mut flags = self.clone();
+        if let Some((rtt_ms, mbit)) = workload.and_then(|workload| workload.link) {
+            flags.rtt.get_or_insert(rtt_ms);
+            flags.mbit.get_or_insert(mbit);
+        }
+        flags
+    }
+
+    /// The experiment that was named.
+    pub(crate) fn experiment(&self) -> Option<&'static Experiment> {
+        self.name.as_deref().and_then(Experiment::named)
+    }
+
+    /// What an experiment is told of the flags, on a broker.
+    pub(crate) fn place(&self, target: &Target, url: String) -> Place {
+        Place {
+            url,
+            pid: target.pid,
+            queue_type: target.queue_type.clone().or_else(|| self.queue_type.clone()),
+            length: Duration::from_secs_f64(self.seconds),
+            connections: self.producers,
+            size: self.size,
+            messages: self.messages,
+        }
+    }
+
+    /// Refuses what an experiment cannot do, rather than leave it out in silence.
+    pub(crate) fn check_experiment(&self) -> Result<(), String> {
+        if !(self.seconds > 0.0 && self.seconds.is_finite()) {
+            return Err("a measurement takes time".into());
+        }
+        let no = [
+            ("--html", self.html.is_some()),
+            ("--csv", self.csv.is_some()),
+            ("--grid", !self.grid.is_empty()),
+            ("--scale", self.scale.is_some()),
+            ("--step", !self.steps.is_empty()),
+            ("--rate", self.rate.is_some() || !self.variable_rate.is_empty()),
+            ("--confirm", self.confirm.is_some()),
+            ("--qos", self.qos.is_some()),
+        ];
+        match no.iter().find(|(_, given)| *given) {
+            Some((flag, _)) => {
+                Err(format!("{flag} is for loads; this is an experiment of its own"))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// The plan: the workload's, or one without a name, changed by flags.
     pub(crate) fn plan(&self, workload: Option<&Workload>) -> Plan {
         let mut plan = match workload {
@@ -286,6 +340,25 @@ mod tests {
     fn an_ack_interval_brings_a_prefetch_with_it() {
         let plan = plan("--multi-ack-every 10");
         assert_eq!((plan.prefetch, plan.check()), (Credit::Fixed(1000), Ok(())));
+    }
+
+    #[test]
+    fn distance_has_a_link_that_flags_change() {
+        let link = |line: &str| {
+            let flags = flags(line);
+            let flags = flags.with_link_of(flags.workload().unwrap());
+            (flags.rtt, flags.mbit)
+        };
+        assert_eq!(link("distance"), (Some(33.0), Some(10.0)));
+        assert_eq!(link("distance --rtt 100"), (Some(100.0), Some(10.0)));
+        assert_eq!(link("fanout"), (None, None));
+    }
+
+    #[test]
+    fn an_experiment_refuses_what_it_would_leave_out() {
+        let flags = flags("mailbox --rate 5");
+        assert!(flags.experiment().is_some());
+        assert!(flags.check_experiment().unwrap_err().starts_with("--rate is for loads"));
     }
 
     #[test]

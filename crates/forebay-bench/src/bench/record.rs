@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::grid::Setting;
+use crate::experiment::Found;
 use crate::occasion::Occasion;
 use crate::report::Report;
 
@@ -23,6 +24,9 @@ pub struct Record {
     pub about: String,
     /// In the order in which they were made.
     pub runs: Vec<Run>,
+    /// What an experiment found, a broker each; empty for loads.
+    #[serde(default)]
+    pub found: Vec<Found>,
 }
 
 /// One run of one setting on one broker.
@@ -71,6 +75,7 @@ impl Record {
             workload: workload.to_owned(),
             about: about.to_owned(),
             runs: Vec::new(),
+            found: Vec::new(),
         }
     }
 
@@ -101,7 +106,10 @@ impl Record {
 
     /// Whether every run has figures.
     pub fn complete(&self) -> bool {
-        !self.runs.is_empty() && self.runs.iter().all(|run| run.outcome.report().is_some())
+        let answered = |found: &Found| found.answers.iter().all(Result::is_ok);
+        !(self.runs.is_empty() && self.found.is_empty())
+            && self.runs.iter().all(|run| run.outcome.report().is_some())
+            && self.found.iter().all(answered)
     }
 }
 

@@ -12,6 +12,7 @@ use super::record::{Outcome, Record, Run};
 use super::scale::{Scale, capacity_plan, scaled_by, scaled_to};
 use super::target::Target;
 use super::workload::{Phase, Workload};
+use crate::experiment::{Experiment, Found};
 use crate::generator::{self, LoadError, Progress, Watch};
 use crate::link::{Conditions, LinkProxy, address_of, url_through};
 use crate::occasion::Occasion;
@@ -64,7 +65,11 @@ pub trait Screen {
 /// # Errors
 /// Flags that make no sense, a broker that cannot be reached. A run that fails later is part of the record.
 pub fn run(flags: &Flags, screen: &mut dyn Screen) -> Result<Record, BenchError> {
+    if let Some(experiment) = flags.experiment() {
+        return ask(experiment, flags, screen);
+    }
     let workload = flags.workload().map_err(BenchError::Usage)?;
+    let flags = &flags.with_link_of(workload);
     let plan = flags.plan(workload);
     let usage = |error: &dyn fmt::Display| BenchError::Usage(error.to_string());
     plan.check().map_err(|error| usage(&error))?;
@@ -79,14 +84,10 @@ pub fn run(flags: &Flags, screen: &mut dyn Screen) -> Result<Record, BenchError>
                 .into(),
         ));
     }
-    if flags.peers && !RabbitMq::is_installed() {
-        return Err(BenchError::Usage(
-            "--peers: there is no RabbitMQ to start here (Debian's package rabbitmq-server has one)".into(),
-        ));
-    }
+    check_peers(flags)?;
     // Whatever the rate will be, a grid that cannot be read is found now.
     grid::settings(&flags.grid, &plan).map_err(BenchError::Usage)?;
-    let mut targets = targets(flags).map_err(BenchError::Failed)?;
+    let mut targets = targets(flags)?;
     let mut session = Session { flags, workload, plan, screen, done: 0, of: targets.len() };
     let (name, about) =
         workload.map_or(("free", "as the flags say"), |known| (known.name, known.about));
@@ -95,33 +96,107 @@ pub fn run(flags: &Flags, screen: &mut dyn Screen) -> Result<Record, BenchError>
         session.measure(target, &mut record)?;
     }
     drop(targets);
-    if flags.peers {
-        // Only now, so that no broker takes CPU from another.
-        let parent = flags.dir.clone().unwrap_or_else(std::env::temp_dir);
-        session.screen.say("starting RabbitMQ");
-        let mut peers = Target::rabbitmq(&parent).map_err(BenchError::Failed)?;
-        for target in &mut peers {
-            session.measure(target, &mut record)?;
-        }
+    // Only now, so that no broker takes CPU from another.
+    for target in &mut peers(flags, session.screen)? {
+        session.measure(target, &mut record)?;
     }
-    record.occasion.broker = brokers_of(&record);
+    let names = record.runs.iter().map(|run| run.broker.clone()).collect();
+    record.occasion.broker = joined(names);
     Ok(record)
 }
 
-/// Their names, each once.
-fn brokers_of(record: &Record) -> String {
-    let mut names: Vec<&str> = record.runs.iter().map(|run| &*run.broker).collect();
+fn check_peers(flags: &Flags) -> Result<(), BenchError> {
+    if flags.peers && !RabbitMq::is_installed() {
+        return Err(BenchError::Usage(
+            "--peers: there is no RabbitMQ to start here (Debian's package rabbitmq-server has one)".into(),
+        ));
+    }
+    Ok(())
+}
+
+/// RabbitMQ, if it was asked for.
+fn peers(flags: &Flags, screen: &mut dyn Screen) -> Result<Vec<Target>, BenchError> {
+    if !flags.peers {
+        return Ok(Vec::new());
+    }
+    let parent = flags.dir.clone().unwrap_or_else(std::env::temp_dir);
+    screen.say("starting RabbitMQ");
+    Target::rabbitmq(&parent).map_err(BenchError::Failed)
+}
+
+/// An experiment on every broker, as often as was asked for.
+fn ask(
+    experiment: &Experiment,
+    flags: &Flags,
+    screen: &mut dyn Screen,
+) -> Result<Record, BenchError> {
+    flags.check_experiment().map_err(BenchError::Usage)?;
+    check_peers(flags)?;
+    let occasion = Occasion::now("forebay", String::new());
+    let mut record = Record::new(occasion, experiment.name, experiment.about);
+    for target in targets(flags)? {
+        record.found.push(answer(experiment, flags, &target, screen)?);
+    }
+    for target in peers(flags, screen)? {
+        record.found.push(answer(experiment, flags, &target, screen)?);
+    }
+    record.occasion.broker =
+        joined(record.found.iter().map(|found| found.broker.clone()).collect());
+    Ok(record)
+}
+
+/// What one broker has to say.
+fn answer(
+    experiment: &Experiment,
+    flags: &Flags,
+    target: &Target,
+    screen: &mut dyn Screen,
+) -> Result<Found, BenchError> {
+    let plan = target.plan(&Plan { queues: 1, ..Plan::default() });
+    let broker = topology::set_up(&plan).map_err(failed)?;
+    topology::tear_down(&plan).map_err(failed)?;
+    let broker = match &target.queue_type {
+        Some(kind) => format!("{broker} {kind}"),
+        None => broker,
+    };
+    screen.say(&format!("{broker}{}", whose(target)));
+    let link = match flags.link() {
+        true => Some(start_link(flags, &target.url).map_err(BenchError::Failed)?),
+        false => None,
+    };
+    let url = match &link {
+        Some(link) => url_through(&target.url, &link.address().to_string()),
+        None => target.url.clone(),
+    };
+    let place = flags.place(target, url);
+    let mut answers = Vec::new();
+    for repetition in 0..flags.repeat.max(1) {
+        let share = repetition as f64 / flags.repeat.max(1) as f64;
+        screen.begin(experiment.name, share);
+        let progress = Progress { doing: "measuring", share, last: None };
+        if screen.progress(progress).is_break() {
+            return Err(BenchError::Stopped);
+        }
+        answers.push(experiment.run(&place));
+    }
+    Ok(Found { broker, answers })
+}
+
+/// Names of brokers, each once.
+fn joined(mut names: Vec<String>) -> String {
     names.dedup();
     names.join(", ")
 }
 
-fn targets(flags: &Flags) -> Result<Vec<Target>, String> {
-    let parent = flags.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let parent = std::path::absolute(&parent).map_err(|error| format!("--dir: {error}"))?;
-    if flags.url.is_empty() {
-        return Ok(vec![Target::serve(flags.forebay.clone(), parent)?]);
+fn targets(flags: &Flags) -> Result<Vec<Target>, BenchError> {
+    if !flags.url.is_empty() {
+        let targets: Result<_, _> = flags.url.iter().map(|url| Target::at(url)).collect();
+        return targets.map_err(BenchError::Usage);
     }
-    flags.url.iter().map(|url| Target::at(url)).collect()
+    let parent = flags.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let parent = std::path::absolute(&parent)
+        .map_err(|error| BenchError::Usage(format!("--dir: {error}")))?;
+    Ok(vec![Target::serve(flags.forebay.clone(), parent).map_err(BenchError::Failed)?])
 }
 
 struct Session<'a> {

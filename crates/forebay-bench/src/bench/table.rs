@@ -6,14 +6,17 @@ use super::grid::Setting;
 use super::points::{Judgement, Point, Points};
 use super::record::Record;
 use super::workload::WORKLOADS;
+use crate::experiment::{EXPERIMENTS, Found};
 use crate::spread::{Ratio, median};
 
 /// The workloads that have names, one paragraph each.
 pub fn list() -> String {
     let mut text = String::new();
-    for workload in &WORKLOADS {
-        let _ = writeln!(text, "{:<10} {}", workload.name, workload.about);
-        let _ = writeln!(text, "{:<10} look at: {}", "", workload.look_at);
+    let loads = WORKLOADS.iter().map(|load| (load.name, load.about, load.look_at));
+    let experiments = EXPERIMENTS.iter().map(|each| (each.name, each.about, each.look_at));
+    for (name, about, look_at) in loads.chain(experiments) {
+        let _ = writeln!(text, "{name:<11} {about}");
+        let _ = writeln!(text, "{:<11} look at: {look_at}", "");
     }
     text.push_str(
         "\nWithout a name, flags say what to run: forebay bench run --producers 10 --consumers 5 --size 200\n",
@@ -21,9 +24,9 @@ pub fn list() -> String {
     text
 }
 
-/// One table a broker and phase.
+/// One table a broker and phase; of an experiment, one a broker.
 pub fn table(record: &Record) -> String {
-    let mut text = String::new();
+    let mut text: String = record.found.iter().map(Found::text).collect();
     for points in Points::of(record) {
         let phase =
             if points.phase.is_empty() { String::new() } else { format!(", {}", points.phase) };

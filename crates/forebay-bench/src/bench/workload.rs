@@ -14,6 +14,8 @@ pub(crate) struct Workload {
     pub(crate) look_at: &'static str,
     /// Of the measured capacity, where the rate is scaled to it; the rate as it was published otherwise.
     pub(crate) share_of_capacity: Option<f64>,
+    /// Round trip in milliseconds and megabits a second of the emulated link, unless flags say otherwise.
+    pub(crate) link: Option<(f64, f64)>,
     shape: fn(&mut Plan),
     /// What happens before the measurement, in the same queues.
     before: Option<fn(&mut Plan)>,
@@ -26,12 +28,13 @@ pub(crate) struct Phase {
     pub(crate) plan: Plan,
 }
 
-pub(crate) const WORKLOADS: [Workload; 8] = [
+pub(crate) const WORKLOADS: [Workload; 9] = [
     Workload {
         name: "stress-1",
         about: "20 publishers, 10 queues, 20 consumers; half of what the broker can carry",
         look_at: "every setting carries the load; small windows have the lowest latency",
         share_of_capacity: Some(0.5),
+        link: None,
         shape: |plan| stress(plan, 20, 1000.0, 10, 20),
         before: None,
     },
@@ -40,6 +43,7 @@ pub(crate) const WORKLOADS: [Workload; 8] = [
         about: "20 publishers, 10 queues, 20 consumers; as much as the broker can carry",
         look_at: "larger windows add latency and no throughput; without confirms queues fill",
         share_of_capacity: Some(1.0),
+        link: None,
         shape: |plan| stress(plan, 20, 2000.0, 10, 20),
         before: None,
     },
@@ -48,6 +52,7 @@ pub(crate) const WORKLOADS: [Workload; 8] = [
         about: "500 publishers, 100 queues, 500 consumers; half of what the broker can carry",
         look_at: "latency creeps up with the window",
         share_of_capacity: Some(0.5),
+        link: None,
         shape: |plan| stress(plan, 500, 30.0, 100, 500),
         before: None,
     },
@@ -56,6 +61,7 @@ pub(crate) const WORKLOADS: [Workload; 8] = [
         about: "500 publishers, 100 queues, 500 consumers; a tenth more than the broker can carry",
         look_at: "without confirms latency grows by minutes; windows hold it",
         share_of_capacity: Some(1.1),
+        link: None,
         shape: |plan| stress(plan, 500, 60.0, 100, 500),
         before: None,
     },
@@ -64,6 +70,7 @@ pub(crate) const WORKLOADS: [Workload; 8] = [
         about: "1000 publishers, 200 queues, 1000 consumers; five times what the broker can carry",
         look_at: "throughput stays where it was: no collapse, no saw-tooth",
         share_of_capacity: Some(5.0),
+        link: None,
         shape: |plan| stress(plan, 1000, 100.0, 200, 1000),
         before: None,
     },
@@ -72,6 +79,7 @@ pub(crate) const WORKLOADS: [Workload; 8] = [
         about: "a million messages lie in a queue, then consumers come while publishers go on",
         look_at: "the backlog shrinks, publishers still get a tenth of the rate or more, memory stays bounded",
         share_of_capacity: None,
+        link: None,
         shape: |plan| persistent(plan, 10, 1, 10),
         before: Some(|plan| {
             plan.consumers = 0;
@@ -83,6 +91,7 @@ pub(crate) const WORKLOADS: [Workload; 8] = [
         about: "one publisher, ten queues that each get every message, a consumer each",
         look_at: "ten times as much comes out as goes in",
         share_of_capacity: None,
+        link: None,
         shape: |plan| {
             persistent(plan, 1, 10, 10);
             plan.persistent = false;
@@ -91,10 +100,23 @@ pub(crate) const WORKLOADS: [Workload; 8] = [
         before: None,
     },
     Workload {
+        name: "distance",
+        about: "one publisher of 512 bytes behind a link of 33 ms and 10 Mbit/s (--rtt and --mbit say otherwise)",
+        look_at: "as much as the best fixed window gets through the link, and no latency beside it",
+        share_of_capacity: None,
+        link: Some((33.0, 10.0)),
+        shape: |plan| {
+            persistent(plan, 1, 1, 1);
+            plan.size = 512;
+        },
+        before: None,
+    },
+    Workload {
         name: "rpc",
         about: "ten callers, one call at a time each, by direct reply-to; two servers",
         look_at: "the round trip of a call, in the columns of confirms",
         share_of_capacity: None,
+        link: None,
         shape: |plan| {
             persistent(plan, 10, 1, 2);
             plan.persistent = false;

@@ -188,7 +188,7 @@ impl Enqueue {
         let (mut latency, mut failed) = (Latency::new(), 0);
         for task in tasks {
             let (own, own_failed) = task.await.map_err(|error| error.to_string())?;
-            latency.0.add(&own.0).expect("histograms of one making");
+            latency.add(&own);
             failed += own_failed;
         }
         let _ = connection.close().await; // all outcomes are told
@@ -222,17 +222,19 @@ impl Enqueue {
     }
 }
 
-struct Caller {
-    publisher: Publisher,
-    message: Message,
+/// Somebody who enqueues one message after the other.
+pub(crate) struct Caller {
+    pub(crate) publisher: Publisher,
+    pub(crate) message: Message,
     /// Whose turn it is, where only one may enqueue at a time.
-    turn: Option<Arc<Mutex<()>>>,
-    began: Instant,
-    length: Duration,
+    pub(crate) turn: Option<Arc<Mutex<()>>>,
+    pub(crate) began: Instant,
+    pub(crate) length: Duration,
 }
 
 impl Caller {
-    async fn enqueue(self) -> (Latency, u64) {
+    /// Until the end: how long each took, and how many failed.
+    pub(crate) async fn enqueue(self) -> (Latency, u64) {
         let (mut latency, mut failed) = (Latency::new(), 0);
         loop {
             let called = self.began.elapsed();

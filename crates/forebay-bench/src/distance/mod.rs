@@ -25,6 +25,7 @@ mod tally;
 mod verdict;
 mod way;
 
+pub(crate) use enqueue::Caller;
 pub use enqueue::Enqueue;
 pub use grid::Grid;
 #[cfg(feature = "lapin")]

@@ -1,0 +1,174 @@
+//! What experiments find, as it is printed, written to a file and read again.
+
+use std::fmt::Write;
+
+use serde::{Deserialize, Serialize};
+
+use crate::report::LatencyReport;
+use crate::spread::median;
+
+/// One number with its unit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// What it is.
+    pub name: String,
+    /// The number.
+    pub value: f64,
+    /// Its unit; empty if it has none.
+    pub unit: String,
+}
+
+/// Figures that belong together.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Case {
+    /// What was varied.
+    pub name: String,
+    /// In the order in which they are read.
+    pub figures: Vec<Figure>,
+}
+
+impl Case {
+    pub(crate) fn new(name: impl Into<String>) -> Case {
+        Case { name: name.into(), figures: Vec::new() }
+    }
+
+    /// One figure more.
+    #[must_use]
+    pub(crate) fn with(mut self, name: &str, value: f64, unit: &str) -> Case {
+        self.figures.push(Figure { name: name.into(), value, unit: unit.into() });
+        self
+    }
+
+    /// The same if it is known.
+    #[must_use]
+    pub(crate) fn with_known(self, name: &str, value: Option<f64>, unit: &str) -> Case {
+        match value {
+            Some(value) => self.with(name, value, unit),
+            None => self,
+        }
+    }
+
+    /// Median and tail.
+    #[must_use]
+    pub(crate) fn with_latency(self, latency: &LatencyReport) -> Case {
+        self.with("p50", latency.p50_us as f64 / 1e3, "ms").with(
+            "p99",
+            latency.p99_us as f64 / 1e3,
+            "ms",
+        )
+    }
+}
+
+/// What is asked of a good broker, and whether it was met.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Demand {
+    /// A sentence with the figure and its limit.
+    pub what: String,
+    /// Whether it was.
+    pub met: bool,
+}
+
+impl Demand {
+    /// `value` is to be at most `limit`.
+    pub(crate) fn at_most(what: &str, value: f64, limit: f64, unit: &str) -> Demand {
+        Demand { what: format!("{what}: {value:.2} {unit} (≤ {limit})"), met: value <= limit }
+    }
+
+    /// `value` is to be at least `limit`.
+    pub(crate) fn at_least(what: &str, value: f64, limit: f64, unit: &str) -> Demand {
+        Demand { what: format!("{what}: {value:.2} {unit} (≥ {limit})"), met: value >= limit }
+    }
+}
+
+/// The answer to one question.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Findings {
+    /// What was measured.
+    pub cases: Vec<Case>,
+    /// What was asked.
+    pub demands: Vec<Demand>,
+}
+
+/// The answers of one broker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Found {
+    /// Which broker, for people.
+    pub broker: String,
+    /// One a repetition, or why there is none.
+    pub answers: Vec<Result<Findings, String>>,
+}
+
+impl Found {
+    /// Medians of all repetitions, a line a case; then every demand of each repetition.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "\n{}", self.broker);
+        let answers: Vec<&Findings> = self.answers.iter().flatten().collect();
+        for (index, case) in
+            answers.first().map_or(&[][..], |first| &first.cases).iter().enumerate()
+        {
+            let _ = write!(text, "  {:<28}", case.name);
+            for (place, figure) in case.figures.iter().enumerate() {
+                let values: Vec<f64> = answers
+                    .iter()
+                    .filter_map(|answer| Some(answer.cases.get(index)?.figures.get(place)?.value))
+                    .collect();
+                let value = number(median(&values).unwrap_or(figure.value));
+                let _ = write!(text, "  {} {value} {}", figure.name, figure.unit);
+            }
+            text.push('\n');
+        }
+        for answer in &self.answers {
+            match answer {
+                Ok(findings) => {
+                    for Demand { what, met } in &findings.demands {
+                        let _ = writeln!(text, "  {} {what}", if *met { "pass" } else { "FAIL" });
+                    }
+                }
+                Err(why) => {
+                    let _ = writeln!(text, "  FAILED: {why}");
+                }
+            }
+        }
+        text
+    }
+}
+
+/// Three digits that mean something, at least.
+fn number(value: f64) -> String {
+    match value.abs() {
+        0.0..10.0 => format!("{value:.2}"),
+        10.0..100.0 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_demands_and_failures_are_told() {
+        let answer = |value: f64| {
+            let case = Case::new("idle").with("opened", value, "/s").with_known("none", None, "KB");
+            Ok(Findings {
+                cases: vec![case],
+                demands: vec![Demand::at_most("memory", value, 20.0, "KB")],
+            })
+        };
+        let found = Found {
+            broker: "Forebay 0".into(),
+            answers: vec![answer(5.0), answer(30.0), Err("it hung up".into()), answer(12.0)],
+        };
+        let expected = "
+Forebay 0
+  idle                          opened 12.0 /s
+  pass memory: 5.00 KB (≤ 20)
+  FAIL memory: 30.00 KB (≤ 20)
+  FAILED: it hung up
+  pass memory: 12.00 KB (≤ 20)
+";
+        assert_eq!(found.text(), expected);
+    }
+}

@@ -1,0 +1,151 @@
+//! Workloads that are no load of the generator's: each asks a question of its own and has figures of its own.
+//!
+//! ```text
+//!   Experiment ── run(Place) ──▶ Findings = cases with figures, demands that were met or not
+//! ```
+//! They are programs as users write them, with this repository's clients, so their processor time counts in
+//! their figures.
+
+mod churn;
+mod connections;
+mod enqueue;
+mod findings;
+mod hoarding;
+mod mailbox;
+mod queue;
+
+use std::time::Duration;
+
+pub(crate) use findings::{Case, Demand, Findings, Found};
+
+use crate::process;
+
+/// A question to a broker.
+#[derive(Clone, Copy)]
+pub(crate) struct Experiment {
+    pub(crate) name: &'static str,
+    /// One line for people.
+    pub(crate) about: &'static str,
+    /// What a good broker shows.
+    pub(crate) look_at: &'static str,
+    run: fn(&Place) -> Result<Findings, String>,
+}
+
+pub(crate) const EXPERIMENTS: [Experiment; 5] = [
+    Experiment {
+        name: "connections",
+        about: "a thousand connections that do nothing (--producers says how many)",
+        look_at: "what each costs the broker's memory, how fast they open, and that others notice nothing",
+        run: connections::run,
+    },
+    Experiment {
+        name: "churn",
+        about: "four clients that open, publish and close, or declare and delete, without end",
+        look_at: "how many a second, and that the broker's memory is afterwards what it was",
+        run: churn::run,
+    },
+    Experiment {
+        name: "enqueue",
+        about: "1 to 48 callers share one connection; each waits until its message is on disk",
+        look_at: "48 callers enqueue ten times as much as one after the other, and none waits twice as long",
+        run: enqueue::run,
+    },
+    Experiment {
+        name: "hoarding",
+        about: "25 workers behind 1, 2 and 8 consumers; 25 jobs arrive together",
+        look_at: "all jobs start at once, none behind a busy worker while another is idle",
+        run: hoarding::run,
+    },
+    Experiment {
+        name: "mailbox",
+        about: "a handler makes calls while 0, 10,000 or a million messages wait (--messages says how many at most)",
+        look_at: "a call costs the same however many wait",
+        run: mailbox::run,
+    },
+];
+
+impl Experiment {
+    /// By its name.
+    pub(crate) fn named(name: &str) -> Option<&'static Experiment> {
+        EXPERIMENTS.iter().find(|experiment| experiment.name == name)
+    }
+
+    /// Asks it.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub(crate) fn run(&self, place: &Place) -> Result<Findings, String> {
+        (self.run)(place)
+    }
+}
+
+/// Where a question is asked, and what the flags say of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) url: String,
+    /// The broker's process, if it runs on this machine and we may look.
+    pub(crate) pid: Option<u32>,
+    pub(crate) queue_type: Option<String>,
+    /// Of each measurement.
+    pub(crate) length: Duration,
+    pub(crate) connections: Option<usize>,
+    pub(crate) size: Option<usize>,
+    pub(crate) messages: Option<u64>,
+}
+
+impl Place {
+    /// Memory of the broker and all that it started, if it is known.
+    fn resident_bytes(&self) -> Option<u64> {
+        self.pid.and_then(process::usage_of_tree).map(|usage| usage.resident_bytes)
+    }
+
+    /// The URL of a connection that nobody serves: without heartbeats.
+    fn idle_url(&self) -> String {
+        let sign = if self.url.contains('?') { '&' } else { '?' };
+        format!("{}{sign}heartbeat=0", self.url)
+    }
+}
+
+/// Runs `work` on a runtime of its own.
+fn block_on<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| format!("no threads: {error}"))?;
+    runtime.block_on(work)
+}
+
+/// Any error as a sentence.
+fn told(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_and_are_no_workloads_names() {
+        for experiment in &EXPERIMENTS {
+            let found = Experiment::named(experiment.name).map(|found| found.name);
+            assert_eq!(found, Some(experiment.name));
+        }
+        assert!(Experiment::named("stress-1").is_none());
+    }
+
+    #[test]
+    fn a_connection_that_nobody_serves_has_no_heartbeats() {
+        let at = |url: &str| Place {
+            url: url.into(),
+            pid: None,
+            queue_type: None,
+            length: Duration::ZERO,
+            connections: None,
+            size: None,
+            messages: None,
+        };
+        assert_eq!(at("amqp://h").idle_url(), "amqp://h?heartbeat=0");
+        assert_eq!(at("amqp://h?a=b").idle_url(), "amqp://h?a=b&heartbeat=0");
+    }
+}
