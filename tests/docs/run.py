@@ -10,7 +10,7 @@ What counts as a test, in the documents listed below:
     <!-- test --> then ```toml            `forebay serve` starts with it
     <!-- from FILE --> then ```rust       stands word for word in FILE, which the compiler has seen
 
-The broker listens on a free port. Shell commands learn of it by FOREBAY_URL, pika by its default port, so the
+The broker listens on a free port. Shell commands learn of it by FOREBAY_URL and FOREBAY_HTTP, pika by its default port, so the
 texts need no change. The last line is `N passed, N failed`.
 """
 import argparse
@@ -44,12 +44,13 @@ class Broker:
         )
         ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
         line = self.process.stdout.readline() if ready else ""
-        match = re.match(r"forebay ready amqp=127\.0\.0\.1:(\d+) ", line)
+        match = re.match(r"forebay ready amqp=127\.0\.0\.1:(\d+) http=(\S+) ", line)
         if not match:
             self.process.kill()
             self.log.seek(0)
             raise RuntimeError(f"forebay serve was not ready: {line!r}\n{self.log.read()}")
         self.port = int(match[1])
+        self.http = match[2]
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
@@ -82,6 +83,7 @@ def run_shell(text, binary, directory):
         **os.environ,
         "PATH": f"{Path(binary).parent}:{os.environ['PATH']}",
         "FOREBAY_URL": f"amqp://guest:guest@127.0.0.1:{broker.port}/%2f",
+        "FOREBAY_HTTP": broker.http,
     }
     run(["bash", "-euo", "pipefail", "-c", text], cwd=directory, env=environment)
     broker.stop()

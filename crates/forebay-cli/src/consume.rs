@@ -13,7 +13,7 @@ use forebay_client::{
 use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
-use crate::exit::Exit;
+use crate::exit::{Exit, Failure};
 use crate::runtime::runtime;
 use crate::stop_signal::StopSignal;
 
@@ -65,15 +65,15 @@ pub(crate) fn run(args: Args) -> Exit {
             }
             Exit::Done
         }
-        Err(sentence) => Exit::Failed.because(sentence),
+        Err(failure) => failure.told(),
     }
 }
 
-fn consume(args: &Args) -> Result<u64, String> {
+fn consume(args: &Args) -> Result<u64, Failure> {
     let stop = StopSignal::listen().map_err(|error| format!("cannot handle signals: {error}"))?;
     runtime()?.block_on(async {
         let builder = Connection::builder().name("forebay consume").without_recovery();
-        let connection = builder.open(&args.url).await.map_err(|error| error.to_string())?;
+        let connection = builder.open(&args.url).await?;
         let count_max =
             args.count.map_or(u16::MAX, |count| u16::try_from(count).unwrap_or(u16::MAX));
         let credit_max = args.prefetch.unwrap_or(CREDIT_MAX).min(count_max);
@@ -104,12 +104,15 @@ fn consume(args: &Args) -> Result<u64, String> {
         match outcome {
             // The reader behind the pipe has seen enough; what it did not get is back in its queue.
             Err(Fault::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(acked),
-            Err(Fault::Output(error)) => Err(format!("cannot write to standard output: {error}")),
-            Err(Fault::Broker(sentence)) => Err(sentence),
+            Err(Fault::Output(error)) => {
+                Err(format!("cannot write to standard output: {error}").into())
+            }
+            Err(Fault::Broker(sentence)) => Err(sentence.into()),
             Ok(()) => closed.map(|()| acked).map_err(|lost| {
-                format!(
+                let sentence = format!(
                     "the last acknowledgements may be lost, and their messages come again: {lost}"
-                )
+                );
+                sentence.into()
             }),
         }
     })

@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::process::ExitCode;
 
+use forebay_client::OpenError;
+
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -21,6 +23,36 @@ impl Exit {
     pub(crate) fn because(self, why: impl Display) -> Exit {
         eprintln!("forebay: {why}");
         self
+    }
+}
+
+/// Nothing was done, and why: a sentence.
+#[derive(Debug)]
+pub(crate) struct Failure(pub(crate) Exit, pub(crate) String);
+
+impl Failure {
+    /// Says why on standard error.
+    pub(crate) fn told(self) -> Exit {
+        self.0.because(self.1)
+    }
+}
+
+impl From<String> for Failure {
+    fn from(sentence: String) -> Failure {
+        Failure(Exit::Failed, sentence)
+    }
+}
+
+/// A URL that cannot be read is wrong usage; everything else may be different next time.
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Failure {
+        let exit = match error {
+            OpenError::Uri { .. } | OpenError::Parameter { .. } | OpenError::TlsNotSupported => {
+                Exit::Usage
+            }
+            _ => Exit::Failed,
+        };
+        Failure(exit, error.to_string())
     }
 }
 

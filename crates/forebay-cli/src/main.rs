@@ -6,12 +6,15 @@ mod consume;
 mod definitions;
 mod demo;
 mod exit;
+mod figures;
+mod http;
 mod input;
 mod pipe;
 mod publish;
 mod runtime;
 mod serve;
 mod stop_signal;
+mod top;
 mod transfer;
 
 use clap::{Parser, Subcommand};
@@ -40,6 +43,7 @@ enum Command {
     Move(transfer::Args),
     Definitions(definitions::Args),
     Bench(bench::Args),
+    Top(top::Args),
     /// Verify a data directory while no broker uses it.
     Check(check::Args),
 }
@@ -54,6 +58,7 @@ fn main() -> ExitCode {
         Command::Move(args) => transfer::run(args),
         Command::Definitions(args) => definitions::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Top(args) => top::run(args),
         Command::Check(args) => check::run(args),
     };
     exit.into()

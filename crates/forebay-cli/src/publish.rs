@@ -26,7 +26,7 @@ use serde::Serialize;
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::time::timeout;
 
-use crate::exit::Exit;
+use crate::exit::{Exit, Failure};
 use crate::input::{Chunk, Input, read_chunks};
 use crate::runtime::runtime;
 use crate::stop_signal::StopSignal;
@@ -88,7 +88,7 @@ pub(crate) fn run(args: Args) -> Exit {
             report.print(args.json);
             if report.complete() { Exit::Done } else { Exit::NotAllConfirmed }
         }
-        Err(sentence) => Exit::Failed.because(sentence),
+        Err(failure) => failure.told(),
     }
 }
 
@@ -164,13 +164,13 @@ impl Report {
 }
 
 /// `Err` is a sentence: nothing was published.
-fn publish_all(args: &Args) -> Result<Report, String> {
+fn publish_all(args: &Args) -> Result<Report, Failure> {
     let stop = StopSignal::listen().map_err(|error| format!("cannot handle signals: {error}"))?;
     let input = Input::open(args.file.as_deref())?;
     runtime()?.block_on(async {
         // A second run with the same ids is better than one that waits for a broker without end.
         let builder = Connection::builder().name("forebay publish").without_recovery();
-        let connection = builder.open(&args.url).await.map_err(|error| error.to_string())?;
+        let connection = builder.open(&args.url).await?;
         let publisher = publisher(&connection, args).await.map_err(|fault| fault.to_string())?;
 
         let (chunks, mut received) = channel(CHUNKS_AHEAD);

@@ -33,7 +33,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR")]
     amqps: Vec<String>,
 
-    /// Serve /metrics, /healthz and /api/definitions here, or `off` [env: FOREBAY_HTTP]
+    /// Serve /metrics, /healthz, /api/forebay and /api/definitions here, or `off` [env: FOREBAY_HTTP]
     /// [default: 127.0.0.1:15672]
     #[arg(long, value_name = "ADDR")]
     http: Option<String>,

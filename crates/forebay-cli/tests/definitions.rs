@@ -24,11 +24,6 @@ fn start(data: &Path) -> Start {
         .flag("--data-dir", data.to_str().expect("a path in UTF-8"))
 }
 
-fn http(broker: &Broker) -> String {
-    let address = broker.line.split("http=").nth(1).and_then(|rest| rest.split(' ').next());
-    address.expect("the ready line names it").to_owned()
-}
-
 struct Ended {
     code: Option<i32>,
     out: String,
@@ -52,7 +47,7 @@ fn definitions(args: &[&str], input: &str) -> Ended {
 }
 
 fn export(broker: &Broker) -> Value {
-    let ended = definitions(&["export", "--http", &http(broker)], "");
+    let ended = definitions(&["export", "--http", &broker.http()], "");
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     serde_json::from_str(&ended.out).expect("JSON")
 }
@@ -104,9 +99,9 @@ fn what_goes_out_of_one_broker_comes_into_another_and_stays() {
     declare_a_few(&from);
     let file = dir.join("definitions.json");
     let file = file.to_str().expect("a path in UTF-8");
-    let ended = definitions(&["export", "--http", &http(&from), file], "");
+    let ended = definitions(&["export", "--http", &from.http(), file], "");
     assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""), "{}", ended.err);
-    let ended = definitions(&["import", "--http", &http(&to), file], "");
+    let ended = definitions(&["import", "--http", &to.http(), file], "");
     assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""), "{}", ended.err);
     assert!(ended.err.contains("declared 1403, 0 left to do"), "{}", ended.err);
     let expected = declared(&export(&from));
@@ -117,7 +112,7 @@ fn what_goes_out_of_one_broker_comes_into_another_and_stays() {
     let to = start(&dir.join("b")).ready();
     assert_eq!(declared(&export(&to)), expected);
     // A second time changes nothing.
-    let ended = definitions(&["import", "--http", &http(&to), file], "");
+    let ended = definitions(&["import", "--http", &to.http(), file], "");
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     assert_eq!(declared(&export(&to)), expected);
 }
@@ -126,12 +121,12 @@ fn what_goes_out_of_one_broker_comes_into_another_and_stays() {
 fn a_rabbitmq_file_is_imported_with_the_configuration_it_asks_for() {
     let dir = Dir::new("definitions-rabbitmq");
     let fresh = start(&dir.join("a")).ready();
-    let ended = definitions(&["import", "--http", &http(&fresh), RABBITMQ], "");
+    let ended = definitions(&["import", "--http", &fresh.http(), RABBITMQ], "");
     assert_eq!(ended.code, Some(1), "{}", ended.err);
     assert!(ended.err.contains("put what is on standard output"), "{}", ended.err);
 
     let configured = start(&dir.join("b")).line(&ended.out).ready();
-    let http = http(&configured);
+    let http = configured.http();
     let ended = definitions(&["import", "--http", &http, RABBITMQ], "");
     assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{}", ended.err);
     let left: Vec<&str> = ended.err.lines().collect();
@@ -191,7 +186,7 @@ fn failures_say_why_in_one_sentence() {
              { name = \"app\", password = \"app\" }]",
         )
         .ready();
-    let http = http(&broker);
+    let http = broker.http();
     let (wrong, lesser) = (format!("http://guest:secret@{http}"), format!("app:app@{http}"));
     for (args, input, code, why) in [
         (&["export", "--http", &*wrong][..], "", 1, "refused the login: login failed"),
@@ -232,7 +227,7 @@ fn a_request_that_is_too_large_or_says_nothing_of_itself_is_refused() {
     let dir = Dir::new("definitions-http");
     let broker = start(&dir.join("a")).ready();
     let ask = |head: &str| {
-        let mut socket = TcpStream::connect(http(&broker)).expect("it listens");
+        let mut socket = TcpStream::connect(broker.http()).expect("it listens");
         let request = format!("{head}Host: x\r\nConnection: close\r\n\r\n");
         socket.write_all(request.as_bytes()).expect("sent");
         let mut answer = [0; 12];

@@ -133,6 +133,9 @@ fn failures_say_why_in_one_sentence() {
             1,
             "cannot connect to 127.0.0.1:1",
         ),
+        (&["publish", "--url", "http://h", "--queue", "q"], 2, "http://h"),
+        (&["consume", "--url", "amqp://h:port", "--queue", "q"], 2, "amqp://h:port"),
+        (&["consume", "--url", "amqp://h?heartbeat=often", "--queue", "q"], 2, "heartbeat"),
         (&["publish", "--queue", "q", "/does/not/exist"], 1, "cannot open /does/not/exist"),
         (
             &["publish", "--queue", "q", "--exchange", "x", "--routing-key", "k"],

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::exit::Exit;
+use crate::exit::{Exit, Failure};
 use api::Api;
 
 /// Largest file of definitions, in bytes; the server takes no more either.
@@ -55,15 +55,6 @@ impl Where {
     }
 }
 
-/// Why it was not done.
-struct Failure(Exit, String);
-
-impl From<String> for Failure {
-    fn from(sentence: String) -> Failure {
-        Failure(Exit::Failed, sentence)
-    }
-}
-
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Exit {
     let outcome = match &args.command {
@@ -72,7 +63,7 @@ pub(crate) fn run(args: Args) -> Exit {
     };
     match outcome {
         Ok(exit) => exit,
-        Err(Failure(exit, sentence)) => exit.because(sentence),
+        Err(failure) => failure.told(),
     }
 }
 

@@ -7,7 +7,7 @@ use forebay_server::{Config, Data, Server};
 
 use super::gauges::Gauges;
 use super::station::{EXCHANGE, REGIONS, pattern_of, queue_of};
-use super::view::thousands;
+use crate::figures::thousands;
 
 /// The broker under the demo.
 pub(super) struct DemoBroker {

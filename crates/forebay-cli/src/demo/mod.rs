@@ -26,6 +26,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::exit::Exit;
+use crate::figures::thousands;
 use crate::stop_signal::StopSignal;
 use broker::DemoBroker;
 use gauges::Gauges;
@@ -34,7 +35,7 @@ use readings::Reading;
 use station::{REGIONS, STATION_COUNT, stations};
 use statistics::Statistics;
 use summary::{Check, Summary};
-use view::{View, thousands};
+use view::View;
 
 /// Consumers may need this long without any progress before the rest counts as lost.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use super::statistics::Statistics;
-use super::view::{duration, megabytes, thousands};
+use crate::figures::{duration, megabytes, thousands};
 
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];

@@ -9,6 +9,7 @@ use hdrhistogram::Histogram;
 
 use super::broker::DemoBroker;
 use super::gauges::{Gauges, histogram};
+use crate::figures::{duration, megabytes, thousands};
 
 /// Time between two drawings on a terminal.
 const TERMINAL_INTERVAL: Duration = Duration::from_millis(250);
@@ -196,43 +197,9 @@ fn process_bytes() -> Option<u64> {
     line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// `12.3 MB`
-pub(super) fn megabytes(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / 1e6)
-}
-
-/// `1,234,567`
-pub(super) fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// `850 µs`, `12.3 ms`, `1.50 s`
-pub(super) fn duration(us: u64) -> String {
-    match us {
-        0..1_000 => format!("{us} µs"),
-        1_000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
-        _ => format!("{:.2} s", us as f64 / 1e6),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_are_easy_to_read() {
-        let shown = [0, 12, 999, 1_000, 1_234_567].map(thousands);
-        assert_eq!(shown, ["0", "12", "999", "1,000", "1,234,567"]);
-        assert_eq!([7, 1_250, 2_500_000].map(duration), ["7 µs", "1.2 ms", "2.50 s"]);
-    }
 
     #[test]
     fn the_block_fits_eighty_columns() {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use forebay_client::OpenError;
 use forebay_wire::AmqpUri;
 
-use crate::exit::Exit;
+use crate::exit::{Exit, Failure};
 use crate::runtime::runtime;
 use crate::stop_signal::StopSignal;
 use carrier::{Carrier, End};
@@ -102,22 +102,13 @@ pub(crate) fn run(args: Args) -> Exit {
             report.print(args.json);
             report.exit()
         }
-        Err(Failure(exit, sentence)) => exit.because(sentence),
+        Err(failure) => failure.told(),
     }
 }
 
-/// Nothing was moved, and why.
-#[derive(Debug)]
-struct Failure(Exit, String);
-
-impl Failure {
-    fn opening(which: &str, error: OpenError) -> Failure {
-        let exit = match error {
-            OpenError::Uri { .. } | OpenError::Parameter { .. } => Exit::Usage,
-            _ => Exit::Failed,
-        };
-        Failure(exit, format!("{which}: {error}"))
-    }
+fn opening(which: &str, error: OpenError) -> Failure {
+    let Failure(exit, sentence) = error.into();
+    Failure(exit, format!("{which}: {sentence}"))
 }
 
 async fn transfer(args: &Args) -> Result<Report, Failure> {

@@ -5,7 +5,8 @@ use forebay_client::{
 };
 use tokio::sync::broadcast;
 
-use super::{Args, Failure, RECOVERY_ROUNDS};
+use super::{Args, RECOVERY_ROUNDS, opening};
+use crate::exit::Failure;
 
 /// A connection to the source, and a consumer on it once there is something to move.
 pub(super) struct Source {
@@ -24,7 +25,7 @@ impl Source {
         let connection = builder
             .open(&args.from)
             .await
-            .map_err(|error| Failure::opening("the source (--from)", error))?;
+            .map_err(|error| opening("the source (--from)", error))?;
         let happenings = connection.happenings();
         let queue = args.queue.clone();
         Ok(Source { connection, happenings, queue, consumer: None, credit_max: CREDIT_MAX })

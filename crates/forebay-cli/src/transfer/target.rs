@@ -6,8 +6,8 @@ use forebay_client::{
 };
 use tokio::sync::broadcast;
 
-use super::{Args, Failure, RECOVERY_ROUNDS};
-use crate::exit::Exit;
+use super::{Args, RECOVERY_ROUNDS, opening};
+use crate::exit::{Exit, Failure};
 
 /// A publisher to an exchange or queue that exists.
 pub(super) struct Target {
@@ -21,10 +21,8 @@ impl Target {
     pub(super) async fn open(args: &Args) -> Result<Target, Failure> {
         let builder =
             Connection::builder().name("forebay move, target").recovery_rounds(RECOVERY_ROUNDS);
-        let connection = builder
-            .open(&args.to)
-            .await
-            .map_err(|error| Failure::opening("the target (--to)", error))?;
+        let connection =
+            builder.open(&args.to).await.map_err(|error| opening("the target (--to)", error))?;
         match Target::on(&connection, args).await {
             Ok(publisher) => {
                 let keeps_key = args.exchange.is_some() && args.routing_key.is_none();

@@ -251,6 +251,12 @@ impl Broker {
         format!("amqp://guest:guest@{}/%2f", self.amqp)
     }
 
+    /// HOST:PORT of its HTTP endpoint.
+    pub fn http(&self) -> String {
+        let address = self.line.split("http=").nth(1).and_then(|rest| rest.split(' ').next());
+        address.expect("the ready line names it").to_owned()
+    }
+
     /// A logged-in connection.
     pub fn connect(&self) -> Connection {
         Connection::open(&self.url()).expect("login")
