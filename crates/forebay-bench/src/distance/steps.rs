@@ -5,6 +5,8 @@
 //!   change  ^     ^              settled = the first moment from which every second to the segment's end
 //!                                has at least 85 % of steady
 //! ```
+//! Of several repetitions the median of each bin counts.
+//!
 //! And the steady rate itself shall have 85 % of its reference: that of publishers who begin afresh on such a
 //! link, or that before the stall.
 
@@ -110,6 +112,13 @@ struct Row {
     met: bool,
 }
 
+/// What the repetitions of one performance showed.
+struct Seen {
+    bins: Vec<Bin>,
+    failed: u64,
+    timed_out: u64,
+}
+
 #[derive(Serialize)]
 struct Record<'a> {
     #[serde(flatten)]
@@ -138,27 +147,25 @@ impl Steps {
         );
         println!("|---|---|---|---|---|---|---|---|");
         let mut rows = Vec::new();
-        for _ in 0..self.setting.repeat {
-            for &publishers in &self.publishers {
-                for stalls in [None, Some(false), Some(true)] {
-                    let broker = self.setting.broker().await?;
-                    let script = match stalls {
-                        None => self.steps(),
-                        Some(false) => self.stalls(false),
-                        Some(true) if broker.pid().is_some() => self.stalls(true),
-                        Some(true) => continue, // not ours to stop
-                    };
-                    for row in self.play(&broker, publishers, &script).await? {
-                        println!("{}", row.line());
-                        rows.push(row);
-                    }
-                    self.setting.save(&Record {
-                        occasion: &occasion,
-                        repeat: self.setting.repeat,
-                        size_bytes: self.size,
-                        rows: &rows,
-                    })?;
+        for &publishers in &self.publishers {
+            for stalls in [None, Some(false), Some(true)] {
+                let broker = self.setting.broker().await?;
+                let script = match stalls {
+                    None => self.steps(),
+                    Some(false) => self.stalls(false),
+                    Some(true) if broker.pid().is_some() => self.stalls(true),
+                    Some(true) => continue, // not ours to stop
+                };
+                for row in self.play(&broker, publishers, &script).await? {
+                    println!("{}", row.line());
+                    rows.push(row);
                 }
+                self.setting.save(&Record {
+                    occasion: &occasion,
+                    repeat: self.setting.repeat,
+                    size_bytes: self.size,
+                    rows: &rows,
+                })?;
             }
         }
         let missed = rows.iter().filter(|row| !row.met).count();
@@ -212,17 +219,17 @@ impl Steps {
         publishers: usize,
         script: &Script,
     ) -> Result<Vec<Row>, String> {
-        let tally = self.perform(broker, publishers, &script.events, script.end_us).await?;
+        let seen = self.repeated(broker, publishers, &script.events, script.end_us).await?;
         let bin = |us: u64| (us / BIN_US) as usize;
         let mut rows = Vec::new();
         for segment in &script.segments {
-            let bins = &tally.bins[bin(segment.from_us)..bin(segment.to_us)];
+            let bins = &seen.bins[bin(segment.from_us)..bin(segment.to_us)];
             let reference_per_s = match segment.reference {
-                Reference::Before(us) => per_s(last_quarter(&tally.bins[..bin(us)])),
+                Reference::Before(us) => per_s(last_quarter(&seen.bins[..bin(us)])),
                 Reference::Fresh(ms) => {
                     let hold_us = segment.to_us - segment.from_us;
                     let events = [(0, Event::RttMs(ms))];
-                    let fresh = self.perform(broker, publishers, &events, hold_us).await?;
+                    let fresh = self.repeated(broker, publishers, &events, hold_us).await?;
                     per_s(last_quarter(&fresh.bins))
                 }
             };
@@ -236,14 +243,36 @@ impl Steps {
                 steady_us: mean_us(steady).unwrap_or(0),
                 worst_us: bins.iter().filter_map(|bin| mean_us(&[*bin])).max().unwrap_or(0),
                 settled_us,
-                failed: tally.failed,
-                timed_out: tally.timed_out,
+                failed: seen.failed,
+                timed_out: seen.timed_out,
                 met: settled_us.is_some_and(|us| us <= SETTLED_US_MAX)
                     && per_s(steady) >= SETTLED_MIN * reference_per_s
-                    && tally.failed + tally.timed_out == 0,
+                    && seen.failed + seen.timed_out == 0,
             });
         }
         Ok(rows)
+    }
+
+    /// The performance again and again; of each bin the repetition with the median rate counts, so that what
+    /// the machine does besides, which differs from one to the next, does not look like an answer.
+    async fn repeated(
+        &self,
+        broker: &Broker,
+        publishers: usize,
+        events: &[(u64, Event)],
+        end_us: u64,
+    ) -> Result<Seen, String> {
+        let mut runs = Vec::new();
+        for _ in 0..self.setting.repeat {
+            runs.push(self.perform(broker, publishers, events, end_us).await?);
+        }
+        let sum = |of: fn(&Tally) -> u64| runs.iter().map(of).sum();
+        let (failed, timed_out) = (sum(|run| run.failed), sum(|run| run.timed_out));
+        Ok(Seen {
+            bins: medians(runs.into_iter().map(|run| run.bins).collect()),
+            failed,
+            timed_out,
+        })
     }
 
     /// Publishers on a link of their own, while that happens.
@@ -307,6 +336,17 @@ fn perform(event: Event, way: &Way, broker: &Broker) -> Result<(), String> {
     }
 }
 
+/// Of each bin the one with the median rate; none where there are no runs.
+fn medians(runs: Vec<Vec<Bin>>) -> Vec<Bin> {
+    let length = runs.iter().map(Vec::len).min().unwrap_or(0);
+    let of = |index: usize| {
+        let mut bins: Vec<Bin> = runs.iter().map(|run| run[index]).collect();
+        bins.sort_by_key(|bin| bin.confirmed);
+        bins[bins.len() / 2]
+    };
+    (0..length).map(of).collect()
+}
+
 fn per_s(bins: &[Bin]) -> f64 {
     let confirmed: u64 = bins.iter().map(|bin| bin.confirmed).sum();
     confirmed as f64 * 1e6 / (bins.len() as u64 * BIN_US) as f64
@@ -361,6 +401,13 @@ mod tests {
 
     fn bins(confirmed: &[u64]) -> Vec<Bin> {
         confirmed.iter().map(|&confirmed| Bin { confirmed, latency_us: confirmed * 7 }).collect()
+    }
+
+    #[test]
+    fn one_slow_repetition_is_not_the_answer() {
+        let runs = vec![bins(&[10, 10, 1]), bins(&[10, 2, 10]), bins(&[11, 10, 12])];
+        let rates: Vec<u64> = medians(runs).iter().map(|bin| bin.confirmed).collect();
+        assert_eq!(rates, [10, 10, 10]);
     }
 
     #[test]
