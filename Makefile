@@ -41,9 +41,7 @@ crash: ## kill -9 under load: nothing confirmed may be missing
 	@scripts/test.sh build crash
 
 cluster: ## the client on every engine, and on a RabbitMQ cluster that is hurt: nothing confirmed may be missing
-	@scripts/test.sh setup build
-	@bash -c '. scripts/lib.sh; cargo build --locked -p forebay-engines && \
-	  exec tests/engines/run.py --forebay "$$forebay" --engines "$$target_dir/debug/forebay-engines"'
+	@scripts/test.sh setup build cluster
 
 docs: ## links in the documents; commands and programs in README and guide, as written
 	@scripts/test.sh setup tidy build docs

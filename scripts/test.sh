@@ -23,6 +23,7 @@ sim              600    the simulator: fixed seeds and fresh ones, three minutes
 build            900    release build of the binary
 conformance     1200    other people's clients, on Forebay and on RabbitMQ, case by case
 crash            900    kill -9 under load, again and again, and peers that misbehave: nothing confirmed may be missing
+cluster          900    the client on every engine, and on a RabbitMQ cluster of three that is hurt: nothing confirmed may be missing
 docs             180    the commands and programs in README and guide, as written; the report of bench in Chromium
 demo              60    forebay demo for 5 seconds into a pipe
 "
@@ -43,6 +44,10 @@ run_sim() {
 run_build() { cargo build --release --locked -p forebay-cli; }
 run_conformance() { have_forebay && tests/conformance/run.py --broker both --forebay "$forebay"; }
 run_crash() { cargo test --release --locked --no-fail-fast -p forebay-cli; }
+run_cluster() {
+  have_forebay && cargo build --locked -p forebay-engines &&
+    tests/engines/run.py --forebay "$forebay" --engines "$target_dir/debug/forebay-engines"
+}
 run_docs() { have_forebay && .cache/venv/bin/python tests/docs/run.py --forebay "$forebay"; }
 run_demo() { have_forebay && "$forebay" demo --seconds 5 | cat; }
 
@@ -54,7 +59,7 @@ have_forebay() { [ -x "$forebay" ] || { echo "there is no release binary; run 'm
 count() { # name exit-code log
   case $1 in
     unit | crash) awk -F'[ ;]+' '/^test result: /{p += $4; f += $6} END{print p + 0, f + 0}' "$3" ;;
-    conformance | docs)
+    conformance | cluster | docs)
       sed -nE 's/^([0-9]+) passed, ([0-9]+) failed$/\1 \2/p' "$3" | tail -1 | grep . || echo 0 0 ;;
     *) [ "$2" = 0 ] && echo 1 0 || echo 0 1 ;;
   esac
