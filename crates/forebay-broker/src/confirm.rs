@@ -7,6 +7,9 @@
 //!   waiting, in ranges by batch                 b7  ·   b7      b8
 //!   settled out of turn                             6
 //! ```
+//! A range may also be held by a queue (see [`balancing`](crate::balancing)): it is settled when its batch is
+//! synced and the queue has let go; what is settled behind it is told one by one.
+//!
 //! A message that needs no disk is settled at once, the others when their batch is synced. Batches are
 //! synced in order, so ranges wait in order; when the first ones are settled, one `ack multiple` tells
 //! of everything before the first range that still waits.
@@ -23,7 +26,10 @@ pub(crate) const UNCONFIRMED_MAX: u64 = 65_536;
 struct Range {
     first: u64,
     last: u64,
+    /// 0 if it needs no disk.
     batch: BatchNo,
+    /// Number of a queue that has to let go first.
+    held_by: Option<u64>,
 }
 
 /// Confirm mode's state.
@@ -31,6 +37,11 @@ struct Range {
 pub(crate) struct Confirms {
     next: u64,
     waiting: VecDeque<Range>,
+    /// The last batch that was waited for, and the last one synced.
+    waits_upto: BatchNo,
+    durable_upto: BatchNo,
+    /// Queues that hold ranges of `waiting`.
+    held_by: Vec<u64>,
     /// All up to here have been settled and told.
     told: u64,
     /// Settled while an earlier one waits; told one by one.
@@ -47,39 +58,85 @@ pub(crate) struct Ack {
 impl Confirms {
     /// Fresh, as after the first `confirm.select`: the next publish is number 1.
     pub(crate) fn new() -> Confirms {
-        Confirms { next: 1, waiting: VecDeque::new(), told: 0, singles: Vec::new() }
+        Confirms {
+            next: 1,
+            waiting: VecDeque::new(),
+            waits_upto: 0,
+            durable_upto: 0,
+            held_by: Vec::new(),
+            told: 0,
+            singles: Vec::new(),
+        }
     }
 
-    /// Numbers a publish that is settled when `batch` is synced, or at once.
-    /// Returns whether it is the first of this channel to wait for that batch.
-    pub(crate) fn published(&mut self, batch: Option<BatchNo>) -> bool {
+    /// Numbers a publish that is settled when `batch` is synced, or at once, and not before a queue that
+    /// holds it lets go. Returns whether it is the first of this channel to wait for that batch.
+    pub(crate) fn published(&mut self, batch: Option<BatchNo>, held_by: Option<u64>) -> bool {
         let sequence = self.next;
         self.next += 1;
-        match (batch, self.waiting.back_mut()) {
-            (Some(batch), Some(last)) if last.batch == batch => {
-                if last.last + 1 == sequence {
-                    last.last = sequence;
-                } else {
-                    self.waiting.push_back(Range { first: sequence, last: sequence, batch });
-                }
-                false
-            }
-            (Some(batch), _) => {
-                self.waiting.push_back(Range { first: sequence, last: sequence, batch });
-                true
-            }
-            (None, Some(_)) => {
+        if batch.is_none() && held_by.is_none() {
+            if !self.waiting.is_empty() {
                 self.singles.push(sequence);
-                false
             }
-            (None, None) => false,
+            return false;
         }
+        if let Some(queue) = held_by
+            && !self.held_by.contains(&queue)
+        {
+            self.held_by.push(queue);
+        }
+        let first = batch.is_some_and(|batch| batch > self.waits_upto);
+        self.waits_upto = self.waits_upto.max(batch.unwrap_or(0));
+        let batch = batch.unwrap_or(0);
+        match self.waiting.back_mut() {
+            Some(last)
+                if last.batch == batch && last.held_by == held_by && last.last + 1 == sequence =>
+            {
+                last.last = sequence;
+            }
+            _ => self.waiting.push_back(Range { first: sequence, last: sequence, batch, held_by }),
+        }
+        first
     }
 
     /// Everything up to and including `batch` is synced.
     pub(crate) fn durable(&mut self, batch: BatchNo) {
-        while self.waiting.front().is_some_and(|range| range.batch <= batch) {
+        self.durable_upto = self.durable_upto.max(batch);
+        // Batches are synced in order, so only behind one that is held can a later one be settled.
+        self.settle(!self.held_by.is_empty());
+    }
+
+    /// Whether anything waits for this queue to let go.
+    pub(crate) fn is_held_by(&self, queue: u64) -> bool {
+        self.held_by.contains(&queue)
+    }
+
+    /// A queue has let go.
+    pub(crate) fn let_go(&mut self, queue: u64) {
+        let Some(at) = self.held_by.iter().position(|other| *other == queue) else { return };
+        self.held_by.swap_remove(at);
+        for range in self.waiting.iter_mut().filter(|range| range.held_by == Some(queue)) {
+            range.held_by = None;
+        }
+        self.settle(true);
+    }
+
+    /// Takes what is settled from the front, and, if asked for, from between what waits.
+    fn settle(&mut self, between: bool) {
+        let upto = self.durable_upto;
+        let is_settled = |range: &Range| range.held_by.is_none() && range.batch <= upto;
+        while self.waiting.front().is_some_and(is_settled) {
             self.waiting.pop_front();
+        }
+        if between {
+            let singles = &mut self.singles;
+            self.waiting.retain(|range| {
+                let settled = is_settled(range);
+                if settled {
+                    singles.extend(range.first..=range.last);
+                }
+                !settled
+            });
         }
     }
 
@@ -106,7 +163,7 @@ impl Confirms {
 
     /// The last batch that any of them waits for.
     pub(crate) fn last_batch(&self) -> Option<BatchNo> {
-        self.waiting.back().map(|range| range.batch)
+        (!self.waiting.is_empty()).then_some(self.waits_upto)
     }
 
     /// Published and not told as settled; an upper bound (singles that were told count until the
@@ -134,7 +191,7 @@ mod tests {
     fn one_frame_tells_of_a_whole_batch() {
         let mut confirms = Confirms::new();
         for _ in 0..10 {
-            confirms.published(Some(7));
+            confirms.published(Some(7), None);
         }
         assert_eq!(acks(&mut confirms), []);
         confirms.durable(7);
@@ -145,38 +202,62 @@ mod tests {
     #[test]
     fn a_transient_message_is_confirmed_before_an_earlier_persistent_one() {
         let mut confirms = Confirms::new();
-        confirms.published(Some(7));
-        confirms.published(None);
-        confirms.published(Some(7));
+        confirms.published(Some(7), None);
+        confirms.published(None, None);
+        confirms.published(Some(7), None);
         assert_eq!(acks(&mut confirms), [(2, false)]);
         confirms.durable(7);
         assert_eq!(acks(&mut confirms), [(3, true)]);
     }
 
+    #[test]
+    fn a_held_confirm_waits_and_those_behind_it_do_not() {
+        let mut confirms = Confirms::new();
+        confirms.published(Some(7), None);
+        confirms.published(Some(7), Some(1));
+        confirms.published(None, Some(1));
+        confirms.published(Some(7), None);
+        confirms.published(None, None);
+        assert_eq!(acks(&mut confirms), [(5, false)]);
+        confirms.durable(7);
+        assert_eq!(acks(&mut confirms), [(1, false), (4, false)]);
+        confirms.let_go(1);
+        assert_eq!(acks(&mut confirms), [(5, true)]);
+        assert!(!confirms.is_held_by(1));
+    }
+
     proptest! {
         #[test]
-        fn each_publish_settles_exactly_when_its_batch_is_synced(
-            steps in proptest::collection::vec((0u8..4, 1u64..6), 1..200)
+        fn each_publish_settles_exactly_when_its_batch_is_synced_and_nobody_holds_it(
+            steps in proptest::collection::vec((0u8..7, 1u64..6, 0u64..3), 1..200)
         ) {
             let mut confirms = Confirms::new();
             let mut open = 1u64;
-            let mut due: Vec<(u64, Option<u64>)> = Vec::new();
+            let mut due: Vec<(u64, Option<u64>, Option<u64>)> = Vec::new();
             let mut told = BTreeSet::new();
+            let mut waiting = BTreeSet::new();
             let mut synced = 0;
-            for (kind, count) in steps {
+            for (kind, count, queue) in steps {
+                // Queue 0 holds nobody.
+                let held_by = (queue > 0).then_some(queue);
                 match kind {
-                    0 => for _ in 0..count {
-                        due.push((due.len() as u64 + 1, Some(open)));
-                        confirms.published(Some(open));
+                    0..=3 => for _ in 0..count {
+                        let batch = (kind % 2 == 0).then_some(open);
+                        let held_by = held_by.filter(|_| kind < 2);
+                        due.push((due.len() as u64 + 1, batch, held_by));
+                        let first = confirms.published(batch, held_by);
+                        prop_assert_eq!(first, batch.is_some_and(|batch| waiting.insert(batch)));
                     },
-                    1 => for _ in 0..count {
-                        due.push((due.len() as u64 + 1, None));
-                        confirms.published(None);
-                    },
-                    2 => open += 1,
-                    _ => {
+                    4 => open += 1,
+                    5 => {
                         synced = open - 1;
                         confirms.durable(synced);
+                    }
+                    _ => {
+                        confirms.let_go(queue);
+                        for (_, _, held_by) in &mut due {
+                            *held_by = held_by.filter(|other| *other != queue);
+                        }
                     }
                 }
                 let mut acks = Vec::new();
@@ -189,8 +270,10 @@ mod tests {
                     }
                 }
                 let expected: BTreeSet<u64> = due.iter()
-                    .filter(|(_, batch)| batch.is_none_or(|batch| batch <= synced))
-                    .map(|(sequence, _)| *sequence)
+                    .filter(|(_, batch, held_by)| {
+                        batch.is_none_or(|batch| batch <= synced) && held_by.is_none()
+                    })
+                    .map(|(sequence, _, _)| *sequence)
                     .collect();
                 prop_assert_eq!(&told, &expected);
             }

@@ -32,13 +32,20 @@ impl Shard {
         Ok(())
     }
 
-    /// Numbers a publish in confirm mode.
-    pub(crate) fn confirm(&mut self, id: ConnectionId, number: u16, batch: Option<BatchNo>) {
+    /// Numbers a publish in confirm mode, that is told when `batch` is synced and, if a queue holds it,
+    /// when that lets go.
+    pub(crate) fn confirm(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        batch: Option<BatchNo>,
+        held_by: Option<u64>,
+    ) {
         let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return };
         let serial = connection.serial;
         let Some(Some(channel)) = connection.channels.get_mut(usize::from(number)) else { return };
         let Mode::Confirm(confirms) = &mut channel.mode else { return };
-        let first = confirms.published(batch);
+        let first = confirms.published(batch, held_by);
         if confirms.unconfirmed() >= UNCONFIRMED_MAX {
             connection.confirms_full = true;
         }
@@ -97,7 +104,7 @@ impl Shard {
             let before = confirms.unconfirmed();
             confirms.take_acks(&mut acks);
             let told = before - confirms.unconfirmed();
-            connection.confirms_full = false;
+            connection.confirms_full = confirms.unconfirmed() >= UNCONFIRMED_MAX;
             let out = connection.out.buffer();
             for Ack { delivery_tag, multiple } in acks.drain(..) {
                 write_method(out, number, &basic::Ack { delivery_tag, multiple });

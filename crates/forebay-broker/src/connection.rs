@@ -203,8 +203,12 @@ pub(crate) struct Connection {
     pub(crate) stage_us: u64,
     /// Has published: flow control concerns it.
     pub(crate) publisher: bool,
+    /// What its socket's receive buffer was asked to be.
+    pub(crate) receive_bytes: u64,
     /// `connection.blocked` was sent and `unblocked` not yet.
     pub(crate) blocked_told: bool,
+    /// Queues (by their numbers) that hold its publishes.
+    pub(crate) waits_for: Vec<u64>,
     /// Too many of its publishes are unconfirmed.
     pub(crate) confirms_full: bool,
     /// When a paused connection was last heard a little, so that its acks arrive.
@@ -252,7 +256,9 @@ impl Connection {
             connected_us: now_us,
             stage_us: now_us,
             publisher: false,
+            receive_bytes: 0,
             blocked_told: false,
+            waits_for: Vec::new(),
             confirms_full: false,
             trickle_us: 0,
             consumers: 0,

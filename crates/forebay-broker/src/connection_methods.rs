@@ -50,6 +50,8 @@ impl Shard {
             if connection.in_vhost {
                 self.vhosts[connection.vhost as usize].connections -= 1;
             }
+            self.publishing_connections -= usize::from(connection.publisher);
+            self.receive_bytes -= connection.receive_bytes;
         }
         self.connections_open -= 1;
     }

@@ -139,6 +139,7 @@ impl Shard {
             }
             let Some(entry) = queue.pop() else { return Err(Undelivered::NotInRam) };
             queue.cursor = at;
+            queue.taken(self.now_us, entry.seq);
             let delivery_tag = channel.take_delivery_tag();
             let out = connection.out.buffer();
             let before = out.len();
@@ -159,6 +160,7 @@ impl Shard {
             let traced = self.tracing.then(|| (entry.message.clone(), entry.redelivered));
             self.counters.delivered += 1;
             if consumer.no_ack {
+                queue.settled(self.now_us);
                 self.store.settle(queue.id, entry.seq, entry.home);
                 release(&mut self.memory_bytes, entry.message);
             } else {
@@ -201,6 +203,9 @@ impl Shard {
             && queue.id == delivery.queue_id
         {
             queue.unacked -= 1;
+            if delivery.consumer.is_some() {
+                queue.settled(self.now_us);
+            }
             if !queue.head.is_empty() || !queue.cold.is_empty() {
                 self.mark_queue(delivery.queue);
             }

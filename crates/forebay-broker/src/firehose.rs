@@ -114,7 +114,10 @@ impl Shard {
             let raw = RawProperties::trusted(told.raw_properties());
             topology.route(exchange, &trace.key, &[], raw, &mut self.route_set);
             let queues = self.route_set.queues().to_vec();
+            let held_by = self.held_by;
             self.enqueue(&told, false, &queues);
+            // Nobody waits for a trace to be consumed.
+            self.held_by = held_by;
         }
         self.release(told);
     }

@@ -12,6 +12,7 @@
 //!   little disk space
 //! ```
 
+use forebay_flow::receive_buffer_bytes;
 use forebay_wire::{ShortStr, connection};
 
 use crate::connection::{OUT_HARD_BYTES, Stage};
@@ -38,6 +39,9 @@ const ALARM_CLEAR_PERCENT: u64 = 80;
 
 /// What is read and not committed takes at most this part of the memory budget.
 pub(crate) const INGRESS_PER_MEMORY: u64 = 16;
+
+/// Receive buffers of publishers' sockets together take this part of the memory budget.
+const RECEIVE_PER_MEMORY: u64 = 8;
 
 /// What flow control says of reading a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,7 +132,10 @@ impl Shard {
     /// Whether the next publish of a connection has to wait.
     pub(crate) fn holds_publishes(&self, id: ConnectionId) -> bool {
         let Some(Some(connection)) = self.connections.get(id.0 as usize) else { return false };
-        connection.stage == Stage::Open && (connection.confirms_full || self.publishers_paused())
+        connection.stage == Stage::Open
+            && (connection.confirms_full
+                || !connection.waits_for.is_empty()
+                || self.publishers_paused())
     }
 
     /// The next frame is a publish that has to wait; it and what follows stay where they are.
@@ -137,10 +144,37 @@ impl Shard {
         let Some(connection) = self.connection(id) else { return };
         connection.waits.hold(gate, now_us);
         connection.held = true;
-        if !connection.publisher {
-            connection.publisher = true;
+        self.becomes_publisher(id);
+    }
+
+    /// It publishes: flow control concerns it.
+    pub(crate) fn becomes_publisher(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connection(id) else { return };
+        if !std::mem::replace(&mut connection.publisher, true) {
+            self.publishing_connections += 1;
             self.tell_alarm(id);
         }
+    }
+
+    /// What the receive buffer of a connection's socket is to be from now on, in bytes, if that has
+    /// changed. What was asked for counts in the memory budget while the connection lasts.
+    pub fn receive_buffer(&mut self, id: ConnectionId) -> Option<u64> {
+        let share = self.config.memory_budget_bytes / RECEIVE_PER_MEMORY;
+        let bytes = receive_buffer_bytes(share, self.publishing_connections);
+        let connection = self.connection(id)?;
+        if !connection.publisher || connection.receive_bytes == bytes {
+            return None;
+        }
+        let before = std::mem::replace(&mut connection.receive_bytes, bytes);
+        self.receive_bytes = self.receive_bytes - before + bytes;
+        Some(bytes)
+    }
+
+    /// What messages may take: the budget without what publishers' sockets hold; that is a quarter of it
+    /// at most, while there are so many that the smallest buffers are too large.
+    fn memory_max_bytes(&self) -> u64 {
+        let budget = self.config.memory_budget_bytes;
+        budget - self.receive_bytes.min(budget / 4)
     }
 
     /// A batch is committed: how much may wait for the next ones.
@@ -162,7 +196,7 @@ impl Shard {
             Some(Gate::Stop)
         } else if self.low_space {
             Some(Gate::Space)
-        } else if self.memory_bytes >= self.config.memory_budget_bytes {
+        } else if self.memory_bytes >= self.memory_max_bytes() {
             Some(Gate::Memory)
         } else {
             self.store.is_full().then_some(Gate::Batch)
@@ -192,7 +226,7 @@ impl Shard {
         if self.evacuating.is_some() && !self.store.is_full() {
             self.evacuate_some();
         }
-        let budget = self.config.memory_budget_bytes;
+        let budget = self.memory_max_bytes();
         let now_us = self.now_us;
         let since = |was: Option<u64>, is: bool| is.then(|| was.unwrap_or(now_us));
         self.paused_since_us = since(self.paused_since_us, self.publishers_paused());

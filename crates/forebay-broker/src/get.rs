@@ -116,6 +116,7 @@ impl Shard {
             self.send(id, number, &basic::GetEmpty::default());
             return;
         };
+        queue.taken(self.now_us, entry.seq);
         let delivery_tag = channel.take_delivery_tag();
         if queue.is_empty() {
             queue.waits.hold(None, self.now_us);

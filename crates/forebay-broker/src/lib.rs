@@ -18,6 +18,7 @@
 
 pub mod access;
 mod ack_timeout;
+mod balancing;
 mod channel;
 mod channel_methods;
 mod cold;
@@ -57,6 +58,7 @@ mod unacked;
 mod wait_report;
 mod waits;
 
+pub use balancing::QueueFlow;
 pub use config::ShardConfig;
 pub use flow::Admission;
 pub use input::{CloseHow, ConnectionId, Input, Mail, Peer, ShardId};

@@ -38,8 +38,7 @@ impl Shard {
         }
         let Some(connection) = self.connection(id) else { return Ok(()) };
         if !connection.publisher {
-            connection.publisher = true;
-            self.tell_alarm(id);
+            self.becomes_publisher(id);
         }
         let Some(connection) = self.connection(id) else { return Ok(()) };
         let Some(channel) = connection.channel(number) else { return Ok(()) };
@@ -171,7 +170,8 @@ impl Shard {
         let version = channel.route_cache.version;
         let remembered = is_remembered && self.topology(id).version() == version;
         let batch = self.route_and_enqueue(id, number, publish, remembered)?;
-        self.confirm(id, number, batch);
+        let held_by = self.hold_confirm(id, number);
+        self.confirm(id, number, batch, held_by);
         Ok(())
     }
 
@@ -300,6 +300,9 @@ impl Shard {
             let home = if queue.stored { home } else { forebay_store::Home::NONE };
             queue.push(Entry { seq, message: message.clone(), home, redelivered: false });
             queue.hold_without_consumer(self.now_us);
+            if queue.balanced.is_some() {
+                self.came(*key, seq);
+            }
             self.mark_queue(*key);
         }
         (home != forebay_store::Home::NONE).then(|| self.store.open_batch())

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use forebay_store::{Home, QueueId, RunId, Seq};
 use forebay_wire::TableBuf;
 
+use crate::balancing::{Balanced, QueueFlow};
 use crate::consumer::ConsumerKey;
 use crate::input::ConnectionId;
 use crate::message::Message;
@@ -83,6 +84,8 @@ pub(crate) struct Queue {
     pub(crate) arguments: TableBuf,
     /// Its `x-consumer-timeout`.
     pub(crate) ack_timeout_ms: Option<u32>,
+    /// There if its publishers follow its consumers.
+    pub(crate) balanced: Option<Box<Balanced>>,
     pub(crate) next_seq: Seq,
     pub(crate) head: VecDeque<Entry>,
     pub(crate) cold: VecDeque<ColdRun>,
@@ -126,6 +129,7 @@ impl Queue {
             owner: None,
             arguments: TableBuf::new(),
             ack_timeout_ms: None,
+            balanced: None,
             next_seq: 1,
             head: VecDeque::new(),
             cold: VecDeque::new(),
@@ -210,6 +214,25 @@ impl Queue {
         let spilling: usize = self.spilling.iter().map(|spilling| spilling.entries.len()).sum();
         let between: usize = self.cold.iter().map(|run| run.before.len()).sum();
         self.head.len() + between + spilling + self.tail.len()
+    }
+
+    /// What it does with publishers that are faster than its consumers.
+    pub(crate) fn flow(&self) -> QueueFlow {
+        if self.balanced.is_some() { QueueFlow::Balance } else { QueueFlow::Absorb }
+    }
+
+    /// A consumer took message `seq`.
+    pub(crate) fn taken(&mut self, now_us: u64, seq: Seq) {
+        if let Some(balanced) = &mut self.balanced {
+            balanced.balance.taken(now_us, seq);
+        }
+    }
+
+    /// A consumer settled something.
+    pub(crate) fn settled(&mut self, now_us: u64) {
+        if let Some(balanced) = &mut self.balanced {
+            balanced.balance.settled(now_us);
+        }
     }
 
     /// Puts a message back at its original place (0-9-1 section 4.7; RabbitMQ does the same).

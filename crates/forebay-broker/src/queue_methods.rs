@@ -238,6 +238,7 @@ impl Shard {
         queue.owner = declare.exclusive.then_some(id);
         queue.arguments = TableBuf::from(declare.arguments);
         queue.ack_timeout_ms = ack_timeout_ms;
+        queue.balanced = self.balanced(vhost, name, declare.arguments);
         let stored = queue.stored;
         let record = QueueRecord {
             vhost: vhost_name,
@@ -408,6 +409,7 @@ impl Shard {
     /// were ready.
     pub(crate) fn delete_queue(&mut self, key: QueueKey) -> u32 {
         let count = self.purge(key);
+        self.let_go(key);
         let mut queue = *self.queues.remove(key.0 as usize);
         self.past_waits.add(&queue.waits, self.now_us);
         for consumer_key in std::mem::take(&mut queue.consumers) {

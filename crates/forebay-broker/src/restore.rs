@@ -69,6 +69,7 @@ impl Shard {
                     // It was checked when the queue was declared.
                     queue.ack_timeout_ms =
                         timeout_argument(resource, queue.arguments.as_table()).unwrap_or(None);
+                    queue.balanced = self.balanced(vhost, &record.name, queue.arguments.as_table());
                     let key = QueueKey(self.queues.insert(Box::new(queue)) as u32);
                     self.vhosts[vhost as usize].topology.add_queue(&record.name, key, true);
                     keys.insert(record.id, key);

@@ -87,6 +87,9 @@ pub struct Shard {
     /// Connections that have not logged in.
     pub(crate) handshaking: usize,
     pub(crate) consuming_connections: usize,
+    pub(crate) publishing_connections: usize,
+    /// What the receive buffers of their sockets were asked to be, together.
+    pub(crate) receive_bytes: u64,
     pub(crate) serial: u64,
     pub(crate) vhosts: Vec<Vhost>,
     /// Those that have a name.
@@ -124,6 +127,11 @@ pub struct Shard {
     /// A segment of the log that is being emptied.
     pub(crate) evacuating: Option<forebay_store::Home>,
     pub(crate) low_space: bool,
+    /// Queues that balance and have something to be looked at; each once.
+    pub(crate) balanced_queues: Vec<QueueKey>,
+    pub(crate) balanced_looked_us: u64,
+    /// A queue that holds the message that is being published.
+    pub(crate) held_by: Option<QueueKey>,
     pub(crate) ingress: IngressBudget,
     /// Bytes committed, as far as `ingress` knows.
     pub(crate) committed_bytes: u64,
@@ -165,6 +173,8 @@ impl Shard {
             connections_open: 0,
             handshaking: 0,
             consuming_connections: 0,
+            publishing_connections: 0,
+            receive_bytes: 0,
             serial: 0,
             vhosts,
             publishers: Publishers::default(),
@@ -188,6 +198,9 @@ impl Shard {
             spilling_bytes: 0,
             evacuating: None,
             low_space: false,
+            balanced_queues: Vec::new(),
+            balanced_looked_us: 0,
+            held_by: None,
             ingress,
             committed_bytes: 0,
             paused_since_us: None,
@@ -247,6 +260,7 @@ impl Shard {
     fn turn(&mut self) {
         self.store_events();
         self.deliver_dirty_queues();
+        self.look_at_balanced_queues();
         self.tell_confirms();
         self.balance_memory();
         self.advance_stop();
@@ -291,7 +305,8 @@ impl Shard {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let store = self.store.next_deadline_us();
         let flow = self.flow_deadline_us();
-        [timer, store, flow].into_iter().flatten().min()
+        let balance = self.balance_deadline_us();
+        [timer, store, flow, balance].into_iter().flatten().min()
     }
 
     /// After [`Input::Shutdown`]: everything is told, closed and on disk.
@@ -453,6 +468,7 @@ impl Shard {
     fn shutdown(&mut self) {
         if self.stopping == Stopping::No {
             self.stopping = Stopping::Settling;
+            self.let_all_go();
         }
     }
 

@@ -1,6 +1,10 @@
 //! What a shard tells of itself, for metrics and live views.
 
+use forebay_flow::{Balance, BalanceState};
+
+use crate::balancing::QueueFlow;
 use crate::latencies::Latencies;
+use crate::queue::Queue;
 use crate::shard::Shard;
 use crate::wait_report::WaitReport;
 
@@ -66,6 +70,12 @@ pub struct QueueStatus {
     pub spilling: u64,
     /// Survives a restart.
     pub durable: bool,
+    /// What it does with publishers that are faster than its consumers.
+    pub flow: QueueFlow,
+    /// Where it stands, if it balances.
+    pub flow_state: BalanceState,
+    /// How long messages have waited at least in the last second, in microseconds, if it balances.
+    pub standing_wait_us: u64,
 }
 
 /// A snapshot of a shard.
@@ -95,6 +105,10 @@ pub struct Status {
     pub outgoing_bytes: u64,
     /// Bytes that wait behind publishes for which there is no room.
     pub held_bytes: u64,
+    /// What the receive buffers of publishers' sockets were asked to be, in bytes.
+    pub receive_bytes: u64,
+    /// Queues that hold publishers, because their consumers are slower.
+    pub queues_holding: usize,
     /// Why publishers were told `connection.blocked`.
     pub alarm: Option<&'static str>,
     /// Totals.
@@ -133,6 +147,9 @@ impl Shard {
                 cold: queue.cold.iter().map(|run| run.messages).sum(),
                 spilling: queue.spilling.iter().map(|run| run.entries.len() as u64).sum(),
                 durable: queue.durable,
+                flow: queue.flow(),
+                flow_state: balance(queue).map_or(BalanceState::Absorbing, Balance::state),
+                standing_wait_us: balance(queue).map_or(0, Balance::standing_wait_us),
             })
             .collect();
         let open = || self.connections.iter().flatten();
@@ -149,6 +166,13 @@ impl Shard {
             memory_budget_bytes: self.config.memory_budget_bytes,
             outgoing_bytes: open().map(|c| c.out.capacity() as u64).sum(),
             held_bytes: open().filter(|c| c.held).map(|c| c.partial.len() as u64).sum(),
+            receive_bytes: self.receive_bytes,
+            queues_holding: self
+                .balanced_queues
+                .iter()
+                .filter_map(|key| balance(self.queues.get(key.0 as usize)?))
+                .filter(|balance| balance.state() == BalanceState::Holding)
+                .count(),
             alarm: self.alarm,
             counters: self.counters.clone(),
             waits: self.wait_report(now_us),
@@ -156,4 +180,8 @@ impl Shard {
             store: self.store.statistics(),
         }
     }
+}
+
+fn balance(queue: &Queue) -> Option<&Balance> {
+    queue.balanced.as_ref().map(|balanced| &balanced.balance)
 }

@@ -102,6 +102,8 @@ impl Shard {
             self.finish(id, number, delivery, outcome);
         }
         self.store.end_atomic();
+        // What is committed is answered; what comes next waits.
+        self.hold_confirm(id, number);
         if let Some(error) = refused {
             return Err(error);
         }

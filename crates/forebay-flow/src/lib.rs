@@ -12,6 +12,8 @@
 //! | [`Workers`] | how many calls of a handler at a time, where each waits for something with a knee |
 //! | [`IngressBudget`], [`visit_bytes`], [`PublisherShare`] | how much a broker reads, and from whom |
 //! | [`explain`] | where the time of messages went, and which setting or resource took it |
+//! | [`receive_buffer_bytes`] | how much may wait for it in a socket |
+//! | [`Balance`] | when a queue's publishers wait for its consumers |
 //! | [`TokenBucket`], [`max_min`] | who may have how much of a rate, of a capacity |
 //!
 //! Deliberately absent: AMQP, sockets, clocks, threads, unseeded random numbers. Time is an argument, `now_us`:
@@ -20,6 +22,7 @@
 mod ack_coalescer;
 mod aimd;
 mod amount;
+pub mod balance;
 mod baseline;
 pub mod connections;
 mod delay_target;
@@ -35,6 +38,7 @@ mod ingress;
 mod moments;
 mod network_rtt;
 pub mod pfw;
+mod receive_buffer;
 mod recent_median;
 mod round;
 mod token_bucket;
@@ -46,6 +50,7 @@ pub mod workers;
 pub use ack_coalescer::{AckCoalescer, BATCH_MAX, DELAY_MAX_US, Settlement, UnknownTag};
 pub use aimd::Aimd;
 pub use amount::Amount;
+pub use balance::{Balance, BalanceState};
 pub use baseline::{Baseline, Rule};
 pub use connections::{Connections, Decision, Delivered};
 pub use demand::{Demand, may_hand_back};
@@ -57,6 +62,7 @@ pub use gradient2::Gradient2;
 pub use half_drain::HalfDrain;
 pub use ingress::{IngressBudget, PublisherShare, visit_bytes};
 pub use pfw::{Pfw, PfwOptions};
+pub use receive_buffer::receive_buffer_bytes;
 pub use recent_median::RecentMedian;
 pub use token_bucket::{NotYet, TokenBucket};
 pub use vegas::Vegas;

@@ -11,6 +11,7 @@
 
 use crate::in_process::ServerEnd;
 use forebay_broker::Admission;
+use socket2::SockRef;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -36,6 +37,18 @@ impl Transport {
         }
     }
 
+    /// Bounds what the kernel receives ahead of us. A buffer beyond `max_bytes` cannot be asked for, and
+    /// asking would stop the kernel from finding its own size; so it is left to the kernel until a smaller
+    /// one is wanted.
+    pub(crate) fn set_receive_buffer(&self, bytes: u64, max_bytes: u64) {
+        if let Transport::Tcp(stream) = self
+            && bytes <= max_bytes
+        {
+            // Fails only when the peer has gone; then there is nothing to bound.
+            let _ = SockRef::from(stream).set_recv_buffer_size(bytes as usize);
+        }
+    }
+
     /// Ends our direction. An in-process peer sees the end when the connection is dropped.
     pub(crate) fn end_writing(&self) {
         if let Transport::Tcp(stream) = self {
@@ -43,6 +56,13 @@ impl Transport {
             let _ = stream.shutdown(Shutdown::Write);
         }
     }
+}
+
+/// Linux's bound on `SO_RCVBUF`, in bytes.
+pub(crate) fn receive_buffer_max_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/sys/net/core/rmem_max");
+    // Where it cannot be read it is what Linux has by default.
+    text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(212_992)
 }
 
 /// How far back [`Connection::is_taker`] looks, in bytes of the busier direction.

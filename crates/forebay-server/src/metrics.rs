@@ -83,6 +83,21 @@ pub fn text(snapshot: &Snapshot) -> String {
         broker.outgoing_bytes,
     );
     page.gauge(
+        "forebay_held_bytes",
+        "Received bytes that wait behind publishes for which there is no room.",
+        broker.held_bytes,
+    );
+    page.gauge(
+        "forebay_receive_buffer_bytes",
+        "What the receive buffers of publishers' sockets were asked to be, in bytes.",
+        broker.receive_bytes,
+    );
+    page.gauge(
+        "forebay_queues_holding",
+        "Queues whose publishers wait for their consumers (flow mode balance).",
+        broker.queues_holding,
+    );
+    page.gauge(
         "forebay_publishers_blocked",
         "1 while publishers are held back by an alarm.",
         u8::from(broker.alarm.is_some()),

@@ -105,11 +105,13 @@ fn policy(setting: &PolicySetting) -> Result<Policy, StartError> {
         let text = format!("`{}` in `{}`: {what}", setting.name, setting.vhost);
         StartError::Config(ConfigError::value("policies", text))
     };
-    let Some(alternate) = setting.alternate_exchange() else {
-        return Err(error("no alternate-exchange in its definition".to_owned()));
+    let (vhost, pattern, priority) = (&setting.vhost, &setting.pattern, setting.priority);
+    let policy = match (setting.alternate_exchange(), setting.flow()) {
+        (Some(alternate), _) => Policy::new(vhost, pattern, priority, alternate),
+        (None, Some(flow)) => Policy::of_flow(vhost, pattern, priority, flow),
+        (None, None) => return Err(error("nothing known in its definition".to_owned())),
     };
-    Policy::new(&setting.vhost, &setting.pattern, setting.priority, alternate)
-        .map_err(|e| error(e.to_string()))
+    policy.map_err(|e| error(e.to_string()))
 }
 
 fn user(setting: &UserSetting, loopback_users: &[String]) -> Result<User, StartError> {

@@ -1,16 +1,18 @@
-//! Policies: what an operator says of exchanges whose declarations do not say it (RabbitMQ's policies).
+//! Policies: what an operator says of exchanges and queues whose declarations do not say it (RabbitMQ's
+//! policies).
 //!
 //! ```text
 //!   declared with an argument? ──yes──► the argument
 //!        │ no
 //!   of the policies whose pattern is found in the name: the one with the highest priority
 //! ```
-//! One policy holds for an exchange, never a mixture of two. The default exchange has none. Policies
+//! A policy gives exchanges an alternate or queues a flow mode. The default exchange has none. Policies
 //! come with the configuration; they are not part of a declaration, are not compared when it is
 //! repeated, and are not stored.
 
 use std::fmt;
 
+use crate::balancing::QueueFlow;
 use regex::bytes::{Regex, RegexBuilder};
 
 /// Bound on a compiled pattern, in bytes.
@@ -19,13 +21,22 @@ const COMPILED_MAX_BYTES: usize = 1 << 20;
 /// A policy of a virtual host.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// Virtual host whose exchanges it is for.
+    /// Virtual host whose exchanges or queues it is for.
     pub vhost: String,
-    /// Found anywhere in an exchange's name, unless it has anchors.
+    /// Found anywhere in a name, unless it has anchors.
     pattern: Regex,
     /// Among those that match, the highest holds; among equals, the first.
     priority: i64,
-    alternate_exchange: Box<[u8]>,
+    gives: Gives,
+}
+
+/// What a policy gives, and thereby to what.
+#[derive(Clone, Debug)]
+enum Gives {
+    /// To exchanges.
+    AlternateExchange(Box<[u8]>),
+    /// To queues.
+    Flow(QueueFlow),
 }
 
 /// A pattern that cannot be compiled. It has no look-around and no back references.
@@ -54,14 +65,36 @@ impl Policy {
         priority: i64,
         alternate_exchange: &str,
     ) -> Result<Policy, PolicyError> {
+        let gives = Gives::AlternateExchange(alternate_exchange.as_bytes().into());
+        Policy::giving(vhost, pattern, priority, gives)
+    }
+
+    /// A policy that gives matching queues a flow mode.
+    ///
+    /// # Errors
+    /// A pattern that cannot be compiled.
+    pub fn of_flow(
+        vhost: &str,
+        pattern: &str,
+        priority: i64,
+        flow: QueueFlow,
+    ) -> Result<Policy, PolicyError> {
+        Policy::giving(vhost, pattern, priority, Gives::Flow(flow))
+    }
+
+    fn giving(
+        vhost: &str,
+        pattern: &str,
+        priority: i64,
+        gives: Gives,
+    ) -> Result<Policy, PolicyError> {
         let compiled = RegexBuilder::new(pattern).size_limit(COMPILED_MAX_BYTES).build();
         let pattern = compiled.map_err(|error| PolicyError {
             pattern: pattern.to_owned(),
             // The last line says what; the lines before draw where.
             reason: error.to_string().lines().last().unwrap_or_default().to_owned(),
         })?;
-        let alternate_exchange = alternate_exchange.as_bytes().into();
-        Ok(Policy { vhost: vhost.to_owned(), pattern, priority, alternate_exchange })
+        Ok(Policy { vhost: vhost.to_owned(), pattern, priority, gives })
     }
 }
 
@@ -81,8 +114,19 @@ impl Policies {
         if exchange.is_empty() {
             return None;
         }
-        let holds = self.0.iter().find(|policy| policy.pattern.is_match(exchange))?;
-        Some(&holds.alternate_exchange)
+        self.0.iter().find_map(|policy| match &policy.gives {
+            Gives::AlternateExchange(name) if policy.pattern.is_match(exchange) => Some(&**name),
+            _ => None,
+        })
+    }
+
+    /// The mode of a queue without the argument.
+    pub(crate) fn flow(&self, queue: &[u8]) -> QueueFlow {
+        let found = self.0.iter().find_map(|policy| match policy.gives {
+            Gives::Flow(flow) if policy.pattern.is_match(queue) => Some(flow),
+            _ => None,
+        });
+        found.unwrap_or_default()
     }
 }
 
@@ -111,6 +155,21 @@ mod tests {
         assert_eq!(alternate("my-orders").as_deref(), Some("any"));
         assert_eq!(alternate(""), None, "the default exchange has no policy");
         assert_eq!(Policies::default().alternate_exchange(b"x"), None);
+    }
+
+    #[test]
+    fn queues_and_exchanges_have_policies_of_their_own() {
+        let flow = |pattern, priority, flow| Policy::of_flow("/", pattern, priority, flow).unwrap();
+        let policies = Policies::new(vec![
+            flow("", 1, QueueFlow::Balance),
+            flow("^archive", 2, QueueFlow::Absorb),
+            policy("^orders", 9, "lost"),
+        ]);
+        assert_eq!(policies.flow(b"orders"), QueueFlow::Balance);
+        assert_eq!(policies.flow(b"archive.2026"), QueueFlow::Absorb);
+        assert_eq!(policies.alternate_exchange(b"archive"), None);
+        assert_eq!(policies.alternate_exchange(b"orders"), Some(&b"lost"[..]));
+        assert_eq!(Policies::default().flow(b"orders"), QueueFlow::Absorb);
     }
 
     #[test]

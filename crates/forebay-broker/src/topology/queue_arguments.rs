@@ -20,6 +20,7 @@ use forebay_wire::{Table, Value};
 
 use super::arguments::{check_arguments_equivalent, check_property_equivalent};
 use super::resource::{Lossy, Resource};
+use crate::balancing::{FLOW_ARGUMENT, QueueFlow};
 use crate::error::AmqpError;
 
 /// What a redeclaration has to agree with.
@@ -49,6 +50,7 @@ const COMPARED: &[&str] = &[
     "x-queue-type",
     "x-queue-master-locator",
     "x-consumer-timeout",
+    FLOW_ARGUMENT,
 ];
 
 /// Arguments of quorum queues and streams, refused for classic queues.
@@ -187,6 +189,15 @@ fn asks(name: &[u8], value: Value<'_>, arguments: Table<'_>) -> Result<Asks, Rea
                 return Err(Reason::Sentence(format!("unsupported queue mode '{}'", Lossy(mode))));
             }
         },
+        b"x-flow" => match text(value)? {
+            name if QueueFlow::named(name).is_some() => Asks::Nothing,
+            name => {
+                return Err(Reason::Sentence(format!(
+                    "flow mode '{}' is neither 'absorb' nor 'balance'",
+                    Lossy(name)
+                )));
+            }
+        },
         b"x-queue-version" => match not_negative(value)? {
             1 | 2 => Asks::Nothing,
             version => {
@@ -294,6 +305,8 @@ mod tests {
             ("x-queue-mode", text("eager"), "\"unsupported queue mode 'eager'\""),
             ("x-queue-version", Value::I32(3), "\"unsupported queue version '3'\""),
             ("x-queue-leader-locator", text("here"), "invalid_queue_locator_arg"),
+            ("x-flow", text("swing"), "\"flow mode 'swing' is neither 'absorb' nor 'balance'\""),
+            ("x-flow", Value::Bool(true), "{unacceptable_type,bool}"),
         ];
         for (name, value, reason) in cases {
             assert_eq!(
@@ -369,6 +382,7 @@ mod tests {
             ("x-single-active-consumer", Value::Bool(false)),
             ("x-queue-mode", text("default")),
             ("x-consumer-timeout", Value::I32(1)),
+            ("x-flow", text("balance")),
             ("x-something-of-mine", Value::Void),
             ("plain", Value::I32(1)),
         ] {

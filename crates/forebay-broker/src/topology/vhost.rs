@@ -85,7 +85,7 @@ pub struct VhostTopology {
     queue_names: Map<Box<[u8]>, QueueKey>,
     queues: Map<QueueKey, BoundQueue>,
     bindings: Bindings,
-    policies: Policies,
+    pub(crate) policies: Policies,
     version: u64,
 }
 

@@ -92,7 +92,7 @@ impl Rig {
             self.step(Input::Turn);
             self.resume();
         }
-        self.now_us = until;
+        self.now_us = self.now_us.max(until);
         self.step(Input::Tick);
         self.step(Input::Turn);
     }

@@ -1,14 +1,17 @@
 //! Policies, as configured.
 
 use super::error::ConfigError;
+use forebay_broker::QueueFlow;
 use serde::Deserialize;
 
-/// Where a policy may apply and mean something.
-const APPLIES_TO: [&str; 2] = ["exchanges", "all"];
-/// Where one may apply that has a definition of another kind than this version knows.
-const APPLIES_TO_QUEUES: [&str; 4] = ["queues", "classic_queues", "quorum_queues", "streams"];
-/// The one key of a definition.
+/// Where a policy of exchanges may apply, and where one of queues.
+const APPLIES_TO_EXCHANGES: [&str; 2] = ["exchanges", "all"];
+const APPLIES_TO_QUEUES: [&str; 3] = ["queues", "classic_queues", "all"];
+/// Kinds of queues that this version does not have.
+const APPLIES_TO_OTHERS: [&str; 2] = ["quorum_queues", "streams"];
+/// The keys of a definition; one has one of them.
 const ALTERNATE_EXCHANGE: &str = "alternate-exchange";
+const FLOW: &str = "flow";
 
 /// A policy, in the words of RabbitMQ's definitions.
 #[derive(Clone, Debug, Deserialize)]
@@ -20,13 +23,13 @@ pub struct PolicySetting {
     pub name: String,
     /// Regular expression over names, matching anywhere unless anchored; an empty one matches all.
     pub pattern: String,
-    /// `exchanges` or `all`.
+    /// `exchanges`, `queues`, `classic_queues` or `all`.
     #[serde(rename = "apply-to", default = "all")]
     pub apply_to: String,
     /// The highest of those that match holds.
     #[serde(default)]
     pub priority: i64,
-    /// What it gives: `alternate-exchange`.
+    /// What it gives: `alternate-exchange` or `flow`.
     pub definition: toml::Table,
 }
 
@@ -35,9 +38,14 @@ fn all() -> String {
 }
 
 impl PolicySetting {
-    /// The alternate exchange it gives; `None` if it has none, which a checked configuration excludes.
+    /// The alternate exchange it gives, if that is what it gives.
     pub fn alternate_exchange(&self) -> Option<&str> {
         self.definition.get(ALTERNATE_EXCHANGE)?.as_str()
+    }
+
+    /// The flow mode it gives, if that is what it gives.
+    pub fn flow(&self) -> Option<QueueFlow> {
+        QueueFlow::named(self.definition.get(FLOW)?.as_str()?.as_bytes())
     }
 }
 
@@ -55,24 +63,48 @@ pub(super) fn check(policies: &[PolicySetting], vhosts: &[String]) -> Result<(),
         if policies[..index].iter().any(|other| other.name == *name && other.vhost == *vhost) {
             return error(format!("is there twice in `{vhost}`"));
         }
-        if APPLIES_TO_QUEUES.contains(&apply_to.as_str()) {
+        let apply_to = apply_to.as_str();
+        if APPLIES_TO_OTHERS.contains(&apply_to) {
+            return error(format!("applies to {apply_to}, which this version does not have"));
+        }
+        let (of_exchanges, of_queues) =
+            (APPLIES_TO_EXCHANGES.contains(&apply_to), APPLIES_TO_QUEUES.contains(&apply_to));
+        if !of_exchanges && !of_queues {
             return error(format!(
-                "applies to {apply_to}: this version has policies for exchanges only"
+                "has apply-to `{apply_to}`, none of exchanges, queues, classic_queues and all"
             ));
         }
-        if !APPLIES_TO.contains(&apply_to.as_str()) {
-            return error(format!("has apply-to `{apply_to}`, neither exchanges nor all"));
-        }
-        if let Some(key) = definition.keys().find(|key| *key != ALTERNATE_EXCHANGE) {
+        if let Some(key) =
+            definition.keys().find(|key| ![ALTERNATE_EXCHANGE, FLOW].contains(&&***key))
+        {
             return error(format!(
-                "defines `{key}`: of definition keys this version has {ALTERNATE_EXCHANGE} only"
+                "defines `{key}`: of definition keys this version has {ALTERNATE_EXCHANGE} and {FLOW}"
             ));
         }
-        match policy.alternate_exchange() {
-            Some(exchange) if !exchange.is_empty() && exchange.len() <= 255 => {}
+        match (definition.contains_key(ALTERNATE_EXCHANGE), definition.contains_key(FLOW)) {
+            (true, false) if !of_exchanges => {
+                return error(format!(
+                    "applies to {apply_to}, and {ALTERNATE_EXCHANGE} is for exchanges"
+                ));
+            }
+            (true, false) => match policy.alternate_exchange() {
+                Some(exchange) if !exchange.is_empty() && exchange.len() <= 255 => {}
+                _ => {
+                    return error(format!(
+                        "needs {ALTERNATE_EXCHANGE} in its definition, a name of 1 to 255 bytes"
+                    ));
+                }
+            },
+            (false, true) if !of_queues => {
+                return error(format!("applies to {apply_to}, and {FLOW} is for queues"));
+            }
+            (false, true) if policy.flow().is_none() => {
+                return error(format!("has a {FLOW} that is neither \"absorb\" nor \"balance\""));
+            }
+            (false, true) => {}
             _ => {
                 return error(format!(
-                    "needs {ALTERNATE_EXCHANGE} in its definition, a name of 1 to 255 bytes"
+                    "needs one of {ALTERNATE_EXCHANGE} and {FLOW} in its definition"
                 ));
             }
         }
@@ -82,6 +114,7 @@ pub(super) fn check(policies: &[PolicySetting], vhosts: &[String]) -> Result<(),
 
 #[cfg(test)]
 mod tests {
+    use super::QueueFlow;
     use crate::config::{Config, Layer};
 
     fn read(text: &str) -> Result<Config, String> {
@@ -107,10 +140,18 @@ mod tests {
             name = "rest"
             pattern = ""
             definition.alternate-exchange = "rest"
+
+            [[policies]]
+            vhost = "/"
+            name = "flow"
+            pattern = "^work"
+            apply-to = "queues"
+            definition = { flow = "balance" }
             "#,
         )
         .unwrap();
-        let [first, second] = &config.policies[..] else { panic!("two") };
+        let [first, second, third] = &config.policies[..] else { panic!("three") };
+        assert_eq!(third.flow(), Some(QueueFlow::Balance));
         assert_eq!((first.priority, first.alternate_exchange()), (5, Some("unrouted")));
         assert_eq!((second.priority, &*second.apply_to), (0, "all"));
     }
@@ -126,14 +167,20 @@ mod tests {
         check(
             &format!("{place}definition = {{ max-length = 5 }}"),
             "configuration key policies: `p` defines `max-length`: of definition keys this version \
-             has alternate-exchange only",
+             has alternate-exchange and flow",
         );
-        check(&format!("{place}definition = {{}}"), "needs alternate-exchange");
+        check(&format!("{place}definition = {{}}"), "needs one of alternate-exchange and flow");
+        let both = "definition = { alternate-exchange = \"x\", flow = \"absorb\" }";
+        check(&format!("{place}{both}"), "needs one of");
         check(&format!("{place}definition = {{ alternate-exchange = 1 }}"), "needs alternate");
         check(&format!("{place}definition = {{ alternate-exchange = \"\" }}"), "1 to 255 bytes");
         let rest = "definition = { alternate-exchange = \"x\" }";
-        check(&format!("{place}apply-to = \"queues\"\n{rest}"), "policies for exchanges only");
-        check(&format!("{place}apply-to = \"streets\"\n{rest}"), "neither exchanges nor all");
+        check(&format!("{place}apply-to = \"queues\"\n{rest}"), "is for exchanges");
+        check(&format!("{place}apply-to = \"streams\"\n{rest}"), "does not have");
+        check(&format!("{place}apply-to = \"streets\"\n{rest}"), "none of exchanges, queues");
+        let flow = "definition = { flow = \"balance\" }";
+        check(&format!("{place}apply-to = \"exchanges\"\n{flow}"), "is for queues");
+        check(&format!("{place}definition = {{ flow = \"swing\" }}"), "neither \"absorb\" nor");
         check(&format!("vhost = \"v\"\npattern = \"\"\n{rest}"), "`v`, not one of vhosts");
         check(&format!("{place}prio = 1\n{rest}"), "prio");
         let whole = format!("{place}{rest}\n");

@@ -4,6 +4,7 @@
 //! `uptime_us`. Times are microseconds, sizes bytes.
 
 use forebay_broker::{Latencies, QueueStatus, WaitReport, Waiter};
+use forebay_flow::BalanceState;
 use serde_json::{Value, json};
 
 use crate::mailbox::Snapshot;
@@ -97,6 +98,13 @@ fn queue(queue: &QueueStatus) -> Value {
         "unacked": queue.unacked,
         "memory_bytes": queue.ready_bytes,
         "on_disk_only": queue.cold,
+        "flow": queue.flow.name(),
+        "flow_state": match queue.flow_state {
+            BalanceState::Absorbing => "absorbing",
+            BalanceState::Following => "following",
+            BalanceState::Holding => "holding",
+        },
+        "standing_wait_us": queue.standing_wait_us,
     })
 }
 

@@ -95,8 +95,17 @@ impl ShardLoop {
             let bytes = &self.read_buffer[..n];
             self.shard.step(self.now_us, Input::Received { connection: id(key), bytes })?;
             self.gate_if_held(key);
+            self.size_receive_buffer(key);
         }
         Ok(n)
+    }
+
+    /// Gives a publisher's socket the receive buffer that the shard wants it to have.
+    fn size_receive_buffer(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if let Some(bytes) = self.shard.receive_buffer(id(key)) {
+            connection.transport.set_receive_buffer(bytes, self.receive_buffer_max_bytes);
+        }
     }
 
     /// Goes on with what the shard holds of a connection; returns how many bytes that were.
