@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   workers   those it was told of, or as many as were seen to hold a message and ask for another
-//!   credit    workers + look-ahead (forebay-flow's Demand), rounded up to a few steps
+//!   credit    workers + look-ahead (forebay-flow's Demand; that part rounded up to a few steps)
 //!   starved   a worker asked, nothing was there, and the credit had been used up: look further ahead
 //! ```
 //! Asking for a message is the one sign of a free worker that cannot lie, so whoever collects a batch
@@ -149,7 +149,8 @@ impl Credit {
         }
         let ahead = self.demand.wanted().saturating_sub(self.workers);
         let ahead = if ahead == 0 && self.stretch > 1 && !self.stuck { 1 } else { ahead };
-        step_up(self.workers.saturating_add(ahead.saturating_mul(self.stretch))).min(self.max)
+        // Workers are not rounded: what is held beyond them without need waits while others may be free.
+        self.workers.saturating_add(step_up(ahead.saturating_mul(self.stretch))).min(self.max)
     }
 
     /// The most it may ever be.
@@ -188,8 +189,11 @@ impl Credit {
     }
 }
 
-/// The next of 1, 2, 3, 4, 6, 8, 12, 16, …: changes are worth telling the broker.
+/// The next of 0, 1, 2, 3, 4, 6, 8, 12, 16, …: changes are worth telling the broker.
 fn step_up(wanted: u32) -> u32 {
+    if wanted == 0 {
+        return 0;
+    }
     let power = wanted.next_power_of_two();
     let between = power / 4 * 3;
     if wanted <= between { between } else { power }
@@ -208,6 +212,21 @@ mod tests {
             credit.completed(now_us + 900_000, 900_000);
         }
         assert_eq!(credit.wanted(), 1, "a second of work hides any round trip");
+    }
+
+    #[test]
+    fn thirteen_workers_with_long_jobs_hold_thirteen_messages() {
+        let mut credit = Credit::new(0, 13, 1000, None);
+        credit.set_rtt(200);
+        for round in 0..5_u64 {
+            for _ in 0..13 {
+                credit.started(round * 1_000_000);
+            }
+            for _ in 0..13 {
+                credit.completed(round * 1_000_000 + 500_000, 500_000);
+            }
+            assert_eq!(credit.wanted(), 13, "the fourteenth would wait behind a busy worker");
+        }
     }
 
     #[test]
