@@ -160,7 +160,7 @@ impl Shard {
     /// changed. What was asked for counts in the memory budget while the connection lasts.
     pub fn receive_buffer(&mut self, id: ConnectionId) -> Option<u64> {
         let share = self.config.memory_budget_bytes / RECEIVE_PER_MEMORY;
-        let bytes = receive_buffer_bytes(share, self.publishing_connections);
+        let bytes = receive_buffer_bytes(share, self.publishing_connections)?;
         let connection = self.connection(id)?;
         if !connection.publisher || connection.receive_bytes == bytes {
             return None;

@@ -37,9 +37,8 @@ impl Transport {
         }
     }
 
-    /// Bounds what the kernel receives ahead of us. A buffer beyond `max_bytes` cannot be asked for, and
-    /// asking would stop the kernel from finding its own size; so it is left to the kernel until a smaller
-    /// one is wanted.
+    /// Bounds what the kernel receives ahead of us, for good: from now on it does not look for a size itself.
+    /// A buffer beyond `max_bytes` cannot be asked for.
     pub(crate) fn set_receive_buffer(&self, bytes: u64, max_bytes: u64) {
         if let Transport::Tcp(stream) = self
             && bytes <= max_bytes
