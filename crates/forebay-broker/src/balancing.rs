@@ -7,6 +7,8 @@
 //!        any other                        its connection's next publish waits
 //! ```
 
+use std::collections::BTreeMap;
+
 use forebay_flow::{Balance, BalanceState};
 use forebay_wire::Table;
 
@@ -14,6 +16,7 @@ use crate::channel::Mode;
 use crate::input::ConnectionId;
 use crate::shard::Shard;
 use crate::topology::QueueKey;
+use crate::waits::Gate;
 
 /// How often queues that balance are looked at while they have messages.
 const LOOK_EVERY_US: u64 = 20_000;
@@ -58,10 +61,11 @@ pub(crate) struct Balanced {
     pub(crate) balance: Balance,
     /// In the shard's list of queues to look at.
     listed: bool,
-    /// Channels with confirms that wait for it, with the serial of their connection; each once.
-    channels: Vec<(ConnectionId, u64, u16)>,
-    /// Connections whose publishes wait for it; each once.
-    connections: Vec<(ConnectionId, u64)>,
+    /// Channels with confirms that wait for it, and the serial of their connection: as many as there may be at
+    /// a time, at most, for those of a connection that is gone make room for its successor's.
+    channels: BTreeMap<(ConnectionId, u16), u64>,
+    /// Connections whose publishes wait for it; likewise.
+    connections: BTreeMap<ConnectionId, u64>,
 }
 
 impl Shard {
@@ -97,20 +101,22 @@ impl Shard {
     /// The publish of a channel came to a queue that holds: its confirm waits, and the queue remembers
     /// whom to tell. Returns by whom it is held.
     pub(crate) fn hold_confirm(&mut self, id: ConnectionId, number: u16) -> Option<u64> {
-        let key = self.held_by.take()?;
+        let (key, now_us) = (self.held_by.take()?, self.now_us);
         let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return None };
         let queue = self.queues.get_mut(key.0 as usize)?;
         let balanced = queue.balanced.as_mut()?;
         let serial = connection.serial;
         if let Some(Mode::Confirm(confirms)) = connection.channel(number).map(|c| &c.mode) {
-            if !confirms.is_held_by(queue.id) {
-                balanced.channels.push((id, serial, number));
+            if !confirms.is_held_by(queue.id)
+                && balanced.channels.insert((id, number), serial) != Some(serial)
+            {
+                connection.waits.begin(Gate::Balance, now_us);
             }
             return Some(queue.id);
         }
         if !connection.waits_for.contains(&queue.id) {
             connection.waits_for.push(queue.id);
-            balanced.connections.push((id, serial));
+            balanced.connections.insert(id, serial);
         }
         None
     }
@@ -145,7 +151,7 @@ impl Shard {
     /// Tells what waited for a queue to be told.
     pub(crate) fn let_go(&mut self, key: QueueKey) {
         let Some(queue) = self.queues.get_mut(key.0 as usize) else { return };
-        let queue_id = queue.id;
+        let (queue_id, now_us) = (queue.id, self.now_us);
         let Some(balanced) = &mut queue.balanced else { return };
         let channels = std::mem::take(&mut balanced.channels);
         let connections = std::mem::take(&mut balanced.connections);
@@ -156,10 +162,12 @@ impl Shard {
                 connection.waits_for.retain(|other| *other != queue_id);
             }
         }
-        for (id, serial, number) in channels {
-            if let Some(connection) = self.connection(id)
-                && connection.serial == serial
-                && let Some(channel) = connection.channel(number)
+        for ((id, number), serial) in channels {
+            let Some(connection) = self.connection(id).filter(|c| c.serial == serial) else {
+                continue;
+            };
+            connection.waits.end(Gate::Balance, now_us);
+            if let Some(channel) = connection.channel(number)
                 && let Mode::Confirm(confirms) = &mut channel.mode
             {
                 confirms.let_go(queue_id);

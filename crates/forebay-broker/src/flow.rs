@@ -61,7 +61,7 @@ impl Shard {
     /// How much of a connection may be read now. Ask anew each turn: what is granted is granted once.
     pub fn admission(&mut self, id: ConnectionId) -> Admission {
         let admission = self.grant(id);
-        let (gate, now_us) = (self.held_by(id), self.now_us);
+        let (gate, now_us) = (self.gate_of(id), self.now_us);
         if let Some(connection) = self.connection(id) {
             match admission {
                 Admission::Closed => connection.waits.hold(gate, now_us),
@@ -140,7 +140,7 @@ impl Shard {
 
     /// The next frame is a publish that has to wait; it and what follows stay where they are.
     pub(crate) fn hold(&mut self, id: ConnectionId) {
-        let (gate, now_us) = (self.held_by(id), self.now_us);
+        let (gate, now_us) = (self.gate_of(id), self.now_us);
         let Some(connection) = self.connection(id) else { return };
         connection.waits.hold(gate, now_us);
         connection.held = true;
@@ -204,7 +204,7 @@ impl Shard {
     }
 
     /// What holds a connection, or its next publish.
-    fn held_by(&self, id: ConnectionId) -> Option<Gate> {
+    fn gate_of(&self, id: ConnectionId) -> Option<Gate> {
         let connection = self.connections.get(id.0 as usize)?.as_ref()?;
         if connection.stage != Stage::Open {
             return None;
@@ -216,7 +216,8 @@ impl Shard {
             return Some(Gate::Stop);
         }
         let unconfirmed = connection.confirms_full.then_some(Gate::Unconfirmed);
-        self.publishers_paused_by().or(unconfirmed)
+        let balance = (!connection.waits_for.is_empty()).then_some(Gate::Balance);
+        self.publishers_paused_by().or(unconfirmed).or(balance)
     }
 
     /// What flow control does at the end of a turn.

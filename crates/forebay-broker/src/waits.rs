@@ -3,8 +3,9 @@
 //! ```text
 //!   connection ─ turn, stop ─► broker            queue ─ credit, delivery, no_consumer ─► its consumers
 //!       │ batch, sync, unconfirmed, space ─► disk   │ run ─► disk
-//!       │ memory ─► memory                          │ room ─► memory
-//!       └ outgoing, socket ─► its own client        ▼
+//!       │ memory ─► memory                          └ room ─► memory
+//!       │ balance ─► the consumers of the queues it publishes to
+//!       └ outgoing, socket ─► its own client
 //! ```
 //! A wait is an edge: its waiter (a connection or a queue) owns the counters, its gate says what it waits
 //! for. So there are never more edges than waiters times gates, and they go with their waiter. Counters only
@@ -45,11 +46,14 @@ pub enum Gate {
     Run,
     /// Messages of a queue wait for memory to be read back into.
     Room,
+    /// A publishing connection is not read, or its confirms wait: a queue with `x-flow` = `balance` makes its
+    /// publishers follow its consumers.
+    Balance,
 }
 
 impl Gate {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Gate; 14] = [
+    pub const ALL: [Gate; 15] = [
         Gate::Turn,
         Gate::Batch,
         Gate::Memory,
@@ -64,6 +68,7 @@ impl Gate {
         Gate::NoConsumer,
         Gate::Run,
         Gate::Room,
+        Gate::Balance,
     ];
 
     /// Its name, for machines: metrics and JSON. Never changes.
@@ -83,6 +88,7 @@ impl Gate {
             Gate::NoConsumer => "no_consumer",
             Gate::Run => "run",
             Gate::Room => "room",
+            Gate::Balance => "balance",
         }
     }
 
@@ -93,7 +99,7 @@ impl Gate {
             Gate::Batch | Gate::Space | Gate::Unconfirmed | Gate::Sync | Gate::Run => "disk",
             Gate::Memory | Gate::Room => "memory",
             Gate::Outgoing | Gate::Socket => "client",
-            Gate::Credit | Gate::Delivery | Gate::NoConsumer => "consumers",
+            Gate::Credit | Gate::Delivery | Gate::NoConsumer | Gate::Balance => "consumers",
         }
     }
 }

@@ -13,6 +13,7 @@ use forebay_client::{
 use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
+use crate::broker_url::BrokerUrl;
 use crate::exit::{Exit, Failure};
 use crate::runtime::runtime;
 use crate::stop_signal::StopSignal;
@@ -30,15 +31,8 @@ const EMPTY_PATIENCE: Duration = Duration::from_millis(20);
 /// it was written; stops cleanly on SIGINT, SIGTERM and a closed pipe.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The broker
-    #[arg(
-        long,
-        env = "FOREBAY_URL",
-        value_name = "URL",
-        default_value = "amqp://guest:guest@127.0.0.1:5672/%2f",
-        hide_env_values = true
-    )]
-    url: String,
+    #[command(flatten)]
+    broker: BrokerUrl,
     /// The queue, which must exist
     #[arg(long, value_name = "QUEUE")]
     queue: String,
@@ -73,7 +67,7 @@ fn consume(args: &Args) -> Result<u64, Failure> {
     let stop = StopSignal::listen().map_err(|error| format!("cannot handle signals: {error}"))?;
     runtime()?.block_on(async {
         let builder = Connection::builder().name("forebay consume").without_recovery();
-        let connection = builder.open(&args.url).await?;
+        let connection = builder.open(&args.broker.url).await?;
         let count_max =
             args.count.map_or(u16::MAX, |count| u16::try_from(count).unwrap_or(u16::MAX));
         let credit_max = args.prefetch.unwrap_or(CREDIT_MAX).min(count_max);

@@ -1,6 +1,7 @@
 //! The binary `forebay`: one sub-command per file.
 
 mod bench;
+mod broker_url;
 mod check;
 mod consume;
 mod definitions;

@@ -26,6 +26,7 @@ use serde::Serialize;
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::time::timeout;
 
+use crate::broker_url::BrokerUrl;
 use crate::exit::{Exit, Failure};
 use crate::input::{Chunk, Input, read_chunks};
 use crate::runtime::runtime;
@@ -48,15 +49,8 @@ const NAMED_MAX: usize = 100;
 /// confirmed them all, with 3 if it did not, with 1 if nothing could be published at all.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The broker
-    #[arg(
-        long,
-        env = "FOREBAY_URL",
-        value_name = "URL",
-        default_value = "amqp://guest:guest@127.0.0.1:5672/%2f",
-        hide_env_values = true
-    )]
-    url: String,
+    #[command(flatten)]
+    broker: BrokerUrl,
     /// Publish to this queue; it is declared durable if it does not exist
     #[arg(long, value_name = "QUEUE", required_unless_present = "exchange",
           conflicts_with_all = ["exchange", "routing_key"])]
@@ -170,7 +164,7 @@ fn publish_all(args: &Args) -> Result<Report, Failure> {
     runtime()?.block_on(async {
         // A second run with the same ids is better than one that waits for a broker without end.
         let builder = Connection::builder().name("forebay publish").without_recovery();
-        let connection = builder.open(&args.url).await?;
+        let connection = builder.open(&args.broker.url).await?;
         let publisher = publisher(&connection, args).await.map_err(|fault| fault.to_string())?;
 
         let (chunks, mut received) = channel(CHUNKS_AHEAD);

@@ -208,6 +208,20 @@ fn a_program_that_stays_and_dies_is_started_again() {
 }
 
 #[test]
+fn an_answer_too_many_is_not_taken_for_the_next_message_s() {
+    let broker = Broker::start();
+    broker.publish("a\nb\nc\n");
+    let script = "while read -r line; do case $line in
+        a) printf 'ack\nack\n' ;; *) echo reject ;; esac; echo answered $line >&2; done";
+    let mut piping = broker.pipe(&["--stream", "--concurrency", "1", "--", "sh", "-c", script]);
+    piping.until_said("answered c", 1);
+    let (code, said) = piping.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("acknowledged 1, rejected 2"), "{said}");
+    assert!(said.contains("'sh' answers a message with more than one line"), "{said}");
+}
+
+#[test]
 fn sigterm_lets_programs_finish_and_gives_the_rest_back() {
     let broker = Broker::start();
     broker.publish("first\nsecond\nthird\n");

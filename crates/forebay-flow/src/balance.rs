@@ -183,14 +183,11 @@ impl Balance {
         if bins == 0 {
             return;
         }
-        self.bins.rotate_right(1);
-        self.bins[0] = self.running;
-        self.running = 0;
-        for empty in 1..(bins as usize).min(BINS) {
-            self.bins.rotate_right(1);
-            self.bins[0] = 0;
-            debug_assert!(empty < BINS);
-        }
+        let passed = (bins as usize).min(BINS);
+        self.bins.rotate_right(passed);
+        self.bins[..passed].fill(0);
+        // What was counted belongs to the oldest of those that passed; nothing came in the others.
+        self.bins[passed - 1] = std::mem::take(&mut self.running);
         self.bin_began_us += bins * BIN_US;
     }
 }

@@ -244,7 +244,7 @@ impl Pfw {
     }
 
     fn start_probe_if_stale(&mut self, now_us: u64, mean_us: f64, round: &Round) {
-        let near = round.least_us() as f64 <= 1.25 * self.delay.base_us() + 250.0;
+        let near = self.is_near_base(round);
         let since_us = *self.near_base_us.get_or_insert(now_us);
         if near {
             self.near_base_us = Some(now_us);
@@ -264,11 +264,16 @@ impl Pfw {
             self.window = 0.9 * probe.window_before;
             self.history.clear();
             self.held = true;
-            if round.least_us() as f64 <= 1.25 * self.delay.base_us() + 250.0 {
+            if self.is_near_base(round) {
                 self.near_base_us = Some(now_us);
             }
             self.clamp();
         }
+    }
+
+    /// Whether the quickest of a round took about as long as a lonely message does.
+    fn is_near_base(&self, round: &Round) -> bool {
+        round.least_us() as f64 <= 1.25 * self.delay.base_us() + 250.0
     }
 
     fn halve(&mut self) {

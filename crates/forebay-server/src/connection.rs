@@ -38,11 +38,8 @@ impl Transport {
     }
 
     /// Bounds what the kernel receives ahead of us, for good: from now on it does not look for a size itself.
-    /// A buffer beyond `max_bytes` cannot be asked for.
-    pub(crate) fn set_receive_buffer(&self, bytes: u64, max_bytes: u64) {
-        if let Transport::Tcp(stream) = self
-            && bytes <= max_bytes
-        {
+    pub(crate) fn set_receive_buffer(&self, bytes: u64) {
+        if let Transport::Tcp(stream) = self {
             // Fails only when the peer has gone; then there is nothing to bound.
             let _ = SockRef::from(stream).set_recv_buffer_size(bytes as usize);
         }
@@ -55,13 +52,6 @@ impl Transport {
             let _ = stream.shutdown(Shutdown::Write);
         }
     }
-}
-
-/// Linux's bound on `SO_RCVBUF`, in bytes.
-pub(crate) fn receive_buffer_max_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/sys/net/core/rmem_max");
-    // Where it cannot be read it is what Linux has by default.
-    text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(212_992)
 }
 
 /// How far back [`Connection::is_taker`] looks, in bytes of the busier direction.

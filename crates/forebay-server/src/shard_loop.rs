@@ -14,7 +14,7 @@
 
 mod reading;
 
-use crate::connection::{Connection, Phase, Transport, list, receive_buffer_max_bytes};
+use crate::connection::{Connection, Phase, Transport, list};
 use crate::in_process::ServerEnd;
 use crate::lane::Lane;
 use crate::listener::{Accepted, accept};
@@ -104,8 +104,6 @@ pub(crate) struct ShardLoop {
     /// A connection went after the state machine's last look, so the next turn comes at once.
     turn_again: bool,
     counters: ShellCounters,
-    /// The largest receive buffer that the system lets a program ask for.
-    receive_buffer_max_bytes: u64,
     share: PublisherShare,
     /// `counters.sent_bytes`, as far as `share` knows.
     shared_sent_bytes: u64,
@@ -135,7 +133,6 @@ impl ShardLoop {
             drain_until_us: None,
             turn_again: false,
             counters: ShellCounters::default(),
-            receive_buffer_max_bytes: receive_buffer_max_bytes(),
             share: PublisherShare::new(TURN_READ_BYTES_MAX as u64),
             shared_sent_bytes: 0,
         };

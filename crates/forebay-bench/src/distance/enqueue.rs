@@ -173,24 +173,8 @@ impl Enqueue {
         let began = Instant::now();
         let length = Duration::from_secs_f64(self.seconds);
         let message = Message::new(vec![b'x'; self.size]);
-        let tasks: Vec<_> = (0..callers)
-            .map(|_| {
-                let caller = Caller {
-                    publisher: publisher.clone(),
-                    message: message.clone(),
-                    turn: turn.clone(),
-                    began,
-                    length,
-                };
-                tokio::spawn(caller.enqueue())
-            })
-            .collect();
-        let (mut latency, mut failed) = (Latency::new(), 0);
-        for task in tasks {
-            let (own, own_failed) = task.await.map_err(|error| error.to_string())?;
-            latency.add(&own);
-            failed += own_failed;
-        }
+        let caller = Caller { publisher, message, turn, began, length };
+        let (latency, failed) = caller.times(callers).await?;
         let _ = connection.close().await; // all outcomes are told
         Ok(Run {
             per_s: latency.0.len() as f64 / self.seconds,
@@ -223,6 +207,7 @@ impl Enqueue {
 }
 
 /// Somebody who enqueues one message after the other.
+#[derive(Clone)]
 pub(crate) struct Caller {
     pub(crate) publisher: Publisher,
     pub(crate) message: Message,
@@ -233,8 +218,19 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Until the end: how long each took, and how many failed.
-    pub(crate) async fn enqueue(self) -> (Latency, u64) {
+    /// So many of them at a time, until the end: how long each message took, and how many failed.
+    pub(crate) async fn times(self, callers: usize) -> Result<(Latency, u64), String> {
+        let calling: Vec<_> = (0..callers).map(|_| tokio::spawn(self.clone().enqueue())).collect();
+        let (mut latency, mut failed) = (Latency::new(), 0);
+        for caller in calling {
+            let (own, own_failed) = caller.await.map_err(|error| error.to_string())?;
+            latency.add(&own);
+            failed += own_failed;
+        }
+        Ok((latency, failed))
+    }
+
+    async fn enqueue(self) -> (Latency, u64) {
         let (mut latency, mut failed) = (Latency::new(), 0);
         loop {
             let called = self.began.elapsed();

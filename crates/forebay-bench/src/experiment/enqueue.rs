@@ -10,7 +10,6 @@ use tokio::sync::Mutex;
 
 use super::{Case, Demand, Findings, Place, block_on, queue, told};
 use crate::distance::Caller;
-use crate::latency::Latency;
 use crate::report::LatencyReport;
 
 const CALLERS: [usize; 5] = [1, 6, 12, 24, 48];
@@ -76,20 +75,8 @@ async fn enqueue(
     let publisher = connection.publisher(Route::queue(QUEUE)).build().await.map_err(told)?;
     let message = Message::new(vec![b'x'; place.size.unwrap_or(200)]);
     let began = Instant::now();
-    let calling: Vec<_> = (0..callers)
-        .map(|_| {
-            let (publisher, message, turn) = (publisher.clone(), message.clone(), turn.clone());
-            let caller = Caller { publisher, message, turn, began, length: place.length };
-            tokio::spawn(caller.enqueue())
-        })
-        .collect();
-    let mut total = Latency::new();
-    let mut failed = 0;
-    for caller in calling {
-        let (own, own_failed) = caller.await.map_err(told)?;
-        total.add(&own);
-        failed += own_failed;
-    }
+    let caller = Caller { publisher, message, turn, began, length: place.length };
+    let (total, failed) = caller.times(callers).await?;
     if failed > 0 {
         return Err(format!("{failed} messages were not confirmed"));
     }

@@ -6,6 +6,7 @@ use forebay_flow::BalanceState;
 use forebay_wire::{Properties, TableBuf, Value, basic, confirm, queue};
 
 use crate::rig::{Rig, consume, declare, publish_bytes, short};
+use crate::waits::gate;
 
 /// `queue.declare` with `x-flow`.
 fn declare_with_flow(rig: &mut Rig, id: ConnectionId, name: &str, flow: &str) {
@@ -71,12 +72,16 @@ fn a_confirm_is_held_until_the_queue_has_drained_and_the_message_is_there_all_th
     // In the queue, not confirmed; what has nothing to do with the queue is.
     assert_eq!(rig.trace(publisher), ["1 basic.ack 302"]);
     assert_eq!(rig.shard.admission(publisher), Admission::Open);
+    assert_eq!(gate(&rig, "balance").1, 1);
     let after = status(&rig, "q");
     assert_eq!(after.ready + after.unacked, before.ready + before.unacked + 1);
     take_slowly(&mut rig, consumer, 20, 200 * 20);
     assert_eq!(status(&rig, "q").flow_state, BalanceState::Following);
     assert_eq!(rig.trace(publisher), ["1 basic.ack 302 multiple"]);
     assert!(status(&rig, "q").ready <= 64);
+    let (waited_ms, waiting) = gate(&rig, "balance");
+    assert!((1_000..=4_000).contains(&waited_ms), "{waited_ms}");
+    assert_eq!(waiting, 0);
 }
 
 #[test]
@@ -92,6 +97,7 @@ fn without_confirms_the_next_publish_is_held_and_other_methods_are_not() {
     assert_eq!(status(&rig, "q").ready, before + 1);
     assert!(rig.shard.held_bytes(publisher) > 0);
     assert_eq!(rig.shard.admission(publisher), Admission::Closed);
+    assert_eq!(gate(&rig, "balance").1, 1);
     let other = rig.client();
     rig.method(other, 1, &declare("other", false));
     rig.publish(other, "other", b"x", false);
@@ -101,6 +107,9 @@ fn without_confirms_the_next_publish_is_held_and_other_methods_are_not() {
     rig.trace(publisher);
     assert_eq!(rig.shard.held_bytes(publisher), 0);
     assert_eq!(rig.shard.admission(publisher), Admission::Open);
+    let (waited_ms, waiting) = gate(&rig, "balance");
+    assert!((1_000..=5_000).contains(&waited_ms), "{waited_ms}");
+    assert_eq!(waiting, 0);
 }
 
 #[test]

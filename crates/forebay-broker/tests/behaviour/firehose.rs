@@ -4,7 +4,7 @@ use forebay_wire::{
     exchange, queue, read_frame,
 };
 
-use crate::rig::{Rig, consume, declare, short};
+use crate::rig::{Rig, SMALL_BYTES, consume, declare, short};
 
 /// A trace as a consumer sees it.
 #[derive(Debug, Default)]
@@ -235,7 +235,7 @@ fn a_trace_fits_its_frame_whatever_it_is_of() {
 fn at_the_end_of_the_budget_traces_are_dropped_and_all_memory_comes_back() {
     let trace_vhosts = vec!["/".to_owned()];
     let config =
-        ShardConfig { trace_vhosts, memory_budget_bytes: 100_000, ..ShardConfig::default() };
+        ShardConfig { trace_vhosts, memory_budget_bytes: SMALL_BYTES, ..ShardConfig::default() };
     let mut rig = Rig::with(config);
     let id = rig.client();
     for name in ["q", "traces"] {
@@ -248,9 +248,7 @@ fn at_the_end_of_the_budget_traces_are_dropped_and_all_memory_comes_back() {
         ..queue::Bind::default()
     };
     rig.method(id, 1, &bind);
-    while rig.shard.status().memory_bytes < 100_000 {
-        rig.publish(id, "q", &[7; 1000], false);
-    }
+    rig.fill(id, "q");
     rig.trace(id);
     // Somebody who gives everything back again and again makes a trace each time.
     let dropped = rig.shard.status().counters.traces_dropped;

@@ -262,13 +262,10 @@ fn memory_comes_back_when_messages_go() {
 
 #[test]
 fn at_the_end_of_the_budget_publishers_wait_and_consumers_do_not() {
-    let config = ShardConfig { memory_budget_bytes: 100_000, ..ShardConfig::default() };
-    let mut rig = Rig::with(config);
+    let mut rig = Rig::small();
     let (publisher, consumer) = (rig.client(), rig.client());
     rig.method(publisher, 1, &declare("q", false));
-    while rig.shard.status().memory_bytes < 100_000 {
-        rig.publish(publisher, "q", &[7; 1000], false);
-    }
+    rig.fill(publisher, "q");
     rig.settle();
     assert_eq!(rig.shard.admission(publisher), Admission::Closed);
     assert_eq!(rig.shard.admission(consumer), Admission::Open);
@@ -285,13 +282,10 @@ fn at_the_end_of_the_budget_publishers_wait_and_consumers_do_not() {
 
 #[test]
 fn a_publish_without_room_is_held_and_what_comes_before_it_is_served() {
-    let config = ShardConfig { memory_budget_bytes: 100_000, ..ShardConfig::default() };
-    let mut rig = Rig::with(config);
+    let mut rig = Rig::small();
     let id = rig.client();
     rig.method(id, 1, &declare("q", false));
-    while rig.shard.status().memory_bytes < 100_000 {
-        rig.publish(id, "q", &[7; 1000], false);
-    }
+    rig.fill(id, "q");
     rig.trace(id);
     let full_bytes = rig.shard.status().memory_bytes;
     // Ten publishes in one piece, and something else before and behind them.
@@ -317,14 +311,11 @@ fn a_publish_without_room_is_held_and_what_comes_before_it_is_served() {
 
 #[test]
 fn acknowledgements_behind_a_held_publish_arrive_a_few_at_a_time() {
-    let config = ShardConfig { memory_budget_bytes: 100_000, ..ShardConfig::default() };
-    let mut rig = Rig::with(config);
+    let mut rig = Rig::small();
     let id = rig.client();
     rig.method(id, 1, &declare("q", false));
     rig.method(id, 1, &consume("q", "c", false));
-    while rig.shard.status().memory_bytes < 100_000 {
-        rig.publish(id, "q", &[7; 1000], false);
-    }
+    rig.fill(id, "q");
     rig.trace(id);
     // All the memory is with this very connection, and its acknowledgement comes last.
     let mut bytes = Vec::new();

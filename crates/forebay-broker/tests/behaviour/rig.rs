@@ -10,6 +10,9 @@ use forebay_wire::{
     write_header_frame, write_method,
 };
 
+/// The memory budget of [`Rig::small`].
+pub const SMALL_BYTES: u64 = 100_000;
+
 /// A broker, its clock, and what it has sent to whom.
 pub struct Rig {
     pub shard: Shard,
@@ -28,6 +31,11 @@ impl Rig {
     pub fn with(config: ShardConfig) -> Rig {
         let shard = Shard::new(config, Store::in_memory(), None).expect("nothing to restore");
         Rig { shard, now_us: 0, disk: None, connections: 0, disk_stalled: false }
+    }
+
+    /// One whose memory is soon full.
+    pub fn small() -> Rig {
+        Rig::with(ShardConfig { memory_budget_bytes: SMALL_BYTES, ..ShardConfig::default() })
     }
 
     /// A broker on a disk, which may hold something.
@@ -189,6 +197,13 @@ impl Rig {
         let properties =
             Properties { delivery_mode: persistent.then_some(2), ..Properties::default() };
         self.publish_with(id, "", queue, false, &properties, body);
+    }
+
+    /// Publishes to a queue that nobody consumes until the memory of [`Rig::small`] is full.
+    pub fn fill(&mut self, id: ConnectionId, queue: &str) {
+        while self.shard.status().memory_bytes < SMALL_BYTES {
+            self.publish(id, queue, &[7; 1000], false);
+        }
     }
 
     pub fn publish_with(

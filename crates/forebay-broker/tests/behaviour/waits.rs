@@ -24,7 +24,7 @@ fn edges(rig: &Rig) -> Vec<String> {
 }
 
 /// Milliseconds that all who waited at a gate have waited there, and how many do.
-fn gate(rig: &Rig, name: &str) -> (u64, u64) {
+pub(crate) fn gate(rig: &Rig, name: &str) -> (u64, u64) {
     let gates = rig.shard.status_at(rig.now_us).waits.gates;
     let gate = gates.iter().find(|gate| gate.gate.name() == name).expect("a gate");
     (gate.waited_us / 1000, gate.waiting)
@@ -75,13 +75,10 @@ fn a_confirm_waits_for_the_disk_from_its_publish_to_its_sync() {
 
 #[test]
 fn a_publish_at_the_end_of_the_memory_waits_for_memory() {
-    let config = ShardConfig { memory_budget_bytes: 100_000, ..ShardConfig::default() };
-    let mut rig = Rig::with(config);
+    let mut rig = Rig::small();
     let (publisher, consumer) = (rig.client(), rig.client());
     rig.method(publisher, 1, &declare("q", false));
-    while rig.shard.status().memory_bytes < 100_000 {
-        rig.publish(publisher, "q", &[7; 1000], false);
-    }
+    rig.fill(publisher, "q");
     rig.settle();
     rig.pass(1000);
     assert_eq!(gate(&rig, "memory"), (0, 0), "nobody has anything to say");

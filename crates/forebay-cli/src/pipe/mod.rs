@@ -17,6 +17,7 @@ use tokio::time::{interval, timeout};
 
 use self::program::Program;
 use self::service::Services;
+use crate::broker_url::BrokerUrl;
 use crate::exit::Exit;
 use crate::runtime::runtime;
 use crate::stop_signal::StopSignal;
@@ -35,7 +36,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 The program finds in its environment: FOREBAY_ROUTING_KEY, FOREBAY_EXCHANGE, FOREBAY_MESSAGE_ID,
 FOREBAY_REDELIVERED (0 or 1) and FOREBAY_ATTEMPT (from 1). What it writes goes where ours goes.
 
-With --stream it gets each message as a line and answers each with a line: 'ack', 'reject' or
+With --stream it gets each message as a line and answers each with one line: 'ack', 'reject' or
 'requeue', and after that word whatever it likes. It must not keep answers in a buffer. It is started
 when it is needed, and again when it has ended.
 
@@ -43,15 +44,8 @@ Ten failures in a row, and programs are started after a pause of 1 s only, then 
 minute, until one succeeds. SIGTERM and SIGINT: no more messages are taken, and those at work, or
 waiting for another try, have --drain-s seconds; what is not done then goes back to the queue.")]
 pub(crate) struct Args {
-    /// The broker
-    #[arg(
-        long,
-        env = "FOREBAY_URL",
-        value_name = "URL",
-        default_value = "amqp://guest:guest@127.0.0.1:5672/%2f",
-        hide_env_values = true
-    )]
-    url: String,
+    #[command(flatten)]
+    broker: BrokerUrl,
     /// The queue, which must exist
     #[arg(long, value_name = "QUEUE")]
     queue: String,
@@ -176,7 +170,7 @@ fn pipe(args: &Args) -> Result<Report, String> {
     let stop = StopSignal::listen().map_err(|error| format!("cannot handle signals: {error}"))?;
     runtime()?.block_on(async {
         let builder = Connection::builder().name("forebay pipe");
-        let connection = builder.open(&args.url).await.map_err(|error| error.to_string())?;
+        let connection = builder.open(&args.broker.url).await.map_err(|error| error.to_string())?;
         let running = args.start(&connection, program);
         let control = running.control();
         let mut ending = std::pin::pin!(running.join());

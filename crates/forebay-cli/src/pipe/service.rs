@@ -1,12 +1,15 @@
 //! Programs that stay: one for each worker, with one message at a time.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use forebay::Received;
 use forebay::pipeline::{Item, Outcome};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::time::timeout;
 
@@ -42,7 +45,7 @@ impl Services {
                     .into(),
             );
         }
-        let mut service = match self.wake() {
+        let mut service = match self.wake().await {
             Some(service) => service,
             None => Service::start(&self.program)?,
         };
@@ -51,13 +54,21 @@ impl Services {
         Ok(outcome)
     }
 
-    /// One that is idle and has not ended meanwhile.
-    fn wake(&self) -> Option<Service> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+    /// One that is idle, has not ended meanwhile and has said nothing unasked: that would be taken for the answer to
+    /// the message it gets next.
+    async fn wake(&self) -> Option<Service> {
         loop {
-            let mut service = idle.pop()?;
-            if matches!(service.child.try_wait(), Ok(None)) {
-                return Some(service);
+            let mut service = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+            if !matches!(service.child.try_wait(), Ok(None)) {
+                continue;
+            }
+            match service.unasked().await {
+                None => return Some(service),
+                Some(0) => {} // it has closed its output and is about to end
+                Some(_) => super::say(&format!(
+                    "'{}' answers a message with more than one line: it is stopped, and started again",
+                    self.program.name()
+                )),
             }
         }
     }
@@ -78,6 +89,18 @@ impl Service {
         let stdin = child.stdin.take().expect("it is piped");
         let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
         Ok(Service { child, stdin, stdout })
+    }
+
+    /// How many bytes there are to read from it now; 0 at their end, `None` if it is silent.
+    async fn unasked(&mut self) -> Option<usize> {
+        let stdout = &mut self.stdout;
+        poll_fn(|context| {
+            Poll::Ready(match Pin::new(&mut *stdout).poll_fill_buf(context) {
+                Poll::Pending => None,
+                Poll::Ready(read) => Some(read.map_or(0, <[u8]>::len)),
+            })
+        })
+        .await
     }
 
     async fn ask(&mut self, program: &Program, body: &[u8]) -> Result<Outcome, String> {

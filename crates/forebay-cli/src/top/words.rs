@@ -21,7 +21,9 @@ pub(super) fn one(gate: &str, waits_for: &str, waiter: &Waiter) -> String {
     let subject = match gate {
         "sync" => format!("confirms of {name} wait"),
         "socket" => format!("deliveries to {name} wait"),
-        "batch" | "memory" | "space" | "unconfirmed" => format!("the publisher on {name} waits"),
+        "batch" | "memory" | "space" | "unconfirmed" | "balance" => {
+            format!("the publisher on {name} waits")
+        }
         "credit" | "delivery" | "no_consumer" | "run" | "room" => {
             format!("messages of {name} wait")
         }
@@ -68,6 +70,7 @@ fn words(gate: &str) -> Option<(&'static str, &'static str, &'static str)> {
         "no_consumer" => (queues, "for a consumer, and there is none"),
         "run" => (queues, "to be read back from disk"),
         "room" => (queues, "for memory to be read back into"),
+        "balance" => (publishers, "for the consumers of a queue that balances"),
         _ => return None,
     };
     Some((one, several, what))

@@ -104,7 +104,7 @@ impl ShardLoop {
     fn size_receive_buffer(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if let Some(bytes) = self.shard.receive_buffer(id(key)) {
-            connection.transport.set_receive_buffer(bytes, self.receive_buffer_max_bytes);
+            connection.transport.set_receive_buffer(bytes);
         }
     }
 
