@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_wire::{TableBuf, Value};
 
@@ -13,7 +13,7 @@ use crate::connection::{Connection, Guard};
 use crate::error::{ConsumeError, OpenError};
 use crate::metrics::ConsumerMetrics;
 use crate::received::Received;
-use crate::session::{CREDIT_MAX, Credit, DeliveryKey, How, Intake, Verdict};
+use crate::session::{CREDIT_MAX, Credit, DeliveryKey, How, Intake, Ready, Verdict};
 use crate::shell::random_u64;
 
 /// Options of a consumer. All have defaults.
@@ -27,6 +27,7 @@ pub struct ConsumerBuilder {
     exclusive: bool,
     arguments: TableBuf,
     work_limit: Option<Duration>,
+    explain: bool,
 }
 
 impl ConsumerBuilder {
@@ -40,6 +41,7 @@ impl ConsumerBuilder {
             exclusive: false,
             arguments: TableBuf::new(),
             work_limit: None,
+            explain: false,
         }
     }
 
@@ -85,6 +87,15 @@ impl ConsumerBuilder {
     #[must_use]
     pub fn work_limit(mut self, limit: Duration) -> Self {
         self.work_limit = Some(limit);
+        self
+    }
+
+    /// Tells of each message when this client had read it, and asks the broker when it had it and sent it, for messages
+    /// that their publisher marked: [`Received::marks`](crate::Received::marks) has the times. A Forebay can
+    /// (`forebay.marks`); of any other broker it is only known when its messages came.
+    #[must_use]
+    pub fn explain(mut self) -> Self {
+        self.explain = true;
         self
     }
 
@@ -136,6 +147,7 @@ impl ConsumerBuilder {
             exclusive: self.exclusive,
             sole,
             arguments: self.arguments,
+            marks: self.explain,
             work_limit_us: self.work_limit.map(|limit| limit.as_micros() as u64),
         };
         let max = u32::from(self.credit_max);
@@ -144,7 +156,8 @@ impl ConsumerBuilder {
                 Credit::new(now_us, u32::from(self.workers), max, self.credit.map(u32::from));
             session.add_intake(Intake::new(how, credit), now_us)
         });
-        let consumer = Consumer { shared: Arc::new(ConsumerShared { guard, key }) };
+        let consumer =
+            Consumer { shared: Arc::new(ConsumerShared { guard, key, explain: self.explain }) };
         let shared = &consumer.shared;
         poll_fn(|cx| shared.guard.link.with(|session, _| session.intake(key).0.poll_consuming(cx)))
             .await
@@ -221,6 +234,18 @@ pub struct Consumer {
 struct ConsumerShared {
     guard: Arc<Guard>,
     key: usize,
+    explain: bool,
+}
+
+impl ConsumerShared {
+    fn delivery(self: &Arc<Self>, ready: Ready, now_us: u64) -> Delivery {
+        let Ready { key, mut message, came_us } = ready;
+        if self.explain {
+            let (now, waited) = (Instant::now(), now_us.saturating_sub(came_us));
+            message.set_delivered(now.checked_sub(Duration::from_micros(waited)).unwrap_or(now));
+        }
+        Delivery { message, key, taken_us: now_us, consumer: Some(self.clone()) }
+    }
 }
 
 impl Drop for ConsumerShared {
@@ -260,22 +285,18 @@ impl Consumer {
         let shared = &self.shared;
         shared.guard.link.with(|session, now_us| {
             let (intake, machine) = session.intake(shared.key);
-            intake.poll_next(machine, now_us, cx).map_ok(|taken| {
-                let (key, message) = taken?;
-                Some(Delivery { message, key, taken_us: now_us, consumer: Some(shared.clone()) })
-            })
+            let polled = intake.poll_next(machine, now_us, cx);
+            polled.map_ok(|ready| Some(shared.delivery(ready?, now_us)))
         })
     }
 
     /// A message that is here already, without waiting.
     pub fn try_next(&mut self) -> Option<Delivery> {
         let shared = &self.shared;
-        let (key, message, taken_us) = shared.guard.link.with(|session, now_us| {
+        shared.guard.link.with(|session, now_us| {
             let (intake, machine) = session.intake(shared.key);
-            let (key, message) = intake.take_ready(machine, now_us)?;
-            Some((key, message, now_us))
-        })?;
-        Some(Delivery { message, key, taken_us, consumer: Some(shared.clone()) })
+            Some(shared.delivery(intake.take_ready(machine, now_us)?, now_us))
+        })
     }
 
     /// Takes no more messages: those that wait here go back to their queue at once. Deliveries taken before

@@ -11,7 +11,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::connection::Guard;
-use crate::message::Message;
+use crate::marks::Stamps;
+use crate::message::{Message, since_1970_us};
 use crate::metrics::PublisherMetrics;
 use crate::publisher::Window;
 use crate::session::{Ledger, Published, Target};
@@ -46,8 +47,11 @@ impl Lane {
         self.guard.link.with(|session, _| session.ledger(self.key).0.metrics())
     }
 
-    fn publish(&self, message: Message) -> Published {
-        self.guard.link.with(|session, now_us| session.publish(self.key, message, now_us))
+    fn publish(&self, message: Message, offered_us: Option<u64>) -> Published {
+        self.guard.link.with(|session, now_us| {
+            let stamps = offered_us.map(|us| Stamps::new(us, since_1970_us(), now_us));
+            session.publish(self.key, message, stamps, now_us)
+        })
     }
 
     fn has_room(&self) -> bool {
@@ -117,8 +121,8 @@ impl Lanes {
         self.plan.ordered
     }
 
-    /// Publishes on the lane whose turn it is.
-    pub(crate) fn publish(&self, message: Message) -> Asked {
+    /// Publishes on the lane whose turn it is; with marks if it says when it was offered.
+    pub(crate) fn publish(&self, message: Message, offered_us: Option<u64>) -> Asked {
         let mut state = self.lock();
         if self.plan.ordered {
             state.forget_idle();
@@ -127,7 +131,7 @@ impl Lanes {
             }
             // Asked under the lock: whoever moves the publisher comes before this message or after it.
             let lane = state.lanes[0].clone();
-            let published = lane.publish(message);
+            let published = lane.publish(message, offered_us);
             return Asked::Answered(lane, published);
         }
         let lanes = state.lanes.clone();
@@ -136,7 +140,7 @@ impl Lanes {
         drop(state);
         let turns = || (0..lanes.len()).map(|turn| &lanes[(first + turn) % lanes.len()]);
         let lane = turns().find(|lane| lane.has_room()).unwrap_or(&lanes[first]).clone();
-        let published = lane.publish(message);
+        let published = lane.publish(message, offered_us);
         Asked::Answered(lane, published)
     }
 

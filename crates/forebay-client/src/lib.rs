@@ -39,6 +39,7 @@ mod error;
 mod happening;
 mod lanes;
 pub mod machine;
+mod marks;
 mod message;
 mod metrics;
 mod outcome;
@@ -60,7 +61,8 @@ pub use consumer::{
 pub use deliveries::Deliveries;
 pub use error::{ChannelFault, ConsumeError, DeclareError, Lost, OpenError, Refusal};
 pub use happening::{Happening, PublisherChannelFault};
-pub use message::{Message, OFFERED_HEADER, REPUBLISHED_HEADER, TooLong};
+pub use marks::OFFERED_HEADER;
+pub use message::{Message, REPUBLISHED_HEADER, TooLong};
 pub use metrics::{ConnectionMetrics, ConsumerMetrics, PublisherMetrics, Summary};
 pub use outcome::{Confirmed, NotPublished, NotPublishedReason, Unconfirmed, UnknownReason};
 pub use partitions::Partitions;

@@ -7,13 +7,12 @@ use bytes::Bytes;
 use forebay_wire::{Properties, RawProperties, ShortStr, TableBuf, Value};
 
 use crate::machine::Returned;
+use crate::marks::{self, OFFERED_HEADER, Stamps};
 use crate::received::Received;
 
 /// The header that marks a message which was published again after a reconnect: it may be in its queue
 /// twice, with the same message-id both times.
 pub const REPUBLISHED_HEADER: &str = "x-republished";
-/// The header that says when a message was offered to its publisher, in microseconds since 1970.
-pub const OFFERED_HEADER: &str = "x-forebay-offered-us";
 
 /// A message on its way to a broker. Persistent unless [`Message::transient`] is said; gets a message-id
 /// unless [`Message::message_id`] gives one.
@@ -150,16 +149,16 @@ impl Message {
     }
 
     /// With the header `x-forebay-offered-us`: the time now, in microseconds since 1970, from which on its way counts for
-    /// those who ask where its time goes ([`Received::offered_us`](crate::Received::offered_us)). Call it when the message
-    /// is published, not when it is made.
+    /// those who ask where its time goes ([`Received::marks`](crate::Received::marks)). Call it when the message is
+    /// published, not when it is made. A publisher that was asked
+    /// ([`PublisherBuilder::explain`](crate::PublisherBuilder::explain)) says this and more by itself.
     #[must_use]
     pub fn offered_now(self) -> Message {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.header(OFFERED_HEADER, Value::I64(since.as_micros() as i64))
+        self.header(OFFERED_HEADER, Value::I64(since_1970_us() as i64))
     }
 
     /// The same message with all the properties of one that was received, for passing it on.
-    /// Its message-id, expiration and delivery mode are kept, too.
+    /// Its message-id, expiration and delivery mode are kept, too; not the times of its way so far.
     #[must_use]
     pub fn with_properties(mut self, properties: &Properties<'_>) -> Message {
         let text = |value: Option<ShortStr<'_>>| value.map(|value| value.to_string());
@@ -176,7 +175,7 @@ impl Message {
         extra.user_id = text(properties.user_id);
         extra.app_id = text(properties.app_id);
         extra.priority = properties.priority;
-        extra.headers = properties.headers.map(TableBuf::from).unwrap_or_default();
+        extra.headers = properties.headers.map(marks::without).unwrap_or_default();
         self
     }
 
@@ -253,26 +252,38 @@ impl Message {
         Ok(())
     }
 
-    /// Appends flag word and property list; `id` is for a message without one of its own, none if empty.
-    pub(crate) fn encode_properties(&self, out: &mut Vec<u8>, id: &str, republished: bool) {
-        let Some(extra) = self.extra.as_deref() else {
-            if !republished && !id.is_empty() {
+    /// Appends flag word and property list; `id` is for a message without one of its own, none if empty. `stamps` are
+    /// left out of a forwarded message.
+    pub(crate) fn encode_properties(
+        &self,
+        out: &mut Vec<u8>,
+        id: &str,
+        republished: bool,
+        stamps: Option<&Stamps>,
+    ) {
+        let extra = self.extra.as_deref();
+        match extra.and_then(|extra| extra.forwarded.as_ref()) {
+            Some(forwarded) => forwarded.encode(out, republished),
+            None if extra.is_none() && stamps.is_none() && !republished && !id.is_empty() => {
                 encode_plain(out, id);
-                return;
             }
-            return self.encode_extra(&Extra::default(), out, id, republished);
-        };
-        self.encode_extra(extra, out, id, republished);
-    }
-
-    fn encode_extra(&self, extra: &Extra, out: &mut Vec<u8>, id: &str, republished: bool) {
-        if let Some(forwarded) = &extra.forwarded {
-            return forwarded.encode(out, republished);
+            None => match extra {
+                Some(extra) => extra.encode(out, id, republished, stamps),
+                None => Extra::default().encode(out, id, republished, stamps),
+            },
         }
+    }
+}
+
+impl Extra {
+    fn encode(&self, out: &mut Vec<u8>, id: &str, republished: bool, stamps: Option<&Stamps>) {
+        let extra = self;
         let expiration = extra.expiration_ms.map(|ms| ms.to_string());
+        let stamped = stamps.map(|stamps| stamps.on(extra.headers.as_table()));
+        let headers = stamped.as_ref().unwrap_or(&extra.headers);
         let marked =
-            republished.then(|| extra.headers.clone().with(REPUBLISHED_HEADER, Value::Bool(true)));
-        let headers = marked.as_ref().unwrap_or(&extra.headers);
+            republished.then(|| headers.clone().with(REPUBLISHED_HEADER, Value::Bool(true)));
+        let headers = marked.as_ref().unwrap_or(headers);
         let properties = Properties {
             content_type: short(&extra.content_type),
             content_encoding: short(&extra.content_encoding),
@@ -305,6 +316,12 @@ impl Forwarded {
         let headers = headers.with(REPUBLISHED_HEADER, Value::Bool(true));
         Properties { headers: Some(headers.as_table()), ..properties }.encode(out);
     }
+}
+
+/// By the system's clock, in microseconds.
+pub(crate) fn since_1970_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn short(text: &Option<String>) -> Option<ShortStr<'_>> {
@@ -370,7 +387,7 @@ mod tests {
 
     fn encoded(message: &Message, republished: bool) -> Vec<u8> {
         let mut out = Vec::new();
-        message.encode_properties(&mut out, "id-1", republished);
+        message.encode_properties(&mut out, "id-1", republished, None);
         assert!(RawProperties::validate(&out).is_ok());
         out
     }
@@ -379,7 +396,7 @@ mod tests {
     fn the_short_way_says_the_same_as_the_long_one() {
         let plain = Message::new("x");
         let mut long = Vec::new();
-        plain.encode_extra(&Extra::default(), &mut long, "id-1", false);
+        Extra::default().encode(&mut long, "id-1", false, None);
         assert_eq!(encoded(&plain, false), long);
     }
 

@@ -1,9 +1,13 @@
 //! A message that came from a broker, owned.
 
+use std::time::Instant;
+
+use forebay_flow::explain::{Mark, Marks};
 use forebay_wire::{Properties, RawProperties};
 
 use crate::machine::{Delivery, Returned};
-use crate::message::{Message, OFFERED_HEADER};
+use crate::marks;
+use crate::message::{Message, since_1970_us};
 
 /// A received message. One allocation holds all its parts:
 /// `exchange | routing key | properties | body`.
@@ -15,6 +19,8 @@ pub struct Received {
     exchange_end: u32,
     routing_key_end: u32,
     properties_end: u32,
+    /// When its client had read it, if its consumer was asked.
+    delivered: Option<Instant>,
 }
 
 impl Received {
@@ -41,6 +47,7 @@ impl Received {
             exchange_end: exchange_end as u32,
             routing_key_end: routing_key_end as u32,
             properties_end: properties_end as u32,
+            delivered: None,
         }
     }
 
@@ -98,10 +105,20 @@ impl Received {
         RawProperties::trusted(raw)
     }
 
-    /// When it was offered to its publisher, in microseconds since 1970 by the clock there, if the publisher said so
-    /// ([`Message::offered_now`]).
-    pub fn offered_us(&self) -> Option<u64> {
-        u64::try_from(self.properties().headers?.get(OFFERED_HEADER)?.as_i64()?).ok()
+    /// The times at which it passed the points of its way, in microseconds since 1970: those that its publisher says, if
+    /// it was asked ([`PublisherBuilder::explain`](crate::PublisherBuilder::explain),
+    /// [`Message::offered_now`]), and those of the broker and of this client, if the consumer was
+    /// ([`ConsumerBuilder::explain`](crate::ConsumerBuilder::explain)). Each by the clock of who said it.
+    pub fn marks(&self) -> Marks {
+        let marks = self.properties().headers.map(marks::read).unwrap_or_default();
+        let Some(delivered) = self.delivered else { return marks };
+        let ago_us = u64::try_from(delivered.elapsed().as_micros()).unwrap_or(u64::MAX);
+        marks.with(Mark::Delivered, since_1970_us().saturating_sub(ago_us))
+    }
+
+    /// Its client had read it then.
+    pub(crate) fn set_delivered(&mut self, at: Instant) {
+        self.delivered = Some(at);
     }
 
     /// Its body.
@@ -124,7 +141,7 @@ impl From<Message> for Received {
     /// The message as it would come by the default exchange: for testing, without a broker, what receives.
     fn from(message: Message) -> Received {
         let mut properties = Vec::new();
-        message.encode_properties(&mut properties, "", false);
+        message.encode_properties(&mut properties, "", false, None);
         let routing_key = message.own_routing_key().unwrap_or_default();
         Received::new(0, false, b"", routing_key.as_bytes(), &properties, message.body())
     }
@@ -132,18 +149,15 @@ impl From<Message> for Received {
 
 #[cfg(test)]
 mod tests {
-    use forebay_wire::Value;
-
     use super::*;
 
     #[test]
     fn it_knows_when_it_was_offered_if_it_was_said() {
-        let received = |message: Message| Received::from(message).offered_us();
-        assert_eq!(received(Message::from("silent")), None);
-        let offered_us = received(Message::from("said").offered_now()).expect("it was said");
+        let received = |message: Message| Received::from(message).marks();
+        assert_eq!(received(Message::from("silent")), Marks::new());
+        let marks = received(Message::from("said").offered_now());
+        let offered_us = marks.at_us(Mark::Offered).expect("it was said");
         assert!(offered_us > 1_500_000_000_000_000, "{offered_us} is after 2017");
-        for nonsense in [Value::I64(-1), Value::Bool(true), Value::LongStr(b"noon")] {
-            assert_eq!(received(Message::from("odd").header(OFFERED_HEADER, nonsense)), None);
-        }
+        assert_eq!(marks.at_us(Mark::Delivered), None);
     }
 }

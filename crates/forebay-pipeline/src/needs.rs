@@ -17,6 +17,8 @@ pub struct Needs {
     pub batch_delay: Option<Duration>,
     /// The longest that an attempt may take, if that is limited.
     pub timeout: Option<Duration>,
+    /// It wants to know when messages passed the points of their way.
+    pub marks: bool,
 }
 
 /// Something about a set-up that costs time or messages, found before it does.

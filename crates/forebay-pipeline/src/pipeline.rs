@@ -6,6 +6,8 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_flow::explain::Marks;
+
 use crate::backoff::Backoff;
 use crate::batch::{Batch, Batching};
 use crate::batched::Batched;
@@ -139,20 +141,19 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
     }
 
     /// Marks one message in `every`, at least 1, with the times at which it passes the points of its way through the
-    /// pipeline; [`Control::explanation`](crate::Control::explanation) adds them up. `offered_us` tells when a message was
-    /// offered to its publisher, in microseconds since 1970, where that is known: then the way to the pipeline counts.
+    /// pipeline; [`Control::explanation`](crate::Control::explanation) adds them up. `marks` finds those with which a
+    /// message comes, in microseconds since 1970: then its way to the pipeline counts. A message that its publisher
+    /// marked ([`Mark::Offered`](crate::explain::Mark::Offered)) is one of the chosen; once there are such, they are what
+    /// is explained, and no others.
     ///
-    /// It costs an allocation and some locks for each message that is marked, nothing for the others.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime.
+    /// It costs an allocation and some locks for each message that is marked, a call of `marks` for the others.
     #[must_use]
     pub fn explain(
         mut self,
         every: u64,
-        offered_us: impl Fn(&S::Value) -> Option<u64> + Send + Sync + 'static,
+        marks: impl Fn(&S::Value) -> Marks + Send + Sync + 'static,
     ) -> Self {
-        self.policy.tracer = Some(Tracer::new(every, Box::new(offered_us)));
+        self.policy.tracer = Some(Tracer::new(every, Box::new(marks)));
         self
     }
 
@@ -264,6 +265,7 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
         let needs = Needs {
             held_messages: self.concurrency.most().saturating_add(beyond).saturating_add(waiting),
             timeout: self.policy.timeout,
+            marks: self.policy.tracer.is_some(),
             ..needs
         };
         let concurrency = self.concurrency;

@@ -1,78 +1,81 @@
 //! Marks on some of a pipeline's messages, for those who ask where their time goes.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_flow::explain::{Explanation, Mark, Marks};
 use tokio::time::Instant;
 
-/// Finds when a message was offered to its publisher: microseconds since 1970.
-type OfferedUs<T> = Box<dyn Fn(&T) -> Option<u64> + Send + Sync>;
+/// Finds the marks with which a message comes: microseconds since 1970.
+type MarksOf<T> = Box<dyn Fn(&T) -> Marks + Send + Sync>;
 
 /// Which messages are marked, and what they add up to.
 pub(crate) struct Tracer<T> {
-    /// One in so many.
+    /// One in so many of those that their publishers did not mark.
     every: u64,
-    offered_us: OfferedUs<T>,
-    clock: Arc<Clock>,
+    marks_of: MarksOf<T>,
+    explained: Arc<Mutex<Explained>>,
 }
 
-/// Microseconds since 1970 that never go back: the system's clock was asked once.
-struct Clock {
-    begun: Instant,
-    begun_us: u64,
-    explanation: Mutex<Explanation>,
-}
-
-impl Clock {
-    fn now_us(&self) -> u64 {
-        let elapsed_us = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-        self.begun_us.saturating_add(elapsed_us)
-    }
-
-    fn explanation(&self) -> std::sync::MutexGuard<'_, Explanation> {
-        self.explanation.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+#[derive(Default)]
+struct Explained {
+    /// Messages that their publishers marked: all their way.
+    whole: Explanation,
+    /// The others.
+    here: Explanation,
 }
 
 impl<T> Tracer<T> {
-    pub(crate) fn new(every: u64, offered_us: OfferedUs<T>) -> Tracer<T> {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let begun_us = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
-        let explanation = Mutex::default();
-        let clock = Arc::new(Clock { begun: Instant::now(), begun_us, explanation });
-        Tracer { every: every.max(1), offered_us, clock }
+    pub(crate) fn new(every: u64, marks_of: MarksOf<T>) -> Tracer<T> {
+        Tracer { every: every.max(1), marks_of, explained: Arc::default() }
     }
 
     /// The marks of message number `number`, which has arrived, if it gets any.
     pub(crate) fn arrived(&self, number: u64, value: &T) -> Option<Box<Trace>> {
-        if !number.is_multiple_of(self.every) {
+        let mut marks = (self.marks_of)(value);
+        let chosen = marks.at_us(Mark::Offered).is_some() || number.is_multiple_of(self.every);
+        if !chosen {
             return None;
         }
-        let mut marks = Marks::new().with(Mark::Delivered, self.clock.now_us());
-        if let Some(offered_us) = (self.offered_us)(value) {
-            marks.passed(Mark::Offered, offered_us);
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let arrived_us = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
+        if marks.at_us(Mark::Delivered).is_none() {
+            marks.passed(Mark::Delivered, arrived_us);
         }
-        Some(Box::new(Trace { marks: Mutex::new(marks), clock: self.clock.clone() }))
+        let explained = self.explained.clone();
+        let (marks, arrived) = (Mutex::new(marks), Instant::now());
+        Some(Box::new(Trace { marks, arrived, arrived_us, explained }))
     }
 
     pub(crate) fn explanation(&self) -> Explanation {
-        self.clock.explanation().clone()
+        let Explained { whole, here } = &*lock(&self.explained);
+        if whole.messages() > 0 { whole.clone() } else { here.clone() }
     }
 }
 
-/// The marks of one message.
+/// The marks of one message. The system's clock was asked when it arrived, so that time does not go back from there.
 pub(crate) struct Trace {
     marks: Mutex<Marks>,
-    clock: Arc<Clock>,
+    arrived: Instant,
+    /// Microseconds since 1970.
+    arrived_us: u64,
+    explained: Arc<Mutex<Explained>>,
 }
 
 impl Trace {
     pub(crate) fn passed(&self, mark: Mark) {
-        let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
-        marks.passed(mark, self.clock.now_us());
+        let after_us = u64::try_from(self.arrived.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let mut marks = lock(&self.marks);
+        marks.passed(mark, self.arrived_us.saturating_add(after_us));
         if mark == Mark::Settled {
-            self.clock.explanation().add(&marks);
+            let mut explained = lock(&self.explained);
+            let whole = marks.at_us(Mark::Offered).is_some();
+            let explanation = if whole { &mut explained.whole } else { &mut explained.here };
+            explanation.add(&marks);
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

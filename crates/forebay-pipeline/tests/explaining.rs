@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use forebay_pipeline::explain::{Cause, Explanation, Mark, Settings};
+use forebay_pipeline::explain::{Cause, Explanation, Mark, Marks, Settings};
 use forebay_pipeline::{Batch, Item, Pipeline, ToBatch, source};
 use support::in_virtual_time;
 use tokio::time::sleep;
@@ -23,7 +23,7 @@ fn one_in_so_many_is_marked_and_its_segments_add_up() {
     in_virtual_time(async {
         let running = Pipeline::from(source::iter(0..1_000_u32))
             .process(4, async |_: Item<u32>| sleep(10 * MS).await)
-            .explain(100, |_| None)
+            .explain(100, |_| Marks::new())
             .start();
         let control = running.control();
         running.join().await.unwrap();
@@ -44,7 +44,7 @@ fn a_hot_key_is_seen_as_a_wait_for_its_turn() {
         let running = Pipeline::from(source::iter(0..50_u32))
             .process(4, async |_: Item<u32>| sleep(10 * MS).await)
             .ordered_by(|_| ())
-            .explain(1, |_| None)
+            .explain(1, |_| Marks::new())
             .start();
         let control = running.control();
         running.join().await.unwrap();
@@ -60,7 +60,7 @@ fn a_batch_that_is_never_full_is_named() {
         let (messages, source) = source::test();
         let running = Pipeline::from(source)
             .process(4, async |_: Item<u32>| ToBatch::new(()))
-            .explain(1, |_| None)
+            .explain(1, |_| Marks::new())
             .batch("rows", 1_000, 500 * MS, async |_: Item<Batch<()>>| sleep(5 * MS).await)
             .start();
         for number in 0..200 {
@@ -77,6 +77,27 @@ fn a_batch_that_is_never_full_is_named() {
         (settings.batch_messages, settings.batch_delay_us) = (Some(1_000), Some(500_000));
         let never = Cause::BatchNeverFull { batch_delay_us: 500_000 };
         assert_eq!(explanation.cause(&settings), Some(never));
+    });
+}
+
+/// One message in ten comes with marks: the others say less, and nothing where these are.
+#[test]
+fn messages_that_their_publisher_marked_are_those_that_are_explained() {
+    in_virtual_time(async {
+        let marks = |number: &u32| {
+            let marked = number.is_multiple_of(10);
+            if marked { Marks::new().with(Mark::Offered, 1_000_000) } else { Marks::new() }
+        };
+        let running = Pipeline::from(source::iter(1..=50_u32))
+            .process(4, async |_: Item<u32>| sleep(10 * MS).await)
+            .explain(2, marks)
+            .start();
+        let control = running.control();
+        running.join().await.unwrap();
+        let explanation = control.explanation().unwrap();
+        assert_eq!(explanation.messages(), 5);
+        let way = explanation.largest().unwrap().segment;
+        assert_eq!((way.from, way.to), (Mark::Offered, Mark::Delivered));
     });
 }
 

@@ -122,6 +122,9 @@ impl Source for QueueSource {
                 // Or a batch could wait for messages that the broker does not send before it is acknowledged.
                 fitting = fitting.credit_max(at_most(needs.held_messages).max(CREDIT_MAX));
             }
+            if needs.marks {
+                fitting = fitting.explain();
+            }
             let server = fitting.connection().server();
             self.limits = fitting.limits();
             self.ack_timeout = match self.limits.ack_timeout {

@@ -153,9 +153,9 @@ async fn a_set_up_that_does_not_fit_is_named_at_the_start_and_when_it_changes() 
 async fn the_way_from_a_publisher_to_a_pipeline_counts_where_it_is_marked() {
     let broker = Broker::in_memory().unwrap();
     let connection = filled(&broker, 0).await;
-    let publisher = connection.publisher(Route::queue("q")).build().await.unwrap();
+    let publisher = connection.publisher(Route::queue("q")).explain(1).build().await.unwrap();
     let pause = Duration::from_millis(20);
-    publisher.publish(Message::from("early").offered_now()).await.unwrap().await.unwrap();
+    publisher.publish(Message::from("early")).await.unwrap().await.unwrap();
     tokio::time::sleep(pause).await; // it waits in its queue for at least so long
     let done = Arc::new(Semaphore::new(0));
     let tell = done.clone();
@@ -164,16 +164,16 @@ async fn the_way_from_a_publisher_to_a_pipeline_counts_where_it_is_marked() {
             let tell = tell.clone();
             async move { tell.add_permits(1) }
         })
-        .explain(1, Received::offered_us)
+        .explain(1, Received::marks)
         .start();
     timeout(PATIENCE, done.acquire()).await.unwrap().unwrap().forget();
     let control = running.control();
     control.drain(PATIENCE);
     running.join().await.unwrap();
     let explanation = control.explanation().unwrap();
-    let way = explanation.shares()[0];
-    assert_eq!((way.segment.from, way.segment.to), (Mark::Offered, Mark::Delivered));
-    assert!(u128::from(way.sum_us) >= pause.as_micros(), "{explanation:?}");
+    let ends: Vec<Mark> = explanation.shares().iter().map(|share| share.segment.to).collect();
+    assert_eq!(ends[..3], [Mark::Admitted, Mark::Written, Mark::Delivered]);
+    assert!(u128::from(explanation.shares()[2].sum_us) >= pause.as_micros(), "{explanation:?}");
     let sum: u64 = explanation.shares().iter().map(|share| share.sum_us).sum();
     assert_eq!(sum, explanation.total_us());
 }

@@ -193,7 +193,7 @@ proptest! {
                     let message = Message::new(next.to_be_bytes().to_vec());
                     let message =
                         if routable { message } else { message.routing_key("nowhere") };
-                    match session.publish(key, message, world.now_us) {
+                    match session.publish(key, message, None, world.now_us) {
                         Published::Admitted(entry) => open.push((next, routable, entry)),
                         Published::Waiting(id) => waiting.push((next, routable, id)),
                         Published::Refused(reason, _) => panic!("{reason:?}"),
@@ -278,6 +278,7 @@ fn at_work(world: &mut World, work_limit_us: Option<u64>) -> (Session, Wire, usi
         exclusive: false,
         sole: false,
         arguments: timeout,
+        marks: false,
         work_limit_us,
     };
     let intake = Intake::new(how, Credit::new(world.now_us, 1, 10, Some(1)));
@@ -287,7 +288,7 @@ fn at_work(world: &mut World, work_limit_us: Option<u64>) -> (Session, Wire, usi
         second(world, &mut session, &mut wire);
         let (intake, machine) = session.intake(key);
         if let Poll::Ready(taken) = intake.poll_next(machine, world.now_us, &mut cx) {
-            return (session, wire, key, taken.unwrap().unwrap().0);
+            return (session, wire, key, taken.unwrap().unwrap().key);
         }
     }
     panic!("the message does not come");

@@ -127,7 +127,7 @@ impl Calls {
             let message = call.message.take().expect("what is queued was not sent");
             let message = message.reply_to(REPLY_TO).correlation_id(number.to_string());
             self.properties.clear();
-            message.encode_properties(&mut self.properties, "", false);
+            message.encode_properties(&mut self.properties, "", false, None);
             let sent = machine.publish(
                 channel,
                 ShortStr::truncated(&call.exchange),

@@ -55,7 +55,7 @@ impl Session {
                 },
                 Event::Delivery(delivery) => match owner(owners, delivery.channel) {
                     Owner::Intake(key) => {
-                        intakes[key].delivered(&delivery);
+                        intakes[key].delivered(&delivery, now_us);
                         note(arrived, key);
                     }
                     Owner::User(key) => {

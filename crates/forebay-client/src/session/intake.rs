@@ -39,6 +39,8 @@ pub(crate) struct How {
     /// would give up its place, and has all its credit from the beginning.
     pub(crate) sole: bool,
     pub(crate) arguments: TableBuf,
+    /// Ask a broker that can for the times at which messages passed it.
+    pub(crate) marks: bool,
     /// How long a worker may keep a delivery.
     pub(crate) work_limit_us: Option<u64>,
 }
@@ -57,10 +59,13 @@ pub(crate) enum Verdict {
     Refuse { requeue: bool },
 }
 
+/// A message for a worker.
 #[derive(Debug)]
-struct Ready {
-    key: DeliveryKey,
-    message: Received,
+pub(crate) struct Ready {
+    pub(crate) key: DeliveryKey,
+    pub(crate) message: Received,
+    /// When it came.
+    pub(crate) came_us: u64,
 }
 
 /// One consumer. See the module's documentation.
@@ -126,7 +131,7 @@ impl Intake {
         machine: &mut Machine,
         now_us: u64,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<(DeliveryKey, Received)>, ConsumeError>> {
+    ) -> Poll<Result<Option<Ready>, ConsumeError>> {
         if let Some(taken) = self.take_ready(machine, now_us) {
             return Poll::Ready(Ok(Some(taken)));
         }
@@ -144,17 +149,13 @@ impl Intake {
     }
 
     /// A message that is here, if one is.
-    pub(crate) fn take_ready(
-        &mut self,
-        machine: &mut Machine,
-        now_us: u64,
-    ) -> Option<(DeliveryKey, Received)> {
+    pub(crate) fn take_ready(&mut self, machine: &mut Machine, now_us: u64) -> Option<Ready> {
         let ready = self.ready.pop_front()?;
         self.fresh -= usize::from(!ready.message.redelivered());
         self.credit.started(now_us);
         self.working.started(ready.key, now_us);
         self.tune(machine, now_us);
-        Some((ready.key, ready.message))
+        Some(ready)
     }
 
     /// Says what becomes of a delivery. False: its connection is gone or it took too long, and it will come again.
@@ -246,7 +247,7 @@ impl Intake {
     }
 
     /// A message came.
-    pub(crate) fn delivered(&mut self, delivery: &Delivery<'_>) {
+    pub(crate) fn delivered(&mut self, delivery: &Delivery<'_>, now_us: u64) {
         let Some(tap) = self.tap.as_mut().filter(|tap| tap.channel == delivery.channel) else {
             return;
         };
@@ -255,7 +256,8 @@ impl Intake {
         self.metrics.redelivered += u64::from(delivery.redelivered);
         let key = DeliveryKey { tap: tap.number, tag: delivery.delivery_tag };
         self.fresh += usize::from(!delivery.redelivered);
-        self.ready.push_back(Ready { key, message: Received::from_delivery(delivery) });
+        let message = Received::from_delivery(delivery);
+        self.ready.push_back(Ready { key, message, came_us: now_us });
     }
 
     /// All that came at once was handed to [`Intake::delivered`].

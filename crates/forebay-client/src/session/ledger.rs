@@ -20,6 +20,7 @@ mod doubt;
 use std::collections::{BTreeMap, VecDeque};
 use std::task::{Context, Poll, Waker};
 
+use forebay_flow::explain::Mark;
 use forebay_flow::{
     Admission, Amount, Gate, Load, Sample, WAITERS_MAX, WaiterId, Window, WindowState,
 };
@@ -32,6 +33,7 @@ use super::remember;
 use super::target::Target;
 use crate::error::{Lost, Refusal};
 use crate::machine::{Machine, PublishError, Returned, Settled};
+use crate::marks::Stamps;
 use crate::message::Message;
 use crate::metrics::PublisherMetrics;
 use crate::outcome::{Confirmed, NotPublishedReason, Unconfirmed};
@@ -62,6 +64,8 @@ struct Entry {
     /// Its place among all messages of this publisher, from 1.
     number: u64,
     message: Message,
+    /// For a publisher that was asked, of some.
+    stamps: Option<Box<Stamps>>,
     sent_at_us: u64,
     /// It may be there twice.
     republished: bool,
@@ -76,6 +80,7 @@ struct Entry {
 #[derive(Debug)]
 struct Waiting {
     message: Option<Message>,
+    stamps: Option<Box<Stamps>>,
     asked_at_us: u64,
     entry: Option<usize>,
     waker: Option<Waker>,
@@ -160,6 +165,7 @@ impl Ledger {
         &mut self,
         machine: &mut Machine,
         message: Message,
+        stamps: Option<Box<Stamps>>,
         now_us: u64,
     ) -> Published {
         if let Err(too_long) = message.check() {
@@ -169,11 +175,14 @@ impl Ledger {
             return Published::Refused(lost.into(), message);
         }
         match self.gate.ask(Amount::message(message.body.len() as u64), None) {
-            Admission::Admitted => Published::Admitted(self.admit(machine, message, now_us)),
+            Admission::Admitted => {
+                Published::Admitted(self.admit(machine, message, stamps, now_us))
+            }
             Admission::Refused => Published::Refused(NotPublishedReason::TooManyWaiting, message),
             Admission::Waiting(id) => {
                 let waiting = Waiting {
                     message: Some(message),
+                    stamps,
                     asked_at_us: now_us,
                     entry: None,
                     waker: None,
@@ -379,16 +388,26 @@ impl Ledger {
             let waiting = self.waiting.get_mut(&id).expect("the gate knows nobody else");
             let message = waiting.message.take().expect("it is admitted once");
             let waited_us = now_us.saturating_sub(waiting.asked_at_us);
+            let stamps = waiting.stamps.take();
             wakeups.extend(waiting.waker.take());
             self.metrics.admission_wait.add(waited_us);
-            let entry = self.admit(machine, message, now_us);
+            let entry = self.admit(machine, message, stamps, now_us);
             self.waiting.get_mut(&id).expect("it was there above").entry = Some(entry);
         }
         !self.unsent.is_empty() && self.may_write()
     }
 
     /// Takes a message that has its permit on board, and sends it if nothing stands in its way.
-    fn admit(&mut self, machine: &mut Machine, message: Message, now_us: u64) -> usize {
+    fn admit(
+        &mut self,
+        machine: &mut Machine,
+        message: Message,
+        mut stamps: Option<Box<Stamps>>,
+        now_us: u64,
+    ) -> usize {
+        if let Some(stamps) = &mut stamps {
+            stamps.passed(Mark::Admitted, now_us);
+        }
         let number = self.next_number;
         self.next_number += 1;
         self.open += 1;
@@ -396,6 +415,7 @@ impl Ledger {
         let entry = self.entries.insert(Entry {
             number,
             message,
+            stamps,
             sent_at_us: now_us,
             republished: false,
             sent_again: false,
@@ -416,10 +436,13 @@ impl Ledger {
             return false;
         };
         let entry = &mut self.entries[key];
-        let message = &entry.message;
+        if let Some(stamps) = &mut entry.stamps {
+            stamps.passed(Mark::Written, now_us);
+        }
+        let (message, stamps) = (&entry.message, entry.stamps.as_deref());
         self.properties.clear();
         let id = self.id.of(entry.number);
-        message.encode_properties(&mut self.properties, id, entry.republished);
+        message.encode_properties(&mut self.properties, id, entry.republished, stamps);
         let key_of_message = message.own_routing_key().unwrap_or(&self.target.routing_key);
         let written = machine.publish(
             channel,

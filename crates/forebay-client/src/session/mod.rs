@@ -42,7 +42,7 @@ pub use calls::CALLS_MAX;
 pub(crate) use calls::Calls;
 pub(crate) use channel_health::STALL_US;
 pub use credit::{CREDIT_MAX, Credit};
-pub(crate) use intake::{DeliveryKey, How, Intake, Verdict};
+pub(crate) use intake::{DeliveryKey, How, Intake, Ready, Verdict};
 pub(crate) use ledger::{Ledger, MakeWindow, Published};
 pub use requests::{RETURNS_KEPT_MAX, ReturnedMessage};
 pub(crate) use requests::{Reply, Ticket, UserChannel};
@@ -344,11 +344,12 @@ impl Session {
         &mut self,
         key: usize,
         message: crate::Message,
+        stamps: Option<Box<crate::marks::Stamps>>,
         now_us: u64,
     ) -> Published {
         let full = self.machine.outgoing().len() >= self.machine.outgoing_bytes_max();
         self.backlog |= full;
-        self.ledgers[key].publish(&mut self.machine, message, now_us)
+        self.ledgers[key].publish(&mut self.machine, message, stamps, now_us)
     }
 
     /// Whether a message of this publisher would leave at once.

@@ -13,10 +13,11 @@
 //! If the old one does not fill up in time, its credit is not what is short; the acks go out, and it stays.
 
 use forebay_flow::{AckCoalescer, Settlement};
-use forebay_wire::{ShortStr, basic, queue};
+use forebay_wire::{ShortStr, Value, basic, queue};
 
 use super::intake::How;
 use crate::machine::Machine;
+use crate::marks::{MARKS, MARKS_ARGUMENT};
 
 /// Acks are held for a round trip and this, at most: what was on its way when the first was held is here then.
 const HOLD_SLACK_US: u64 = 20_000;
@@ -89,11 +90,15 @@ impl Tap {
     /// False: the connection is closing.
     fn consume(&self, machine: &mut Machine, how: &How) -> bool {
         let tag = self.consumer_tag(how);
+        let mut arguments = how.arguments.clone();
+        if how.marks && machine.server().can(MARKS) {
+            arguments.push(MARKS_ARGUMENT, Value::Bool(true));
+        }
         let consume = basic::Consume {
             queue: ShortStr::truncated(&how.queue),
             consumer_tag: ShortStr::truncated(&tag),
             exclusive: how.exclusive,
-            arguments: how.arguments.as_table(),
+            arguments: arguments.as_table(),
             ..Default::default()
         };
         self.qos(machine) && machine.send(self.channel, &consume).is_ok()

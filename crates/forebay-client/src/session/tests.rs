@@ -145,7 +145,8 @@ proptest! {
             match step {
                 Step::Publish => {
                     next += 1;
-                    match session.publish(key, Message::new(next.to_be_bytes().to_vec()), now_us) {
+                    let message = Message::new(next.to_be_bytes().to_vec());
+                    match session.publish(key, message, None, now_us) {
                         Published::Admitted(entry) => open.push(entry),
                         Published::Waiting(id) => waiting.push(id),
                         Published::Refused(reason, _) => panic!("{reason:?}"),

@@ -166,6 +166,7 @@ fn consumer(session: &mut Session, now_us: u64, credit_max: u32, sole: bool) -> 
         work_limit_us: None,
         sole,
         arguments: Default::default(),
+        marks: false,
     };
     let credit = Credit::new(now_us, 1, credit_max, None);
     session.add_intake(Intake::new(how, credit), now_us)
@@ -225,9 +226,9 @@ proptest! {
                 Move::Tell(bytes) => broker.tell(&mut session, &mut unread, bytes, now_us),
                 Move::Take => {
                     let (intake, machine) = session.intake(key);
-                    if let Some((delivery, message)) = intake.take_ready(machine, now_us) {
-                        taken.push(number(&message));
-                        held.push(delivery);
+                    if let Some(ready) = intake.take_ready(machine, now_us) {
+                        taken.push(number(&ready.message));
+                        held.push(ready.key);
                     }
                 }
                 Move::Settle(which) if !held.is_empty() => {
@@ -239,9 +240,9 @@ proptest! {
                 Move::Starve => {
                     let (intake, machine) = session.intake(key);
                     match intake.poll_next(machine, now_us, &mut cx) {
-                        Poll::Ready(Ok(Some((delivery, message)))) => {
-                            taken.push(number(&message));
-                            held.push(delivery);
+                        Poll::Ready(Ok(Some(ready))) => {
+                            taken.push(number(&ready.message));
+                            held.push(ready.key);
                         }
                         Poll::Ready(other) => panic!("{other:?}"),
                         Poll::Pending => {}
@@ -259,9 +260,9 @@ proptest! {
         for turn in 0.. {
             prop_assert!(turn < 10_000, "stuck after {} messages", taken.len());
             let (intake, machine) = session.intake(key);
-            while let Some((delivery, message)) = intake.take_ready(machine, now_us) {
-                taken.push(number(&message));
-                held.push(delivery);
+            while let Some(ready) = intake.take_ready(machine, now_us) {
+                taken.push(number(&ready.message));
+                held.push(ready.key);
             }
             for delivery in held.drain(..) {
                 prop_assert!(intake.settle(machine, delivery, Verdict::Ack, 10, now_us));
@@ -306,7 +307,7 @@ fn fast_work(messages: u32, sole: bool) -> (u32, u64) {
         loop {
             let (intake, machine) = session.intake(key);
             let Poll::Ready(taken) = intake.poll_next(machine, now_us, &mut cx) else { break };
-            let (delivery, _) = taken.unwrap().unwrap();
+            let delivery = taken.unwrap().unwrap().key;
             assert!(intake.settle(machine, delivery, Verdict::Ack, 10, now_us));
         }
         session.tick(now_us).unwrap();

@@ -28,7 +28,7 @@ impl Rig {
     }
 
     fn publish(&mut self, body: &[u8]) -> usize {
-        match self.session.publish(self.key, Message::new(body.to_vec()), self.now_us) {
+        match self.session.publish(self.key, Message::new(body.to_vec()), None, self.now_us) {
             Published::Admitted(entry) => {
                 self.seen.read(&mut self.session, self.now_us);
                 entry
