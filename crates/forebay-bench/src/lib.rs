@@ -37,6 +37,7 @@ mod publisher;
 mod rabbitmq;
 mod report;
 mod schedule;
+mod search;
 mod setting;
 mod slow_disk;
 mod spread;

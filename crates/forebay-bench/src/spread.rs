@@ -85,7 +85,8 @@ impl Random {
         }
     }
 
-    fn resample(&mut self, values: &[f64]) -> Vec<f64> {
+    /// As many as `values`, drawn with replacement.
+    pub(crate) fn resample(&mut self, values: &[f64]) -> Vec<f64> {
         (0..values.len()).map(|_| values[self.below(values.len())]).collect()
     }
 }

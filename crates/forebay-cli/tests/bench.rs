@@ -89,6 +89,26 @@ fn has_queue(connection: &mut forebay_client::blocking::Connection, name: &str) 
 }
 
 #[test]
+fn the_knee_is_searched_and_told_in_plain_words() {
+    let home = Dir::new("bench-knee");
+    let broker = Start::in_memory(home.path()).ready();
+    let (json, _) = files(&home);
+    let path = json.to_str().expect("UTF-8");
+    let quick = ["--seconds", "0.2", "--warm-up", "0.1", "--repeat", "1", "--json", path];
+    let ran = bench(&[&["run", "stress-2", "--knee", "--url", &broker.url()], &quick[..]].concat());
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    assert!(text(&ran.stdout).contains("This broker carries"), "{}", text(&ran.stdout));
+    let record = read(&json);
+    let runs = record["runs"].as_array().expect("runs");
+    let windows: Vec<_> =
+        runs.iter().map(|run| run["setting"]["window"].as_str().expect("a window")).collect();
+    assert_eq!(windows[..3], ["1", "4", "16"], "it climbs");
+    assert!(windows.contains(&"auto") && windows.len() <= 48, "{windows:?}");
+    let target = &runs[0]["outcome"]["report"]["target_per_s"];
+    assert!(target.is_null(), "as fast as it goes, not {target}");
+}
+
+#[test]
 fn two_runs_are_set_side_by_side_and_a_report_is_one_file() {
     let home = Dir::new("bench-compare");
     let broker = Start::in_memory(home.path()).ready();

@@ -122,9 +122,13 @@ pub struct Flags {
     /// repeated
     #[arg(long, value_name = "GRID", help_heading = "Measurement")]
     pub(crate) grid: Vec<Axis>,
-    /// Every run so many times, in random order; from 3 on ratios have intervals
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Measurement")]
-    pub(crate) repeat: usize,
+    /// Find the knee: the window, a publisher, after which more in flight adds latency and no throughput. As fast as
+    /// the broker takes it, unless --rate or --scale are given
+    #[arg(long, conflicts_with = "grid", help_heading = "Measurement")]
+    pub(crate) knee: bool,
+    /// Every run so many times, in random order; from 3 on ratios have intervals [default: 1, with --knee 3]
+    #[arg(long, value_name = "N", help_heading = "Measurement")]
+    repeat: Option<usize>,
     /// Orders the runs
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Measurement")]
     pub(crate) seed: u64,
@@ -197,9 +201,10 @@ impl Flags {
             ("--html", self.html.is_some()),
             ("--csv", self.csv.is_some()),
             ("--grid", !self.grid.is_empty()),
+            ("--knee", self.knee),
             ("--scale", self.scale.is_some()),
             ("--step", !self.steps.is_empty()),
-            ("--rate", self.rate.is_some() || !self.variable_rate.is_empty()),
+            ("--rate", self.has_rate()),
             ("--confirm", self.confirm.is_some()),
             ("--qos", self.qos.is_some()),
         ];
@@ -236,6 +241,9 @@ impl Flags {
         if self.multi_ack_every.is_some_and(|every| every > 0) && self.qos.is_none() {
             plan.prefetch = Credit::Fixed(1000);
         }
+        if self.knee && !self.has_rate() && self.scale.is_none() {
+            plan.rate = 0.0;
+        }
         Plan {
             queue_prefix: self.queue.clone(),
             queue_type: self.queue_type.clone(),
@@ -251,12 +259,21 @@ impl Flags {
     /// What happens to the rate.
     pub(crate) fn scale(&self, workload: Option<&Workload>) -> Scale {
         let fitted = workload.is_some_and(|workload| workload.share_of_capacity.is_some());
-        let by_flag = self.rate.is_some() || !self.variable_rate.is_empty();
         match self.scale {
             Some(scale) => scale,
-            None if fitted && !by_flag => Scale::Auto,
+            None if fitted && !self.has_rate() && !self.knee => Scale::Auto,
             None => Scale::Times(1.0),
         }
+    }
+
+    /// Whether a flag says how much is published.
+    fn has_rate(&self) -> bool {
+        self.rate.is_some() || !self.variable_rate.is_empty()
+    }
+
+    /// How often what decides is run.
+    pub(crate) fn repeat(&self) -> usize {
+        self.repeat.unwrap_or(if self.knee { 3 } else { 1 })
     }
 
     /// Whether there is an emulated link between.
@@ -334,6 +351,20 @@ mod tests {
         assert_eq!(scale("stress-1 --scale 0.1"), Scale::Times(0.1));
         assert_eq!(scale("stress-1 --rate 7"), Scale::Times(1.0));
         assert_eq!(scale("--rate 7"), Scale::Times(1.0));
+    }
+
+    #[test]
+    fn a_knee_is_searched_as_fast_as_it_goes_unless_a_rate_is_given() {
+        let rate = |line: &str| {
+            let flags = flags(line);
+            let workload = flags.workload().unwrap();
+            (flags.plan(workload).rate, flags.scale(workload), flags.repeat())
+        };
+        assert_eq!(rate("stress-2 --knee"), (0.0, Scale::Times(1.0), 3));
+        assert_eq!(rate("stress-2 --knee --rate 9 --repeat 2"), (9.0, Scale::Times(1.0), 2));
+        assert_eq!(rate("stress-1 --knee --scale auto"), (1000.0, Scale::Auto, 3));
+        assert_eq!(rate("stress-2"), (2000.0, Scale::Auto, 1));
+        assert!(Command::try_parse_from(["run", "--knee", "--grid", "window=1"]).is_err());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::conclusion::conclusion;
 use super::grid::Setting;
 use super::points::Points;
 use super::record::Record;
@@ -87,6 +88,9 @@ impl Record {
             let phase = &mut phases[index];
             // One page has one basis: what all brokers can be compared by.
             phase.intended &= points.intended;
+            if let Some(lines) = conclusion(&points) {
+                phase.verdicts.push(format!("{}: {}", points.broker, lines.join(" ")));
+            }
             let judgement = points.judge();
             if let Some(judgement) = &judgement {
                 phase.verdicts.push(format!("{}: {}", points.broker, judged(judgement)));

@@ -11,6 +11,7 @@
 //! `forebay-flow` and the credit of `forebay-client`: nothing but the setting differs between two columns.
 
 mod compare;
+mod conclusion;
 mod csv;
 mod flags;
 mod grid;

@@ -4,14 +4,20 @@
 //!   basis   latency from the intended time if some setting carried what was asked for, otherwise from the
 //!           call: a load that nobody can carry is late by definition
 //!   best    the setting with the highest median rate
-//!   knee    of those with at least 95 % of that rate, the one with the lowest median p99
+//!   knee    of those with at least 95 % of that rate, the one with the lowest median p99; where it was searched
+//!           for, the one with the least window
 //! ```
 
 use super::grid::Setting;
 use super::record::{Record, Run};
 use crate::knee::{self, Shown};
 use crate::report::Report;
+use crate::search::{self, Finding};
+use crate::setting::Window;
 use crate::spread::{Ratio, median};
+
+/// Of the bootstrap: the same file gives the same intervals.
+const SEED: u64 = 1;
 
 /// One setting, and its runs.
 #[derive(Debug, Clone)]
@@ -29,6 +35,8 @@ pub(crate) struct Points<'a> {
     pub(crate) capacity_per_s: Option<f64>,
     /// Latency counts from the intended time.
     pub(crate) intended: bool,
+    /// Windows were searched, and only they differ.
+    searched: bool,
     /// Without flow control set by hand first, then by setting.
     pub(crate) points: Vec<Point<'a>>,
 }
@@ -77,6 +85,7 @@ impl Points<'_> {
                         phase: &run.phase,
                         capacity_per_s: run.capacity_per_s,
                         intended: false,
+                        searched: record.searched,
                         points: Vec::new(),
                     });
                     all.last_mut().expect("it was pushed")
@@ -102,20 +111,51 @@ impl Points<'_> {
             self.points.iter().map(shown).partition(|(setting, _)| setting.tunes_itself());
         let (_, tuned) = tuned.into_iter().next()?;
         let best = &fixed[knee::best(&fixed)?];
-        let knee = &fixed[knee::knee(&fixed)?];
+        let knee = self.knee_by_hand(&fixed)?;
         Some(Judgement {
             best: best.0,
             knee: knee.0,
-            rate: Ratio::of(&tuned.rate_per_s, &best.1.rate_per_s, 1)?,
-            p99: Ratio::of(&tuned.p99_us, &knee.1.p99_us, 1)?,
+            rate: Ratio::of(&tuned.rate_per_s, &best.1.rate_per_s, SEED)?,
+            p99: Ratio::of(&tuned.p99_us, &knee.1.p99_us, SEED)?,
         })
     }
 
-    /// The knee among all settings, whoever set them.
+    /// The knee among all settings, whoever set them; of a search, among those set by hand.
     pub(crate) fn knee(&self) -> Option<Setting> {
-        let shown: Vec<_> =
-            self.points.iter().map(|point| (point.setting, point.shown(self.intended))).collect();
-        (shown.len() > 1).then(|| knee::knee(&shown)).flatten().map(|index| shown[index].0)
+        let shown = |point: &Point<'_>| (point.setting, point.shown(self.intended));
+        let shown: Vec<_> = self.points.iter().map(shown).collect();
+        if shown.len() < 2 {
+            return None;
+        }
+        self.knee_by_hand(&shown).map(|(setting, _)| *setting)
+    }
+
+    fn knee_by_hand<'a>(&self, shown: &'a [(Setting, Shown)]) -> Option<&'a (Setting, Shown)> {
+        match self.finding() {
+            Some(finding) => {
+                let window = Window::Fixed(finding.measured);
+                shown.iter().find(|(setting, _)| setting.window == window)
+            }
+            None => knee::knee(shown).map(|index| &shown[index]),
+        }
+    }
+
+    /// What a search found; `None` if there was none, or if it found nothing.
+    pub(crate) fn finding(&self) -> Option<Finding> {
+        let fixed = self.points.iter().filter_map(|point| match point.setting.window {
+            Window::Fixed(window) => {
+                let mut rates = point.each(Report::rate_per_s);
+                rates.extend(point.failures.iter().map(|_| 0.0));
+                Some((window, rates))
+            }
+            Window::None | Window::Auto => None,
+        });
+        self.searched.then(|| search::finding(&fixed.collect(), SEED)).flatten()
+    }
+
+    /// The point with that window, set by hand.
+    pub(crate) fn with_window(&self, window: u32) -> Option<&Point<'_>> {
+        self.points.iter().find(|point| point.setting.window == Window::Fixed(window))
     }
 }
 
@@ -141,7 +181,7 @@ mod tests {
     use crate::occasion::Occasion;
     use crate::plan::Plan;
     use crate::report::LatencyReport;
-    use crate::setting::{Credit, Window};
+    use crate::setting::Credit;
 
     fn run(window: Window, rate: f64, p99_ms: u64, intended_p99_ms: u64) -> Run {
         let latency = |ms: u64| LatencyReport { p99_us: ms * 1_000, ..LatencyReport::default() };
@@ -200,6 +240,21 @@ mod tests {
         let all = Points::of(&record);
         assert!(all[0].intended);
         assert_eq!(all[0].judge().unwrap().p99.value, 1.0);
+    }
+
+    #[test]
+    fn of_a_search_the_least_window_with_the_rate_is_the_knee() {
+        let mut record = record(vec![
+            run(Window::Fixed(40), 500.0, 2, 2),
+            run(Window::Fixed(80), 990.0, 4, 4),
+            run(Window::Fixed(320), 1_000.0, 3, 3),
+        ]);
+        assert_eq!(Points::of(&record)[0].knee().unwrap().window, Window::Fixed(320));
+        assert_eq!(Points::of(&record)[0].finding(), None, "nobody searched");
+        record.searched = true;
+        let all = Points::of(&record);
+        assert_eq!(all[0].knee().unwrap().window, Window::Fixed(80));
+        assert_eq!(all[0].finding().unwrap().best, 320);
     }
 
     #[test]

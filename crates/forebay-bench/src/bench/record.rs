@@ -22,6 +22,9 @@ pub struct Record {
     pub workload: String,
     /// What it is, in one line.
     pub about: String,
+    /// The windows are those that a search for the knee asked for.
+    #[serde(default)]
+    pub searched: bool,
     /// In the order in which they were made.
     pub runs: Vec<Run>,
     /// What an experiment found, a broker each; empty for loads.
@@ -74,6 +77,7 @@ impl Record {
             occasion,
             workload: workload.to_owned(),
             about: about.to_owned(),
+            searched: false,
             runs: Vec::new(),
             found: Vec::new(),
         }

@@ -1,5 +1,6 @@
 //! One `forebay bench run`: which runs there are, in which order, and what came of each.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -19,6 +20,8 @@ use crate::occasion::Occasion;
 use crate::plan::Plan;
 use crate::rabbitmq::RabbitMq;
 use crate::report::Report;
+use crate::search::{RUNS_MAX, Search};
+use crate::setting::Window;
 use crate::spread::Random;
 use crate::step::StepKind;
 use crate::topology;
@@ -73,7 +76,7 @@ pub fn run(flags: &Flags, screen: &mut dyn Screen) -> Result<Record, BenchError>
     let plan = flags.plan(workload);
     let usage = |error: &dyn fmt::Display| BenchError::Usage(error.to_string());
     plan.check().map_err(|error| usage(&error))?;
-    if flags.repeat == 0 {
+    if flags.repeat() == 0 {
         return Err(BenchError::Usage("--repeat is at least 1".into()));
     }
     if flags.scale == Some(Scale::Auto)
@@ -92,6 +95,7 @@ pub fn run(flags: &Flags, screen: &mut dyn Screen) -> Result<Record, BenchError>
     let (name, about) =
         workload.map_or(("free", "as the flags say"), |known| (known.name, known.about));
     let mut record = Record::new(Occasion::now("forebay", String::new()), name, about);
+    record.searched = flags.knee;
     for target in &mut targets {
         session.measure(target, &mut record)?;
     }
@@ -170,8 +174,8 @@ fn answer(
     };
     let place = flags.place(target, url);
     let mut answers = Vec::new();
-    for repetition in 0..flags.repeat.max(1) {
-        let share = repetition as f64 / flags.repeat.max(1) as f64;
+    for repetition in 0..flags.repeat().max(1) {
+        let share = repetition as f64 / flags.repeat().max(1) as f64;
         screen.begin(experiment.name, share);
         let progress = Progress { doing: "measuring", share, last: None };
         if screen.progress(progress).is_break() {
@@ -209,6 +213,13 @@ struct Session<'a> {
     of: usize,
 }
 
+/// A broker, and the load that it gets.
+struct At<'a> {
+    target: &'a Target,
+    plan: &'a Plan,
+    capacity_per_s: Option<f64>,
+}
+
 impl Session<'_> {
     /// Everything on one broker.
     fn measure(&mut self, target: &mut Target, record: &mut Record) -> Result<(), BenchError> {
@@ -228,25 +239,38 @@ impl Session<'_> {
                 plan.publishers
             ));
         }
+        let at = At { target, plan: &plan, capacity_per_s };
+        if self.flags.knee {
+            return self.search(&at, record);
+        }
         let mut settings = grid::settings(&self.flags.grid, &plan).map_err(BenchError::Usage)?;
-        self.of = self.done + settings.len() * self.flags.repeat;
+        self.of = self.done + settings.len() * self.flags.repeat();
         let mut random = Random::new(self.flags.seed);
-        for repetition in 0..self.flags.repeat {
+        for repetition in 0..self.flags.repeat() {
             random.shuffle(&mut settings);
             for &setting in &settings {
-                let plan = setting.apply(&plan);
-                for (phase, outcome) in self.one(target, &plan, setting)? {
-                    record.runs.push(Run {
-                        broker: target.label.clone(),
-                        phase: phase.to_owned(),
-                        setting,
-                        repetition,
-                        capacity_per_s,
-                        outcome,
-                    });
-                }
-                self.done += 1;
+                self.one(&at, setting, repetition, record)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Windows until the knee is found.
+    fn search(&mut self, at: &At<'_>, record: &mut Record) -> Result<(), BenchError> {
+        let own = Setting::of(at.plan);
+        let tuned = own.window == Window::Auto;
+        let mut search = Search::new(self.flags.repeat(), tuned, self.flags.seed);
+        let mut repetitions = BTreeMap::new();
+        let before = self.done;
+        let (runs, seconds) = (search.runs_expected(), at.plan.warm_up + at.plan.seconds);
+        self.screen.say(&format!(
+            "  looking for the knee: about {runs} runs of {seconds:.0} s, {RUNS_MAX} at most"
+        ));
+        while let Some(window) = search.next() {
+            self.of = before + search.runs_expected();
+            let repetition = repetitions.entry(window).and_modify(|count| *count += 1).or_insert(0);
+            let carried = self.one(at, Setting { window, ..own }, *repetition, record)?;
+            search.learn(window, carried.unwrap_or(0.0));
         }
         Ok(())
     }
@@ -279,13 +303,14 @@ impl Session<'_> {
         }
     }
 
-    /// One setting once.
+    /// One setting once. What its last phase carried a second; `None`: it failed.
     fn one(
         &mut self,
-        target: &Target,
-        plan: &Plan,
+        at: &At<'_>,
         setting: Setting,
-    ) -> Result<Vec<(&'static str, Outcome)>, BenchError> {
+        repetition: usize,
+        record: &mut Record,
+    ) -> Result<Option<f64>, BenchError> {
         let Setting { window, prefetch, ack_every } = setting;
         let ack = match ack_every {
             0 => "auto".to_owned(),
@@ -293,11 +318,12 @@ impl Session<'_> {
         };
         let title = format!("window {window}, prefetch {prefetch}, ack {ack}");
         self.screen.begin(&title, self.done as f64 / self.of.max(1) as f64);
+        let plan = setting.apply(at.plan);
         let phases = match self.workload {
-            Some(workload) => workload.phases(plan),
-            None => vec![Phase { name: "", plan: plan.clone() }],
+            Some(workload) => workload.phases(&plan),
+            None => vec![Phase { name: "", plan }],
         };
-        let outcomes = self.phases(target, &phases)?;
+        let outcomes = self.phases(at.target, &phases)?;
         for (phase, outcome) in &outcomes {
             let comma = if phase.is_empty() { "" } else { ", " };
             let told = match outcome {
@@ -310,7 +336,20 @@ impl Session<'_> {
                     .say("    the generator's one core was busy: the broker can do more than this");
             }
         }
-        Ok(outcomes)
+        let last = outcomes.last().and_then(|(_, outcome)| outcome.report());
+        let carried = last.map(Report::rate_per_s);
+        for (phase, outcome) in outcomes {
+            record.runs.push(Run {
+                broker: at.target.label.clone(),
+                phase: phase.to_owned(),
+                setting,
+                repetition,
+                capacity_per_s: at.capacity_per_s,
+                outcome,
+            });
+        }
+        self.done += 1;
+        Ok(carried)
     }
 
     /// Phases on the same queues, which are new for the first and deleted after the last.

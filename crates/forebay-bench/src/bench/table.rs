@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::conclusion::conclusion;
 use super::grid::Setting;
 use super::points::{Judgement, Point, Points};
 use super::record::Record;
@@ -42,6 +43,9 @@ pub fn table(record: &Record) -> String {
         }
         if let Some(judgement) = points.judge() {
             let _ = writeln!(text, "\n  {}", judged(&judgement));
+        }
+        if let Some(conclusion) = conclusion(&points) {
+            let _ = writeln!(text, "\n  {}", conclusion.join("\n  "));
         }
         let _ = write!(text, "{}", remarks(&points));
     }

@@ -181,7 +181,8 @@ function knee(place, all, intended) {
     }
     context.restore();
   };
-  chart(place, "Throughput against latency", "Up and to the left is better. The knee, ringed, has the lowest p99 among those with at least 95 % of the best rate.",
+  const ringed = data.record.searched ? "is the least window" : "has the lowest p99 among those";
+  chart(place, "Throughput against latency", `Up and to the left is better. The knee, ringed, ${ringed} with at least 95 % of the best rate.`,
     { label: "p99 latency, ms", values: points.map((point) => point.x), scale: { distr: 3 }, axis: logarithmicAxis },
     { label: "messages a second" },
     [{ label: "set by hand", colour: "c7", values: values((one) => !one.tuned), points: "only", pointSize: 9 },

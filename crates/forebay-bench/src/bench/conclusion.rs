@@ -1,0 +1,154 @@
+//! What a search for the knee found, in plain words.
+
+use super::points::{Point, Points};
+use crate::report::Report;
+use crate::search::{Finding, WINDOW_MAX};
+use crate::setting::Window;
+
+/// An interval whose upper end is so many times its lower one says little.
+const WIDE: f64 = 1.5;
+
+/// Lines for somebody who asked only how to set their window; `None`: nobody searched.
+pub(crate) fn conclusion(points: &Points<'_>) -> Option<Vec<String>> {
+    let finding = points.finding()?;
+    let (best, knee) = (points.with_window(finding.best)?, points.with_window(finding.measured)?);
+    let publishers = knee.reports.first()?.plan.publishers;
+    let mut lines = vec![format!(
+        "This broker carries {:.0} messages a second in this shape.",
+        best.median(Report::rate_per_s)?
+    )];
+    if finding.growing {
+        lines.push(format!(
+            "It still carried more with every larger window up to {WINDOW_MAX}: there is no knee below it."
+        ));
+        return Some(lines);
+    }
+    let in_all = match publishers {
+        1 => String::new(),
+        many => format!(", {} in all", u64::from(finding.window) * many as u64),
+    };
+    lines.push(format!(
+        "Best window: {}{in_all}. It carries {:.0}/s at p99 {:.1} ms.",
+        told(&finding),
+        knee.median(Report::rate_per_s)?,
+        p99_ms(points, knee)?,
+    ));
+    if finding.interval.is_some_and(|(low, high)| f64::from(high) > WIDE * f64::from(low)) {
+        lines.push("The runs vary too much to say it closer: try more --seconds, more --repeat, or a quieter machine.".into());
+    }
+    if let Some(less) = neighbour(points, |window| window <= finding.measured / 2, true) {
+        let share = less.median(Report::rate_per_s)? / best.median(Report::rate_per_s)?;
+        lines.push(format!(
+            "With less it carries less: {:.0} % with {}.",
+            share * 100.0,
+            less.setting.window
+        ));
+    }
+    if let Some(more) =
+        neighbour(points, |window| window >= finding.measured.saturating_mul(4), false)
+    {
+        let gain = more.median(Report::rate_per_s)? / knee.median(Report::rate_per_s)? - 1.0;
+        lines.push(format!(
+            "Beyond it only latency grows: {:+.0} % throughput and {:.1} times the p99 with {}.",
+            gain * 100.0,
+            p99_ms(points, more)? / p99_ms(points, knee)?,
+            more.setting.window,
+        ));
+    }
+    if knee.reports.iter().any(|report| report.generator_was_the_bottleneck()) {
+        lines.push("The generator was busy all the time: the broker itself may carry more.".into());
+    }
+    Some(lines)
+}
+
+fn told(finding: &Finding) -> String {
+    let plural = if finding.window == 1 { "message" } else { "messages" };
+    match finding.interval {
+        Some((low, high)) => {
+            format!("{} {plural} a publisher (95 %: {low} to {high})", finding.window)
+        }
+        None => format!("{} {plural} a publisher", finding.window),
+    }
+}
+
+/// The last (or first) window measured that `fits`.
+fn neighbour<'a>(
+    points: &'a Points<'_>,
+    fits: impl Fn(u32) -> bool,
+    last: bool,
+) -> Option<&'a Point<'a>> {
+    let fits = |point: &&Point<'_>| match point.setting.window {
+        Window::Fixed(window) => !point.reports.is_empty() && fits(window),
+        Window::None | Window::Auto => false,
+    };
+    // They are sorted by window.
+    let mut found = points.points.iter().filter(fits);
+    if last { found.next_back() } else { found.next() }
+}
+
+fn p99_ms(points: &Points<'_>, point: &Point<'_>) -> Option<f64> {
+    point.median(|report| report.latency(points.intended).p99_us as f64 / 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::grid::Setting;
+    use crate::bench::record::{Outcome, Record, Run};
+    use crate::occasion::Occasion;
+    use crate::plan::Plan;
+    use crate::report::LatencyReport;
+
+    fn record(windows: &[(u32, f64, u64)]) -> Record {
+        let mut record = Record::new(Occasion::default(), "stress-2", "");
+        record.searched = true;
+        for (&(window, rate, p99_ms), repetition) in
+            windows.iter().flat_map(|row| (0..3).map(move |repetition| (row, repetition)))
+        {
+            let plan = Plan { window: Window::Fixed(window), publishers: 20, ..Plan::default() };
+            let p99 = LatencyReport { p99_us: p99_ms * 1_000, ..LatencyReport::default() };
+            record.runs.push(Run {
+                broker: "RabbitMQ".into(),
+                phase: String::new(),
+                setting: Setting::of(&plan),
+                repetition,
+                capacity_per_s: None,
+                outcome: Outcome::Report(Report {
+                    consumed_per_s: rate,
+                    end_to_end_from_call: p99,
+                    plan,
+                    ..Report::default()
+                }),
+            });
+        }
+        record
+    }
+
+    fn told_of(record: &Record) -> String {
+        conclusion(&Points::of(record)[0]).expect("it was searched").join("\n")
+    }
+
+    #[test]
+    fn somebody_who_knows_nothing_of_windows_is_told_which_to_take() {
+        let record = record(&[
+            (1, 500.0, 2),
+            (16, 8_000.0, 2),
+            (38, 19_000.0, 3),
+            (64, 20_000.0, 4),
+            (256, 20_000.0, 12),
+        ]);
+        let expected = "This broker carries 20000 messages a second in this shape.
+Best window: 38 messages a publisher (95 %: 38 to 38), 760 in all. It carries 19000/s at p99 3.0 ms.
+With less it carries less: 40 % with 16.
+Beyond it only latency grows: +5 % throughput and 4.0 times the p99 with 256.";
+        assert_eq!(told_of(&record), expected);
+    }
+
+    #[test]
+    fn one_at_a_time_may_be_enough_and_no_knee_is_said() {
+        let told = told_of(&record(&[(1, 900.0, 2), (4, 910.0, 8), (16, 905.0, 30)]));
+        assert!(told.contains("1 message a publisher") && !told.contains("With less"), "{told}");
+        let told = told_of(&record(&[(16_384, 900.0, 2), (WINDOW_MAX, 9_100.0, 8)]));
+        assert!(told.contains("no knee"), "{told}");
+    }
+}
