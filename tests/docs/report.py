@@ -36,9 +36,15 @@ def opened(page, directory, dark):
 
 
 def check(binary, directory):
+    """A load and an experiment, each in light and dark."""
+    load = ["-x", "4", "-y", "2", "--queues", "2", "--rate", "200", "--seconds", "3", "--warm-up", "0.2", "--grid", "window=5"]
+    look(binary, directory, load, CHARTS)
+    look(binary, directory, ["enqueue", "--seconds", "0.3", "--repeat", "2"], ["enqueued, /s", "p50, ms", "p99, ms"])
+
+
+def look(binary, directory, arguments, titles):
     page = Path(directory) / "report.html"
-    command = [binary, "bench", "run", "-x", "4", "-y", "2", "--queues", "2", "--rate", "200", "--seconds", "3", "--warm-up", "0.2",
-               "--grid", "window=5", "--dir", directory, "--html", str(page)]  # fmt: skip
+    command = [binary, "bench", "run", *arguments, "--dir", directory, "--html", str(page)]
     done = subprocess.run(command, timeout=PATIENCE_S, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"bench ended with code {done.returncode}: {done.stderr}")
@@ -48,7 +54,7 @@ def check(binary, directory):
         document, console = opened(page, directory, dark)
         if console:
             raise RuntimeError("the page complains: " + "; ".join(console))
-        missing = [title for title in CHARTS if f"<h3>{title}" not in document]
+        missing = [title for title in titles if f"<h3>{title}" not in document]
         if missing:
             raise RuntimeError(f"no such chart: {missing}")
         found = re.search(r'data-charts="(\d+)"', document)
@@ -57,7 +63,7 @@ def check(binary, directory):
             raise RuntimeError("the page did not come to its end")
         drawn = [int(pixels) for pixels in ink[1].split()]
         # A chart with nothing but axes has some hundreds.
-        if len(drawn) != int(found[1]) or len(drawn) < len(CHARTS) or min(drawn) < 3000:
+        if len(drawn) != int(found[1]) or len(drawn) < len(titles) or min(drawn) < 3000:
             raise RuntimeError(f"{found[1]} charts, and this many pixels drawn on in each canvas: {drawn}")
         grounds.append(re.search(r'data-ground="([^"]+)"', document)[1])
     if grounds[0] == grounds[1]:

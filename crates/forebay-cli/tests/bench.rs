@@ -225,23 +225,32 @@ fn what_makes_no_sense_is_refused_with_code_2() {
 fn an_experiment_has_cases_and_demands_and_leaves_nothing_there() {
     let home = Dir::new("bench-experiment");
     let broker = Start::in_memory(home.path()).ready();
-    let (json, _) = files(&home);
+    let (json, csv) = files(&home);
+    let html = home.join("report.html");
     for (name, more, cases) in [
         ("connections", ["--producers", "20"], 5),
         ("churn", ["--seconds", "0.2"], 5),
         ("enqueue", ["--seconds", "0.2"], 6),
         ("mailbox", ["--messages", "10000"], 2),
     ] {
-        let path = json.to_str().expect("UTF-8");
-        let ran =
-            bench(&[&["run", name, "--url", &broker.url(), "--json", path], &more[..]].concat());
+        let [path, table, page] = [&json, &csv, &html].map(|path| path.to_str().expect("UTF-8"));
+        let written = ["--json", path, "--csv", table, "--html", page];
+        let ran = bench(
+            &[&["run", name, "--url", &broker.url()], &written[..], &more[..]].concat(), //
+        );
         assert!(ran.status.success(), "{name}: {}", text(&ran.stderr));
         let found = &read(&json)["found"][0];
         assert!(found["broker"].as_str().expect("a name").starts_with("Forebay"), "{found}");
         let answer = &found["answers"][0]["Ok"];
         assert_eq!(answer["cases"].as_array().map(Vec::len), Some(cases), "{name}: {answer}");
         let table = text(&ran.stdout);
-        assert!(table.contains(answer["cases"][0]["name"].as_str().expect("a name")), "{table}");
+        let case = answer["cases"][0]["name"].as_str().expect("a name");
+        let written = |path: &Path| std::fs::read_to_string(path).expect("it was written");
+        for text in [table, written(&csv), written(&html)] {
+            assert!(text.contains(case), "{name}, {case}: {text}");
+        }
+        let compared = text(&bench(&["compare", path, path]).stdout);
+        assert!(compared.contains(case) && compared.contains("1.00"), "{compared}");
     }
     let connection = broker.connect();
     let mut channel = connection.channel().expect("a channel");

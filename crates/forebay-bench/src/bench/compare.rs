@@ -4,10 +4,11 @@ use std::fmt::Write;
 
 use super::points::{Point, Points};
 use super::record::Record;
+use crate::experiment::{Found, Row, number};
 use crate::report::Report;
 use crate::spread::{Ratio, median};
 
-/// One line for each setting that both records measured; `Err` if there is none.
+/// One line for each setting, or figure of an experiment, that both records measured; `Err` if there is none.
 pub fn compare(a: &Record, b: &Record) -> Result<String, String> {
     let (all_a, all_b) = (Points::of(a), Points::of(b));
     let mut text = String::new();
@@ -27,6 +28,9 @@ pub fn compare(a: &Record, b: &Record) -> Result<String, String> {
             text,
             "A and B were measured on different machines, or one of them was busier before"
         );
+    }
+    if !a.found.is_empty() && !b.found.is_empty() {
+        return compare_found(&a.found, &b.found).map(|lines| text + &lines);
     }
     let _ = writeln!(text, "\n{HEAD}");
     let mut pairs = 0;
@@ -48,6 +52,44 @@ pub fn compare(a: &Record, b: &Record) -> Result<String, String> {
     }
     match pairs {
         0 => Err("the two files have no setting in common that both measured".into()),
+        _ => Ok(text),
+    }
+}
+
+/// One line for each figure that both have.
+fn compare_found(all_a: &[Found], all_b: &[Found]) -> Result<String, String> {
+    let mut text = String::new();
+    let mut pairs = 0;
+    for found_a in all_a {
+        let alone = all_a.len() == 1 && all_b.len() == 1;
+        let same = |found: &&Found| alone || found.broker == found_a.broker;
+        let Some(found_b) = all_b.iter().find(same) else { continue };
+        let rows_b = found_b.rows();
+        let _ = writeln!(text, "\n{:<44} |        A         B  B/A (95 %)", found_a.broker);
+        for row in found_a.rows() {
+            let same = |other: &&Row<'_>| (other.case, other.figure) == (row.case, row.figure);
+            let Some(other) = rows_b.iter().find(same) else { continue };
+            let (Some(a), Some(b)) = (median(&row.values), median(&other.values)) else { continue };
+            pairs += 1;
+            let _ = writeln!(
+                text,
+                "{:<28}  {:<14} | {:>8}  {:>8}  {:<21} {}",
+                row.case,
+                row.figure,
+                number(a),
+                number(b),
+                told(Ratio::of(&other.values, &row.values, 1)),
+                row.unit,
+            );
+        }
+        let ((met_a, of_a), (met_b, of_b)) = (found_a.demands_met(), found_b.demands_met());
+        if of_a + of_b > 0 {
+            let _ =
+                writeln!(text, "met of what is asked: A {met_a} of {of_a}, B {met_b} of {of_b}");
+        }
+    }
+    match pairs {
+        0 => Err("the two files have no figure in common that both measured".into()),
         _ => Ok(text),
     }
 }
@@ -100,6 +142,7 @@ mod tests {
     use super::*;
     use crate::bench::grid::Setting;
     use crate::bench::record::{Outcome, Run};
+    use crate::experiment::{Case, Demand, Findings};
     use crate::occasion::Occasion;
     use crate::plan::Plan;
     use crate::setting::Window;
@@ -135,6 +178,32 @@ mod tests {
         let b = record("X", Window::Auto, &[95.0, 102.0, 108.0]);
         let text = compare(&a, &b).unwrap();
         assert!(text.contains("1.02 (") && !text.contains(")*"), "{text}");
+    }
+
+    #[test]
+    fn experiments_are_compared_figure_by_figure() {
+        let record = |broker: &str, per_s: [f64; 3], limit: f64| {
+            let answer = |per_s: f64| {
+                Ok(Findings {
+                    cases: vec![
+                        Case::new("declare").with("done", per_s, "/s"),
+                        Case::new(broker).with("alone", 1.0, "s"),
+                    ],
+                    demands: vec![Demand::at_least("declared", per_s, limit, "/s")],
+                })
+            };
+            let found = Found { broker: broker.into(), answers: per_s.map(answer).into() };
+            let mut record = Record::new(Occasion::default(), "churn", "");
+            record.found.push(found);
+            record
+        };
+        let a = record("X", [100.0, 101.0, 99.0], 0.0);
+        let b = record("Y", [50.0, 51.0, 49.0], 50.0);
+        let text = compare(&a, &b).unwrap();
+        assert!(text.contains("0.50 (0.49 to 0.52)*"), "{text}");
+        assert!(text.contains("A 3 of 3, B 2 of 3") && !text.contains("alone"), "{text}");
+        let load = Record::new(Occasion::default(), "free", "");
+        assert!(compare(&a, &load).unwrap_err().contains("in common"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Second by second, one line each, for spreadsheets.
+//! Second by second, one line each, for spreadsheets; of an experiment, figure by figure.
 
 use std::fmt::Write;
 
@@ -9,9 +9,39 @@ consumed_per_s,confirm_p50_us,confirm_p99_us,end_to_end_p50_us,end_to_end_p99_us
 end_to_end_intended_p99_us,depth,unconfirmed,unacked,behind,window_messages,broker_cores,broker_bytes,\
 generator_cores";
 
+const FOUND_HEAD: &str = "broker,repetition,case,figure,value,unit";
+
 impl Record {
     /// All samples as comma-separated values; latencies count from the call unless their column says `intended`.
+    /// Of an experiment all figures, and what was asked for with 1 if it was met and 0 if not.
     pub fn csv(&self) -> String {
+        if self.found.is_empty() { self.samples_csv() } else { self.found_csv() }
+    }
+
+    fn found_csv(&self) -> String {
+        let mut text = format!("{FOUND_HEAD}\n");
+        for found in &self.found {
+            for (repetition, findings) in found.answers.iter().enumerate() {
+                let mut line = |case: &str, figure: &str, value: f64, unit: &str| {
+                    let [broker, case, figure, unit] =
+                        [found.broker.as_str(), case, figure, unit].map(quoted);
+                    let _ = writeln!(text, "{broker},{repetition},{case},{figure},{value},{unit}");
+                };
+                let Ok(findings) = findings else { continue };
+                for case in &findings.cases {
+                    for figure in &case.figures {
+                        line(&case.name, &figure.name, figure.value, &figure.unit);
+                    }
+                }
+                for demand in &findings.demands {
+                    line("asked", &demand.what, f64::from(u8::from(demand.met)), "met");
+                }
+            }
+        }
+        text
+    }
+
+    fn samples_csv(&self) -> String {
         let mut text = String::from(HEAD);
         text.push('\n');
         for run in &self.runs {
@@ -62,6 +92,29 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::{Case, Demand, Findings, Found};
+    use crate::occasion::Occasion;
+
+    #[test]
+    fn an_experiment_has_a_line_for_each_figure_and_each_demand() {
+        let found = Found {
+            broker: "F 1".into(),
+            answers: vec![
+                Err("it hung up".into()),
+                Ok(Findings {
+                    cases: vec![Case::new("48 callers, one socket").with("p99", 1.5, "ms")],
+                    demands: vec![Demand::at_most("memory", 3.0, 2.0, "KB")],
+                }),
+            ],
+        };
+        let mut record = Record::new(Occasion::default(), "enqueue", "");
+        record.found.push(found);
+        let expected = "broker,repetition,case,figure,value,unit
+F 1,1,\"48 callers, one socket\",p99,1.5,ms
+F 1,1,asked,memory: 3.00 KB (≤ 2),0,met
+";
+        assert_eq!(record.csv(), expected);
+    }
 
     #[test]
     fn text_with_commas_is_quoted() {

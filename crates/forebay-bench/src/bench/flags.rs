@@ -149,7 +149,7 @@ pub struct Flags {
     /// Write the report to this file: charts and tables, to be opened in a browser
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub html: Option<PathBuf>,
-    /// Write every second to this file
+    /// Write every second to this file; of an experiment, every figure
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub csv: Option<PathBuf>,
 }
@@ -198,8 +198,6 @@ impl Flags {
             return Err("a measurement takes time".into());
         }
         let no = [
-            ("--html", self.html.is_some()),
-            ("--csv", self.csv.is_some()),
             ("--grid", !self.grid.is_empty()),
             ("--knee", self.knee),
             ("--scale", self.scale.is_some()),

@@ -98,24 +98,58 @@ pub struct Found {
     pub answers: Vec<Result<Findings, String>>,
 }
 
+/// One figure of one case, in all repetitions.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Row<'a> {
+    pub(crate) case: &'a str,
+    pub(crate) figure: &'a str,
+    pub(crate) unit: &'a str,
+    /// At least one.
+    pub(crate) values: Vec<f64>,
+}
+
 impl Found {
+    /// Repetitions that have an answer.
+    fn answered(&self) -> impl Iterator<Item = &Findings> {
+        self.answers.iter().flatten()
+    }
+
+    /// All figures, in the order in which they first came.
+    pub(crate) fn rows(&self) -> Vec<Row<'_>> {
+        let mut rows: Vec<Row<'_>> = Vec::new();
+        for case in self.answered().flat_map(|findings| &findings.cases) {
+            for Figure { name, value, unit } in &case.figures {
+                let same = |row: &&mut Row<'_>| (row.case, row.figure) == (&case.name, name);
+                match rows.iter_mut().find(same) {
+                    Some(row) => row.values.push(*value),
+                    None => rows.push(Row {
+                        case: &case.name,
+                        figure: name,
+                        unit,
+                        values: vec![*value],
+                    }),
+                }
+            }
+        }
+        rows
+    }
+
+    /// How many demands were met, of how many.
+    pub(crate) fn demands_met(&self) -> (usize, usize) {
+        let demands = || self.answered().flat_map(|findings| &findings.demands);
+        (demands().filter(|demand| demand.met).count(), demands().count())
+    }
+
     /// Medians of all repetitions, a line a case; then every demand of each repetition.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
         let _ = writeln!(text, "\n{}", self.broker);
-        let answers: Vec<&Findings> = self.answers.iter().flatten().collect();
-        for (index, case) in
-            answers.first().map_or(&[][..], |first| &first.cases).iter().enumerate()
-        {
-            let _ = write!(text, "  {:<28}", case.name);
-            for (place, figure) in case.figures.iter().enumerate() {
-                let values: Vec<f64> = answers
-                    .iter()
-                    .filter_map(|answer| Some(answer.cases.get(index)?.figures.get(place)?.value))
-                    .collect();
-                let value = number(median(&values).unwrap_or(figure.value));
-                let _ = write!(text, "  {} {value} {}", figure.name, figure.unit);
+        for rows in self.rows().chunk_by(|a, b| a.case == b.case) {
+            let _ = write!(text, "  {:<28}", rows[0].case);
+            for Row { figure, unit, values, .. } in rows {
+                let value = number(median(values).unwrap_or(f64::NAN));
+                let _ = write!(text, "  {figure} {value} {unit}");
             }
             text.push('\n');
         }
@@ -136,7 +170,7 @@ impl Found {
 }
 
 /// Three digits that mean something, at least.
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         0.0..10.0 => format!("{value:.2}"),
         10.0..100.0 => format!("{value:.1}"),

@@ -16,7 +16,7 @@ mod queue;
 
 use std::time::Duration;
 
-pub(crate) use findings::{Case, Demand, Findings, Found};
+pub(crate) use findings::{Case, Demand, Findings, Found, Row, number};
 
 use crate::process;
 

@@ -1,6 +1,7 @@
 "use strict";
 // Draws the report of `forebay bench run --html`. The data are in the page; nothing is fetched.
 //
+//   experiment ─▶ table and demands of each broker ─▶ a chart for each figure
 //   phase ─▶ verdicts ─▶ table ─▶ charts: all series together, then what belongs to one series
 const data = JSON.parse(document.getElementById("data").textContent);
 const SERIES_SHOWN_MAX = 8; // more lines than that cannot be told apart
@@ -238,12 +239,69 @@ function insides(place, one) {
   ]);
 }
 
+// ---- what experiments found: a table a broker, then each figure over the cases, all brokers together
+function figuresOf(found) {
+  const rows = new Map();
+  for (const findings of found.answers.flatMap((answer) => answer.Ok ?? []))
+    for (const one of findings.cases) for (const { name, unit, value } of one.figures) {
+      const key = JSON.stringify([one.name, name]);
+      if (!rows.has(key)) rows.set(key, { case: one.name, name: unit ? `${name}, ${unit}` : name, values: [] });
+      rows.get(key).values.push(value);
+    }
+  return [...rows.values()];
+}
+
+const unique = (values) => [...new Set(values)];
+const sensible = (value) => number(value, Math.abs(value) < 10 ? 2 : Math.abs(value) < 100 ? 1 : 0);
+
+function foundTable(rows) {
+  const names = unique(rows.map((row) => row.name));
+  const cell = (row) => {
+    if (!row) return element("td", {}, "–");
+    const spread = row.values.length > 1 ? [element("span", { class: "quiet" }, ` ${sensible(Math.min(...row.values))}–${sensible(Math.max(...row.values))}`)] : [];
+    return element("td", {}, sensible(median(row.values)), ...spread);
+  };
+  const line = (one) => element("tr", {}, element("td", {}, one), ...names.map((name) => cell(rows.find((row) => row.case === one && row.name === name))));
+  return element("div", { class: "scroll" }, element("table", {},
+    element("thead", {}, element("tr", {}, ...["", ...names].map((text) => element("th", {}, text)))),
+    element("tbody", {}, ...unique(rows.map((row) => row.case)).map(line))));
+}
+
+function foundChart(place, name, brokers) {
+  const cases = unique(brokers.flatMap(({ rows }) => rows.filter((row) => row.name === name).map((row) => row.case)));
+  if (cases.length < 2) return;
+  const value = (rows, one) => { const row = rows.find((row) => row.case === one && row.name === name); return row ? median(row.values) : null; };
+  const all = brokers.flatMap(({ rows }) => cases.map((one) => value(rows, one))).filter((value) => value != null);
+  const far = Math.min(...all) > 0 && Math.max(...all) > 30 * Math.min(...all);
+  chart(place, name, "Median of each case, from left to right as in the table.",
+    { label: "case", values: cases.map((_, index) => index), scale: { range: [-0.5, cases.length - 0.5] },
+      axis: { splits: () => cases.map((_, index) => index), values: (u, ticks) => ticks.map((tick) => cases[tick] ?? ""), rotate: 20, size: 84, grid: { show: false } } },
+    { label: name, show: sensible, ...(far ? { scale: { distr: 3 }, axis: logarithmicAxis } : {}) },
+    brokers.map(({ broker, rows }, index) => ({ label: broker, colour: `c${index % SERIES_SHOWN_MAX}`, dash: DASHES[index % DASHES.length], points: true, values: cases.map((one) => value(rows, one)) })));
+}
+
+function experiment(main) {
+  const brokers = data.record.found.map((found) => ({ broker: found.broker, answers: found.answers, rows: figuresOf(found) }));
+  for (const { broker, answers, rows } of brokers) {
+    main.append(element("h2", {}, broker), element("p", { class: "quiet" }, `Medians of ${answers.length} run(s), and the least and the most.`), foundTable(rows));
+    const verdict = (mark, text) => element("p", { class: mark === "pass" ? "verdict" : "verdict failed" }, `${mark} ${text}`);
+    for (const answer of answers) {
+      if (answer.Err != null) main.append(verdict("FAILED:", answer.Err));
+      for (const { what, met } of answer.Ok?.demands ?? []) main.append(verdict(met ? "pass" : "FAIL", what));
+    }
+  }
+  const place = element("div", { class: "charts" });
+  main.append(element("h2", {}, "Case by case"), place);
+  for (const name of unique(brokers.flatMap(({ rows }) => rows.map((row) => row.name)))) foundChart(place, name, brokers);
+}
+
 function draw() {
   const main = document.getElementById("main");
   const occasion = data.record.occasion;
   document.getElementById("about").textContent = data.record.about;
   document.getElementById("occasion").textContent = `${occasion.date} · ${occasion.broker} · ${occasion.machine.cores} cores of ${occasion.machine.cpu}, ${occasion.machine.kernel} · load before ${number(occasion.machine.load_before, 1)} · ${occasion.build} · ${occasion.command}`;
   main.replaceChildren();
+  if (data.record.found.length > 0) experiment(main);
   for (const phase of data.phases) {
     const { all, chosen } = seriesOf(phase);
     const intended = phase.intended;
