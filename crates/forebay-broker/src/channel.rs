@@ -51,6 +51,8 @@ pub(crate) struct Assembly {
     /// Body bytes still to come.
     pub(crate) missing_bytes: u64,
     pub(crate) persistent: bool,
+    /// Its publisher wants to know where its time goes.
+    pub(crate) marked: bool,
 }
 
 impl Assembly {

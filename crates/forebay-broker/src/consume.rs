@@ -9,6 +9,7 @@ use crate::ack_timeout::timeout_argument;
 use crate::consumer::{Consumer, ConsumerKey};
 use crate::error::AmqpError;
 use crate::input::ConnectionId;
+use crate::marks::ARGUMENT;
 use crate::reply_to::REPLY_TO;
 use crate::shard::Shard;
 use crate::topology::Resource;
@@ -33,6 +34,7 @@ impl Shard {
         let resource = Resource::queue(&consume.queue, &vhost);
         check_consume_arguments(resource, consume.arguments)?;
         let own_timeout_ms = timeout_argument(resource, consume.arguments)?;
+        let marks = marks_argument(resource, consume.arguments)?;
         let serial = NonZeroU64::new(self.take_serial()).expect("serials count from 1");
         let configured_ms = self.config.ack_timeout_ms;
         let queue = &mut self.queues[key.0 as usize];
@@ -48,6 +50,7 @@ impl Shard {
             queue: key,
             no_ack: consume.no_ack,
             ack_timeout_ms,
+            marks,
             prefetch,
             unacked: 0,
         }) as u32);
@@ -176,6 +179,18 @@ impl Shard {
             if let Some(consumer) = self.consumers.get(key.0 as usize) {
                 self.mark_queue(consumer.queue);
             }
+        }
+    }
+}
+
+/// Whether the times at which marked messages passed the broker are asked for.
+fn marks_argument(queue: Resource<'_>, arguments: Table<'_>) -> Result<bool, AmqpError> {
+    match arguments.get(ARGUMENT) {
+        None | Some(Value::Void) => Ok(false),
+        Some(Value::Bool(asked)) => Ok(asked),
+        Some(value) => {
+            let reason = format!("\"expected boolean, got {}\"", value.type_name());
+            Err(AmqpError::invalid_arg(ARGUMENT, queue, reason))
         }
     }
 }

@@ -21,6 +21,8 @@ pub(crate) struct Consumer {
     pub(crate) no_ack: bool,
     /// How long it may keep a delivery unacknowledged, in milliseconds; 0 = for ever.
     pub(crate) ack_timeout_ms: u32,
+    /// It wants to know when marked messages came and went.
+    pub(crate) marks: bool,
     /// Deliveries it may hold unacknowledged; 0 = no limit of its own.
     pub(crate) prefetch: u16,
     /// 0 ≤ unacked; ≤ prefetch when prefetch > 0, but for `basic.qos` never taking effect on a live

@@ -10,6 +10,7 @@ use forebay_wire::{
 
 use crate::ack_timeout::AckLimit;
 use crate::connection::{OUT_SOFT_MAX_BYTES, Stage};
+use crate::marks::{Clock, told};
 use crate::message::Message;
 use crate::queue::Entry;
 use crate::shard::{Shard, release};
@@ -101,6 +102,7 @@ impl Shard {
         if queue.head.is_empty() {
             return Err(Undelivered::NotInRam);
         }
+        let clock = self.clock_began_us.map(|began_us| Clock { began_us, now_us: self.now_us });
         let mut gate = if queue.consumers.is_empty() { Gate::NoConsumer } else { Gate::Credit };
         let count = queue.consumers.len();
         let mut at = queue.cursor;
@@ -154,7 +156,14 @@ impl Shard {
                     routing_key: entry.message.routing_key(),
                 },
             );
-            write_content(out, consumer.channel, frame_max_bytes, &entry.message);
+            let marks = clock.filter(|_| consumer.marks);
+            match marks.and_then(|clock| told(&entry.message, clock, frame_max_bytes)) {
+                None => write_content(out, consumer.channel, frame_max_bytes, &entry.message),
+                Some(raw) => {
+                    let raw = RawProperties::trusted(&raw);
+                    write_parts(out, consumer.channel, frame_max_bytes, raw, entry.message.body());
+                }
+            }
             let size = out.len() - before;
             let number = consumer.channel;
             let traced = self.tracing.then(|| (entry.message.clone(), entry.redelivered));
@@ -233,14 +242,18 @@ pub(crate) fn write_content(
     frame_max_bytes: u32,
     message: &Message,
 ) {
-    let body = message.body();
-    write_header_frame(
-        out,
-        channel,
-        BASIC,
-        body.len() as u64,
-        RawProperties::trusted(message.raw_properties()),
-    );
+    let properties = RawProperties::trusted(message.raw_properties());
+    write_parts(out, channel, frame_max_bytes, properties, message.body());
+}
+
+fn write_parts(
+    out: &mut Vec<u8>,
+    channel: u16,
+    frame_max_bytes: u32,
+    properties: RawProperties<'_>,
+    body: &[u8],
+) {
+    write_header_frame(out, channel, BASIC, body.len() as u64, properties);
     let limit = match frame_max_bytes {
         0 => usize::MAX,
         max => max as usize - forebay_wire::FRAME_OVERHEAD_BYTES,

@@ -40,6 +40,7 @@ mod handshake;
 mod input;
 mod latencies;
 mod listing;
+mod marks;
 mod message;
 mod publish;
 mod publisher;

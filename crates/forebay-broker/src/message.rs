@@ -10,6 +10,8 @@
 //! The properties are the validated flag words and property list exactly as the publisher sent them
 //! (0-9-1 section 4.2.6.1), so what is delivered is what was published, byte for byte.
 
+use std::num::NonZeroU64;
+
 use forebay_wire::{RawProperties, ShortStr};
 
 const HEAD_BYTES: usize = 6;
@@ -21,6 +23,8 @@ const OVERHEAD_BYTES: usize = 96;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Message {
     bytes: Vec<u8>,
+    /// When it was read, if its publisher marked it ([`marks`](crate::marks)).
+    received_us: Option<NonZeroU64>,
 }
 
 impl Message {
@@ -47,7 +51,18 @@ impl Message {
     /// Takes bytes that [`Message::start`] began.
     pub fn from_bytes(bytes: Vec<u8>) -> Message {
         debug_assert!(bytes.len() >= HEAD_BYTES);
-        Message { bytes }
+        Message { bytes, received_us: None }
+    }
+
+    /// The same, read at `us` by the clock of its broker.
+    #[must_use]
+    pub fn received_at(self, us: u64) -> Message {
+        Message { received_us: NonZeroU64::new(us.max(1)), ..self }
+    }
+
+    /// When it was read, if that was said of it.
+    pub fn received_us(&self) -> Option<u64> {
+        self.received_us.map(NonZeroU64::get)
     }
 
     /// Takes bytes from the store; `None` when they are not a message.
@@ -55,7 +70,7 @@ impl Message {
         if bytes.len() < HEAD_BYTES {
             return None;
         }
-        let message = Message { bytes };
+        let message = Message { bytes, received_us: None };
         if message.body_start() > message.bytes.len() {
             return None;
         }
@@ -118,8 +133,8 @@ impl Message {
         &self.bytes[self.body_start()..]
     }
 
-    /// The bytes of the same message with other properties (a rewritten `reply-to`, no `BCC`).
-    pub fn with_properties(&self, properties: &[u8]) -> Vec<u8> {
+    /// The same message with other properties (no `BCC`).
+    pub fn with_properties(&self, properties: &[u8]) -> Message {
         let mut bytes = Message::start(
             self.exchange().as_bytes(),
             self.routing_key().as_bytes(),
@@ -127,7 +142,7 @@ impl Message {
             self.body().len(),
         );
         bytes.extend_from_slice(self.body());
-        bytes
+        Message { bytes, received_us: self.received_us }
     }
 
     /// The bytes again.

@@ -6,6 +6,7 @@ use crate::channel::{Channel, Expects, Mode, Publish};
 use crate::delivery::write_content;
 use crate::error::AmqpError;
 use crate::input::ConnectionId;
+use crate::marks::is_marked;
 use crate::message::Message;
 use crate::queue::Entry;
 use crate::reply_to::{REPLY_TO, is_reply};
@@ -78,11 +79,13 @@ impl Shard {
         self.permit_publish(id, number)?;
         let mut raw = header.properties.raw();
         let rewritten;
+        let mut marked = false;
         if needs_a_look(raw) {
             let properties = header.properties.parse();
             self.check_properties(id, &properties)?;
             // Messages with headers may be routed by them.
             if let Some(headers) = properties.headers {
+                marked = is_marked(headers);
                 if let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) {
                     channel.forget_remembered();
                 }
@@ -113,6 +116,7 @@ impl Shard {
             header.body_size_bytes.min(BODY_ROOM_BYTES) as usize,
         );
         assembly.persistent = delivery_mode == Some(PERSISTENT);
+        assembly.marked = marked;
         assembly.missing_bytes = header.body_size_bytes;
         assembly.expects = Expects::Body;
         let begun_bytes = assembly.bytes.capacity() as u64;
@@ -153,12 +157,17 @@ impl Shard {
         assembly.expects = Expects::Method;
         let bytes = std::mem::take(&mut assembly.bytes);
         let (mandatory, persistent) = (assembly.mandatory, assembly.persistent);
+        let marked = assembly.marked;
         let permitted_at = assembly.permitted_at;
         let is_remembered = assembly.remembered;
         let is_reply =
             !is_remembered && assembly.exchange.is_empty() && is_reply(&assembly.routing_key);
         self.memory_bytes -= bytes.capacity() as u64;
-        let message = self.shared(Message::from_bytes(bytes));
+        let mut message = Message::from_bytes(bytes);
+        if marked {
+            message = message.received_at(self.now_us);
+        }
+        let message = self.shared(message);
         let publish = Publish { message, mandatory, persistent, permitted_at, is_reply };
         let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else {
             return Ok(());

@@ -111,6 +111,6 @@ impl Shard {
         let Some(kept) = without_bcc(headers) else { return Ok(None) };
         let mut properties = Vec::new();
         Properties { headers: Some(kept.as_table()), ..raw.parse() }.encode(&mut properties);
-        Ok(Some(Message::from_bytes(message.with_properties(&properties))))
+        Ok(Some(message.with_properties(&properties)))
     }
 }

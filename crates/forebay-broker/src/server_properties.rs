@@ -8,7 +8,7 @@ use forebay_wire::{TableBuf, Value};
 /// The RabbitMQ behaviour that is kept.
 pub const COMPATIBILITY: &str = "3.13.0";
 
-const CAPABILITIES: [&str; 12] = [
+const CAPABILITIES: [&str; 13] = [
     "publisher_confirms",
     "exchange_exchange_bindings",
     "basic.nack",
@@ -22,6 +22,7 @@ const CAPABILITIES: [&str; 12] = [
     "forebay.live_credit",
     crate::publisher::CAPABILITY,
     crate::ack_timeout::LEASES,
+    crate::marks::CAPABILITY,
 ];
 
 pub(crate) fn server_properties(node_name: &str) -> TableBuf {

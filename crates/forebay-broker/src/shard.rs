@@ -81,6 +81,8 @@ pub struct Shard {
     pub(crate) config: ShardConfig,
     pub(crate) store: Store,
     pub(crate) now_us: u64,
+    /// When this clock began, in microseconds since 1970, if the shell has said so.
+    pub(crate) clock_began_us: Option<u64>,
     pub(crate) random: u64,
     pub(crate) connections: Vec<Option<Box<Connection>>>,
     pub(crate) connections_open: usize,
@@ -169,6 +171,7 @@ impl Shard {
             config,
             store,
             now_us: 0,
+            clock_began_us: None,
             connections: Vec::new(),
             connections_open: 0,
             handshaking: 0,

@@ -28,7 +28,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use reading::{READ_BUFFER_BYTES, TURN_READ_BYTES_MAX};
 
@@ -38,6 +38,8 @@ const ACCEPTS_PER_TURN_MAX: usize = 64;
 const ACCEPT_REST_US: u64 = 100_000;
 /// How long a closing connection may take to take our last bytes, and again to end its side.
 const CLOSE_PATIENCE_US: u64 = 2_000_000;
+/// How often the broker is told what the system's clock says.
+const CLOCK_EVERY_US: u64 = 1_000_000;
 /// Keys of listeners start here; connections count from 0.
 const LISTENER_KEY_FIRST: usize = 1 << 40;
 
@@ -95,6 +97,8 @@ pub(crate) struct ShardLoop {
     read_buffer: Box<[u8]>,
     started: Instant,
     now_us: u64,
+    /// When the broker is told again what the system's clock says.
+    clock_due_us: u64,
     /// Accepting rests until then (descriptors exhausted); listeners are out of the poller meanwhile.
     accept_rests_until_us: Option<u64>,
     drain_timeout: Duration,
@@ -127,6 +131,7 @@ impl ShardLoop {
             read_buffer: vec![0; READ_BUFFER_BYTES].into_boxed_slice(),
             started: setup.started,
             now_us: 0,
+            clock_due_us: 0,
             accept_rests_until_us: None,
             drain_timeout: setup.drain_timeout,
             draining: false,
@@ -149,6 +154,7 @@ impl ShardLoop {
             self.poller.wait(timeout_us).map_err(LoopFailed::Poll)?;
             self.now_us = self.clock_us();
             self.counters.turns += 1;
+            self.tell_clock();
             self.take_letters()?;
             self.take_events()?;
             if self.shard.next_deadline_us().is_some_and(|deadline| deadline <= self.now_us) {
@@ -169,6 +175,15 @@ impl ShardLoop {
 
     fn clock_us(&self) -> u64 {
         self.started.elapsed().as_micros() as u64
+    }
+
+    /// The system's clock may be set while we run.
+    fn tell_clock(&mut self) {
+        if self.now_us >= self.clock_due_us {
+            self.clock_due_us = self.now_us + CLOCK_EVERY_US;
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            self.shard.set_clock((since.as_micros() as u64).saturating_sub(self.clock_us()));
+        }
     }
 
     /// 0 while there is work at hand, else until the next deadline of anybody.

@@ -172,8 +172,11 @@ async fn the_way_from_a_publisher_to_a_pipeline_counts_where_it_is_marked() {
     running.join().await.unwrap();
     let explanation = control.explanation().unwrap();
     let ends: Vec<Mark> = explanation.shares().iter().map(|share| share.segment.to).collect();
-    assert_eq!(ends[..3], [Mark::Admitted, Mark::Written, Mark::Delivered]);
-    assert!(u128::from(explanation.shares()[2].sum_us) >= pause.as_micros(), "{explanation:?}");
+    let way = [Mark::Admitted, Mark::Written, Mark::Received, Mark::Sent, Mark::Delivered];
+    assert_eq!(ends[..5], way);
+    let queue = explanation.shares()[3];
+    assert_eq!(queue.segment.name(), "queue");
+    assert!(u128::from(queue.sum_us) >= pause.as_micros(), "{explanation:?}");
     let sum: u64 = explanation.shares().iter().map(|share| share.sum_us).sum();
     assert_eq!(sum, explanation.total_us());
 }

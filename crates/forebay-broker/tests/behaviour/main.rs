@@ -7,6 +7,7 @@ mod connections;
 mod consuming;
 mod durability;
 mod firehose;
+mod marks;
 mod permissions;
 mod policies;
 mod publishers;

@@ -27,7 +27,7 @@ pub enum Mark {
     Written,
     /// The broker had read it.
     Received,
-    /// It was on disk, and in its queue.
+    /// It was on disk, and in its queue: where a broker delivers nothing before. Ours does, and has no such mark.
     Stored,
     /// The broker sent it to a consumer.
     Sent,
@@ -95,9 +95,9 @@ impl Segment {
     #[must_use]
     pub fn name(self) -> String {
         let first = MARKS[self.from as usize + 1];
-        // Batches are optional: without one, handler and acknowledgement are neighbours.
-        let unbatched = self.from == Mark::Handled && self.to == Mark::Settled;
-        if first == self.to || unbatched {
+        // Some marks are optional: without a batch, or a broker that waits for its disk, these are neighbours.
+        let neighbours = [(Mark::Handled, Mark::Settled), (Mark::Received, Mark::Sent)];
+        if first == self.to || neighbours.contains(&(self.from, self.to)) {
             return self.to.wait().to_owned();
         }
         format!("{} to {}", first.wait(), self.to.wait())
