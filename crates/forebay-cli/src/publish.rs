@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use forebay_client::{
     ChannelFault, Confirmed, Connection, DeclareExchange, DeclareQueue, Message, NotPublished,
-    NotPublishedReason, Outcome, Publisher, Route, Unconfirmed, UnknownReason, Window,
+    NotPublishedReason, Outcome, Publisher, PublisherBuilder, Route, Unconfirmed, UnknownReason,
+    Window,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -67,6 +68,9 @@ pub(crate) struct Args {
     /// Messages that may wait for their confirm at a time; found out by itself unless given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     window: Option<u32>,
+    /// Mark one message in N with the times of its way so far, for consumers that ask where time goes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    explain: Option<u64>,
     /// Print a JSON summary on standard output
     #[arg(long)]
     json: bool,
@@ -214,7 +218,8 @@ async fn publisher(connection: &Connection, args: &Args) -> Result<Publisher, Ch
         Route::exchange(exchange, args.routing_key.as_deref().unwrap_or_default())
     };
     let window = args.window.map_or_else(Window::tuned, Window::fixed);
-    connection.publisher(route).window(window).build().await
+    let publisher = connection.publisher(route).window(window);
+    args.explain.into_iter().fold(publisher, PublisherBuilder::explain).build().await
 }
 
 /// A bar over the bytes of the input, or a spinner; hidden unless standard error is a terminal.

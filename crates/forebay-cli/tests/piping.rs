@@ -127,6 +127,27 @@ impl Piping {
     }
 }
 
+/// One program at a time for messages that came together: they wait for each other.
+#[test]
+fn it_says_where_the_time_of_messages_went() {
+    let broker = Broker::start();
+    let mut command = forebay(&broker.url);
+    command.args(["publish", "--queue", "q", "--explain", "1"]).stdin(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"1\n2\n3\n4\n5\n6\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    let arguments = ["--concurrency", "1", "--explain", "--", "sh", "-c", "sleep 0.1; echo done"];
+    let piping = broker.pipe(&arguments);
+    piping.lines(6);
+    let (code, said) = piping.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("6 messages, "), "{said}");
+    for segment in ["publisher's window", "way to the broker", "queue", "handler"] {
+        assert!(said.lines().any(|line| line.ends_with(&format!("  {segment}"))), "{said}");
+    }
+    assert!(said.contains("the only worker is busy"), "{said}");
+}
+
 #[test]
 fn each_message_is_given_to_a_program_and_acknowledged_when_it_succeeds() {
     let broker = Broker::start();

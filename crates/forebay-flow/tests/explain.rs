@@ -130,6 +130,23 @@ fn a_segment_goes_by_what_it_spans() {
 }
 
 #[test]
+fn it_is_read_as_a_table() {
+    let mut explanation = Explanation::new();
+    for end_us in [3_000_000, 5_000_000] {
+        let marks = Marks::new().with(Mark::Delivered, 1_000).with(Mark::Taken, 2_500);
+        explanation.add(&marks.with(Mark::Handled, end_us));
+    }
+    assert_eq!(
+        explanation.to_string().lines().collect::<Vec<_>>(),
+        [
+            "2 messages, 4.00 s each from end to end",
+            "    0.0 %    1.5 ms, at most   1.5 ms  consumer's buffer",
+            "  100.0 %    4.00 s, at most   5.00 s  handler",
+        ]
+    );
+}
+
+#[test]
 fn without_messages_there_is_nothing_to_explain() {
     let mut explanation = Explanation::new();
     assert_eq!((explanation.largest(), explanation.cause(&Settings::default())), (None, None));

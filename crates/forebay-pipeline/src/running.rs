@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use forebay_flow::explain::Explanation;
+use forebay_flow::explain::{Cause, Explanation};
 use tokio::task::JoinHandle;
 
 use crate::concurrency::Concurrency;
@@ -146,6 +146,16 @@ impl Control {
     #[must_use]
     pub fn explanation(&self) -> Option<Explanation> {
         self.stage.explanation()
+    }
+
+    /// What makes the largest wait of its [explanation](Control::explanation) as large as it is, by what is known of its
+    /// set-up: displayed, a sentence with what to change. `None` without marked messages.
+    #[must_use]
+    pub fn cause(&self) -> Option<Cause> {
+        let mut settings = self.stage.settings();
+        let batches = self.batches.iter().map(|(_, stage)| stage.concurrency() as u64);
+        settings.batch_workers = settings.batch_messages.map(|_| batches.sum());
+        self.explanation()?.cause(&settings)
     }
 
     /// What it has done so far.

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use forebay_flow::explain::{Explanation, Mark};
+use forebay_flow::explain::{Explanation, Mark, Settings};
 use forebay_flow::workers::Call;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
@@ -48,6 +48,8 @@ pub(crate) struct Stage<S: Source, H, N> {
     needs: Needs,
     /// What its source has found wrong, each once.
     findings: Mutex<Vec<Finding>>,
+    /// Of its source, as of the last time it was told of workers.
+    prefetch: Mutex<Option<u64>>,
 }
 
 /// What came of an attempt.
@@ -117,6 +119,7 @@ where
             supervise: Notify::new(),
             needs,
             findings: Mutex::default(),
+            prefetch: Mutex::default(),
         };
         stage.tell(&mut stage.source(), concurrency_now);
         Arc::new(stage)
@@ -291,6 +294,7 @@ where
     fn tell(&self, source: &mut Option<S>, workers: usize) {
         let Some(source) = source else { return };
         let found = source.needs(&Needs { workers, ..self.needs });
+        *self.prefetch.lock().unwrap_or_else(PoisonError::into_inner) = source.prefetch();
         let mut findings = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
         for finding in found {
             if findings.iter().all(|known| known.name != finding.name) {
@@ -377,6 +381,8 @@ pub(crate) trait Controlled: Send + Sync {
     fn report(&self) -> Report;
     fn findings(&self) -> Vec<Finding>;
     fn explanation(&self) -> Option<Explanation>;
+    /// What is known of its set-up.
+    fn settings(&self) -> Settings;
 }
 
 impl<S, H, N> Controlled for Stage<S, H, N>
@@ -428,6 +434,16 @@ where
 
     fn explanation(&self) -> Option<Explanation> {
         self.policy.tracer.as_ref().map(Tracer::explanation)
+    }
+
+    fn settings(&self) -> Settings {
+        let mut settings = Settings::default();
+        settings.workers = Some(self.concurrency() as u64);
+        settings.prefetch = *self.prefetch.lock().unwrap_or_else(PoisonError::into_inner);
+        settings.batch_messages = self.needs.batch_messages.map(|messages| messages as u64);
+        let delay_us = |delay: Duration| u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
+        settings.batch_delay_us = self.needs.batch_delay.map(delay_us);
+        settings
     }
 
     fn findings(&self) -> Vec<Finding> {

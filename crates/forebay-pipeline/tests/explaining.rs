@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use forebay_pipeline::explain::{Cause, Explanation, Mark, Marks, Settings};
+use forebay_pipeline::explain::{Cause, Explanation, Mark, Marks};
 use forebay_pipeline::{Batch, Item, Pipeline, ToBatch, source};
 use support::in_virtual_time;
 use tokio::time::sleep;
@@ -33,7 +33,7 @@ fn one_in_so_many_is_marked_and_its_segments_add_up() {
         assert_eq!(mean_ms(&explanation, Mark::Handled), 10);
         let sum: u64 = explanation.shares().iter().map(|share| share.sum_us).sum();
         assert_eq!(sum, explanation.total_us());
-        let cause = explanation.cause(&Settings::default()).unwrap();
+        let cause = control.cause().unwrap();
         assert!(matches!(cause, Cause::Handler { handler_us: 9_000..=12_000 }), "{cause:?}");
     });
 }
@@ -73,10 +73,7 @@ fn a_batch_that_is_never_full_is_named() {
         let explanation = control.explanation().unwrap();
         assert_eq!(explanation.messages(), 200);
         assert_eq!(mean_ms(&explanation, Mark::Done), 5);
-        let mut settings = Settings::default();
-        (settings.batch_messages, settings.batch_delay_us) = (Some(1_000), Some(500_000));
-        let never = Cause::BatchNeverFull { batch_delay_us: 500_000 };
-        assert_eq!(explanation.cause(&settings), Some(never));
+        assert_eq!(control.cause(), Some(Cause::BatchNeverFull { batch_delay_us: 500_000 }));
     });
 }
 

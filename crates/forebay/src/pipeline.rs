@@ -135,6 +135,12 @@ impl Source for QueueSource {
         }
         examine(needs, &self.limits, self.ack_timeout)
     }
+
+    fn prefetch(&self) -> Option<u64> {
+        let ConsumerLimits { fixed_credit, credit_max, .. } = self.limits;
+        let capped = (credit_max < CREDIT_MAX).then_some(credit_max);
+        fixed_credit.or(capped).map(u64::from)
+    }
 }
 
 impl fmt::Debug for QueueSource {

@@ -68,6 +68,9 @@ pub(crate) struct Args {
     /// Stop a program that takes longer than this with a message, which has failed then
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout_s: Option<u64>,
+    /// Mark messages on their way, and at the end say where their time went and why
+    #[arg(long)]
+    explain: bool,
     /// How long to wait for programs at the end
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     drain_s: u64,
@@ -120,10 +123,12 @@ impl Args {
                 OnFailure::Requeue => Outcome::Requeue,
                 OnFailure::Reject => Outcome::Reject,
             });
-        match self.timeout_s {
+        let process = match self.timeout_s {
             None => process,
             Some(limit_s) => process.timeout(Duration::from_secs(limit_s)),
-        }
+        };
+        // Next to a program, marks cost nothing.
+        if self.explain { process.explain(1, Received::marks) } else { process }
     }
 
     fn start(&self, connection: &Connection, program: Arc<Program>) -> Running {
@@ -185,6 +190,12 @@ fn pipe(args: &Args) -> Result<Report, String> {
                 break ending.await;
             }
         };
+        if let Some(explanation) = control.explanation() {
+            eprintln!("{explanation}");
+            if let Some(cause) = control.cause() {
+                eprintln!("{cause}");
+            }
+        }
         let report = ended.map_err(|error| error.to_string())?;
         // The last acknowledgements leave with this.
         let closed = timeout(PAUSE_MAX, connection.close()).await;

@@ -186,10 +186,14 @@ impl fmt::Display for Cause {
                 "prefetch {prefetch} is less than the {workers} workers, so some are always idle; leave it out, or raise it"
             ),
             Cause::WorkersBusy { workers, handler_us } => {
-                let workers = workers.map_or("all".into(), |workers| format!("all {workers}"));
+                let busy = match workers {
+                    Some(1) => "the only worker is".into(),
+                    Some(workers) => format!("all {workers} workers are"),
+                    None => "all workers are".into(),
+                };
                 write!(
                     f,
-                    "{workers} workers are busy, {handler_us} us a message; raise the concurrency (Concurrency::auto() finds \
+                    "{busy} busy, {handler_us} us a message; raise the concurrency (Concurrency::auto() finds \
                      what helps), or make the handler faster"
                 )
             }

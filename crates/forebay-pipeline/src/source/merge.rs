@@ -49,6 +49,11 @@ impl<S: Source> Source for Merged<S> {
     fn needs(&mut self, needs: &Needs) -> Vec<Finding> {
         self.sources.iter_mut().flat_map(|source| source.needs(needs)).collect()
     }
+
+    fn prefetch(&self) -> Option<u64> {
+        // One that was left to itself takes what the pipeline needs.
+        self.sources.iter().map(Source::prefetch).sum()
+    }
 }
 
 #[cfg(test)]

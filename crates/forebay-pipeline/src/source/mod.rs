@@ -42,6 +42,12 @@ pub trait Source: Send + 'static {
         let _ = needs;
         Vec::new()
     }
+
+    /// The most messages that it lets be unsettled, if somebody set that by hand: what a pipeline that explains itself may
+    /// have to blame.
+    fn prefetch(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// What a source answers.
