@@ -18,13 +18,12 @@ use std::time::Instant;
 
 use forebay_client::machine::ChannelError;
 use forebay_client::{Event, KernelRtt};
-use forebay_wire::AmqpUri;
 
 use crate::actor::{Actor, Role};
 use crate::consumer::{Consumer, LIVE_CREDIT};
 use crate::depth::Depth;
 use crate::latency::Timing;
-use crate::peer::{Peer, PeerLost, SHARED_BYTES};
+use crate::peer::{Host, Peer, PeerLost, SHARED_BYTES};
 use crate::plan::{Plan, PlanError};
 use crate::poller::Poller;
 use crate::process;
@@ -158,8 +157,7 @@ struct Generator<'a> {
 
 impl<'a> Generator<'a> {
     fn new(plan: &'a Plan, watch: &'a mut dyn Watch) -> Result<Generator<'a>, LoadError> {
-        let uri: AmqpUri = AmqpUri::parse(&plan.url)
-            .map_err(|error| LoadError::Broker(format!("cannot read the URL: {error}")))?;
+        let host = Host::of(&plan.url).map_err(LoadError::Broker)?;
         let mut generator = Generator {
             plan,
             watch,
@@ -183,8 +181,8 @@ impl<'a> Generator<'a> {
             (0..plan.publishers).map(|n| Role::Publisher(Box::new(Publisher::new(plan, n))));
         let depth = plan.depth.then(|| Role::Depth(Depth::new(plan)));
         for role in consumers.chain(publishers).chain(depth) {
-            let peer = Peer::connect(&uri, role.name())?;
-            generator.poller.add(&peer.stream, generator.actors.len())?;
+            let peer = host.connect(role.name())?;
+            generator.poller.add(peer.socket(), generator.actors.len())?;
             generator.actors.push(Actor::new(peer, role));
         }
         Ok(generator)
@@ -531,7 +529,7 @@ impl<'a> Generator<'a> {
     fn watch_writing(&mut self, index: usize) -> Result<(), LoadError> {
         let peer = &mut self.actors[index].peer;
         if peer.watched_for_writing == peer.writable {
-            self.poller.watch_writing(&peer.stream, index, !peer.writable)?;
+            self.poller.watch_writing(peer.socket(), index, !peer.writable)?;
             peer.watched_for_writing = !peer.writable;
         }
         Ok(())
@@ -553,7 +551,7 @@ impl<'a> Generator<'a> {
 }
 
 fn kernel_rtt(peer: &Peer) -> Option<KernelRtt> {
-    KernelRtt::new(peer.stream.local_addr().ok()?, peer.stream.peer_addr().ok()?)
+    KernelRtt::new(peer.socket().local_addr().ok()?, peer.socket().peer_addr().ok()?)
 }
 
 fn lost(lost: PeerLost) -> LoadError {

@@ -2,9 +2,10 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
 
-use forebay_client::Event;
 use forebay_client::machine::{Failed, Machine, Options};
+use forebay_client::{Event, Tls, TlsStream};
 use forebay_wire::AmqpUri;
 
 /// Bytes taken by one read.
@@ -14,9 +15,27 @@ pub(crate) const SHARED_BYTES: usize = READ_BYTES + 160 * 1024;
 /// Bytes that may wait to be sent on one connection.
 pub(crate) const OUTGOING_BYTES_MAX: usize = 256 * 1024;
 
+/// Plaintext that one TLS record may bring, and what is left of another.
+const TLS_ROOM_BYTES: usize = 32 * 1024;
+/// How long a broker may take to shake hands.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where connections lead, and how.
+#[derive(Debug)]
+pub(crate) struct Host {
+    uri: AmqpUri,
+    tls: Option<Tls>,
+}
+
+#[derive(Debug)]
+enum Stream {
+    Tcp(TcpStream),
+    Tls(Box<TlsStream>),
+}
+
 #[derive(Debug)]
 pub(crate) struct Peer {
-    pub(crate) stream: TcpStream,
+    stream: Stream,
     pub(crate) machine: Machine,
     /// Part of a frame, less than `frame_bytes_max`.
     leftover: Vec<u8>,
@@ -44,21 +63,86 @@ impl std::fmt::Display for PeerLost {
     }
 }
 
-impl Peer {
-    pub(crate) fn connect(uri: &AmqpUri, name: &str) -> io::Result<Peer> {
+impl Host {
+    /// Of a URL; an `amqps` one's certificates are read.
+    pub(crate) fn of(url: &str) -> Result<Host, String> {
+        let uri = AmqpUri::parse(url).map_err(|error| format!("cannot read the URL: {error}"))?;
+        let tls = uri.tls.then(|| Tls::from_uri(&uri)).transpose();
+        Ok(Host { tls: tls.map_err(|error| error.to_string())?, uri })
+    }
+
+    /// A connection to it, which nobody has begun to open.
+    pub(crate) fn connect(&self, name: &str) -> io::Result<Peer> {
+        let tcp = self.dial()?;
+        tcp.set_nodelay(true)?;
+        let stream = match &self.tls {
+            None => Stream::Tcp(tcp),
+            Some(tls) => {
+                tcp.set_read_timeout(Some(HANDSHAKE_PATIENCE))?;
+                let stream = tls.connect(&self.uri.host, tcp).map_err(io::Error::other)?;
+                Stream::Tls(Box::new(stream))
+            }
+        };
+        Peer::over(stream, &self.uri, name)
+    }
+
+    fn dial(&self) -> io::Result<TcpStream> {
         let mut last = io::Error::other("the host has no address");
-        for address in (uri.host.as_str(), uri.port).to_socket_addrs()? {
+        for address in (self.uri.host.as_str(), self.uri.port).to_socket_addrs()? {
             match TcpStream::connect(address) {
-                Ok(stream) => return Peer::over(stream, uri, name),
+                Ok(stream) => return Ok(stream),
                 Err(error) => last = error,
             }
         }
         Err(last)
     }
+}
 
-    fn over(stream: TcpStream, uri: &AmqpUri, name: &str) -> io::Result<Peer> {
-        stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
+impl Stream {
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Stream::Tcp(tcp) => tcp,
+            Stream::Tls(tls) => tls.tcp(),
+        }
+    }
+
+    /// Reads what is there. Of TLS nothing is left behind that a poller would not tell.
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let tls = match self {
+            Stream::Tcp(tcp) => return tcp.read(into),
+            Stream::Tls(tls) => tls,
+        };
+        let mut count = tls.read(into)?;
+        while count > 0 && into.len() - count >= TLS_ROOM_BYTES {
+            match tls.read(&mut into[count..]) {
+                // The next read finds that out, too.
+                Ok(0) | Err(_) => break,
+                Ok(more) => count += more,
+            }
+        }
+        Ok(count)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(tcp) => tcp.write(bytes),
+            Stream::Tls(tls) if bytes.is_empty() => tls.flush().map(|()| 0),
+            Stream::Tls(tls) => tls.write(bytes),
+        }
+    }
+
+    /// What it took is still on its way to the socket.
+    fn has_unsent(&self) -> bool {
+        match self {
+            Stream::Tcp(_) => false,
+            Stream::Tls(tls) => tls.has_unsent(),
+        }
+    }
+}
+
+impl Peer {
+    fn over(stream: Stream, uri: &AmqpUri, name: &str) -> io::Result<Peer> {
+        stream.socket().set_nonblocking(true)?;
         let options = Options {
             // A generator that falls silent is broken; that shall be seen, not hidden.
             heartbeat_s: 0,
@@ -72,6 +156,11 @@ impl Peer {
             writable: true,
             watched_for_writing: false,
         })
+    }
+
+    /// To wait for, and to ask for addresses.
+    pub(crate) fn socket(&self) -> &TcpStream {
+        self.stream.socket()
     }
 
     /// Reads once and hands out what came. False: nothing was there.
@@ -99,7 +188,7 @@ impl Peer {
 
     /// Sends what waits, as far as the socket takes it.
     pub(crate) fn send(&mut self) -> Result<(), PeerLost> {
-        while self.writable && !self.machine.outgoing().is_empty() {
+        while self.writable && (!self.machine.outgoing().is_empty() || self.stream.has_unsent()) {
             match self.stream.write(self.machine.outgoing()) {
                 Ok(count) => self.machine.sent(count),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

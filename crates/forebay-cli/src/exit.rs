@@ -47,9 +47,7 @@ impl From<String> for Failure {
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Failure {
         let exit = match error {
-            OpenError::Uri { .. } | OpenError::Parameter { .. } | OpenError::TlsNotSupported => {
-                Exit::Usage
-            }
+            OpenError::Uri { .. } | OpenError::Parameter { .. } => Exit::Usage,
             _ => Exit::Failed,
         };
         Failure(exit, error.to_string())

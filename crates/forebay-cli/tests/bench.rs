@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use support::broker::Start;
 use support::dir::Dir;
+use support::tls::Terminator;
 
 mod support;
 
@@ -106,6 +107,32 @@ fn the_knee_is_searched_and_told_in_plain_words() {
     assert!(windows.contains(&"auto") && windows.len() <= 48, "{windows:?}");
     let target = &runs[0]["outcome"]["report"]["target_per_s"];
     assert!(target.is_null(), "as fast as it goes, not {target}");
+}
+
+#[test]
+fn a_broker_behind_tls_is_loaded_and_asked() {
+    let home = Dir::new("bench-tls");
+    let broker = Start::in_memory(home.path()).ready();
+    let address = broker.url().split(['@', '/']).nth(3).expect("an address").to_owned();
+    let terminator = Terminator::start(home.path(), address);
+    let (json, _) = files(&home);
+    let path = json.to_str().expect("UTF-8");
+    let run = |more: &[&str]| {
+        let ran = bench(&[&["run", "--url", &terminator.url(), "--json", path], more].concat());
+        assert!(ran.status.success(), "{}", text(&ran.stderr));
+        read(&json)
+    };
+    let quick = ["--seconds", "1", "--warm-up", "0.2", "-x", "3", "-y", "3"];
+    // Large bodies and windows: sockets fill, and what TLS took has to wait.
+    let large = ["--size", "100000", "--confirm", "200"];
+    for more in [[].as_slice(), &large, &["--rtt", "1"]] {
+        let record = run(&[&quick[..], more].concat());
+        let report = &record["runs"][0]["outcome"]["report"];
+        let number = |name: &str| report[name].as_u64().expect("a number");
+        assert!(number("confirmed") > 50 && number("consumed") > 50, "{more:?}: {report}");
+    }
+    let record = run(&["connections", "--producers", "5"]);
+    assert!(record["found"][0]["answers"][0]["Ok"].is_object(), "{record}");
 }
 
 #[test]

@@ -62,8 +62,6 @@ pub enum OpenError {
         /// What is wrong with it.
         reason: String,
     },
-    /// `amqps` was asked for; the blocking client has no TLS.
-    TlsNotSupported,
     /// The certificates or keys cannot be used, or the server's are not trusted.
     Tls {
         /// What is wrong, and with which file.
@@ -100,9 +98,6 @@ impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OpenError::Uri { uri, reason } => write!(f, "cannot read the URL {uri}: {reason}"),
-            OpenError::TlsNotSupported => f.write_str(
-                "the blocking client knows no TLS; use an amqp:// URL or the asynchronous client",
-            ),
             OpenError::Tls { reason } => write!(f, "cannot connect with TLS: {reason}"),
             OpenError::Parameter { name, reason } => {
                 write!(f, "parameter {name} of the URL {reason}")

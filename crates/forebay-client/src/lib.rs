@@ -51,6 +51,8 @@ mod received;
 mod retry;
 mod session;
 mod shell;
+mod tls;
+mod tls_stream;
 
 pub use caller::{CallError, Caller};
 pub use channel::{Channel, Consume, DeclareExchange, DeclareQueue, QueueInfo};
@@ -73,6 +75,8 @@ pub use session::{
     ReturnedMessage, Topology,
 };
 pub use shell::{ByteStream, HAPPENINGS_KEPT, KernelRtt, StreamFuture};
+pub use tls::Tls;
+pub use tls_stream::TlsStream;
 
 pub use machine::{Event, Machine, Options, Settled};
 pub use receive_buffer::ReceiveBuffer;

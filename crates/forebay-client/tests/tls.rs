@@ -105,6 +105,30 @@ async fn a_server_with_a_trusted_certificate_is_spoken_to() {
 }
 
 #[tokio::test]
+async fn the_blocking_client_speaks_tls_too() {
+    use forebay_client::blocking::{Connection, ConsumeOptions, DeclareQueue, Publication};
+    let (broker, authority) = (Broker::start(), Authority::new("blocking"));
+    let port = terminator(&authority, broker.address(), false).await;
+    let uri = format!("amqps://localhost:{port}?cacertfile={}", authority.file("ca.pem"));
+    let talk = tokio::task::spawn_blocking(move || {
+        let connection = Connection::open(&uri).unwrap();
+        let mut channel = connection.channel().unwrap();
+        channel.declare_queue("q", DeclareQueue::default()).unwrap();
+        // More than all the buffers on the way hold.
+        let body = vec![7; 16_000_000];
+        let publication = Publication { routing_key: "q", body: &body, ..Default::default() };
+        channel.publish(&publication).unwrap();
+        let mut consumer = channel.consume("q", ConsumeOptions::default()).unwrap();
+        let message = consumer.next_message(None).unwrap().expect("it is there");
+        assert!(message.body() == body, "what came back is what went");
+        connection.close().unwrap();
+        let stranger = Connection::open(&uri.replace("localhost", "127.0.0.1")).unwrap_err();
+        assert!(matches!(stranger, OpenError::Tls { .. }), "{stranger}");
+    });
+    soon("the end of the talk", talk).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_server_that_cannot_prove_who_it_is_is_not_spoken_to() {
     let (broker, authority) = (Broker::start(), Authority::new("unknown"));
     let stranger = Authority::new("stranger");

@@ -9,6 +9,7 @@ pub mod message;
 pub mod model;
 pub mod peer;
 pub mod random;
+pub mod tls;
 pub mod witness;
 
 use std::time::Duration;

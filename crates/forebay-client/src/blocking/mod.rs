@@ -18,8 +18,9 @@ use std::time::Duration;
 use forebay_wire::AmqpUri;
 
 use crate::machine::{Limits, Machine, Options, Server};
+use crate::tls::Tls;
 use link::{Inbox, Link};
-use transport::{Pair, Tcp, Transport};
+use transport::{OverTls, Pair, Tcp, Transport};
 
 pub use crate::channel::{DeclareExchange, DeclareQueue, QueueInfo};
 pub use crate::error::{ChannelFault, ConsumeError, Lost, OpenError, Refusal};
@@ -50,7 +51,7 @@ impl fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// Connects over TCP to `uri`, for instance `amqp://guest:guest@127.0.0.1:5672/%2f`. Of several
+    /// Connects to `uri`, for instance `amqp://guest:guest@127.0.0.1:5672/%2f`, over TCP or (`amqps`) TLS. Of several
     /// hosts the first that lets us in is taken.
     pub fn open(uri: &str) -> Result<Connection, OpenError> {
         Connection::open_named(uri, None)
@@ -61,9 +62,7 @@ impl Connection {
         let parsed: AmqpUri = uri.parse().map_err(|error: forebay_wire::UriError| {
             OpenError::Uri { uri: without_password(uri), reason: error.to_string() }
         })?;
-        if parsed.tls {
-            return Err(OpenError::TlsNotSupported);
-        }
+        let tls = parsed.tls.then(|| Tls::from_uri(&parsed)).transpose()?;
         let options =
             Options { connection_name: name.map(str::to_owned), ..Options::from_uri(&parsed) };
         let timeout = parsed
@@ -72,7 +71,8 @@ impl Connection {
         let mut last = None;
         for (host, port) in parsed.hosts() {
             let opened = connect(host, port, timeout)
-                .and_then(|tcp| Connection::start(Box::new(tcp), options.clone()));
+                .and_then(|tcp| transport(tls.as_ref(), host, tcp, timeout))
+                .and_then(|transport| Connection::start(transport, options.clone()));
             match opened {
                 Ok(connection) => return Ok(connection),
                 Err(error) => last = Some(error),
@@ -139,15 +139,13 @@ fn lock(link: &Arc<Mutex<Link>>) -> MutexGuard<'_, Link> {
     link.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn connect(host: &str, port: u16, timeout: Duration) -> Result<Tcp, OpenError> {
+fn connect(host: &str, port: u16, timeout: Duration) -> Result<TcpStream, OpenError> {
     let no_address = |reason: String| OpenError::NoAddress { host: host.to_owned(), reason };
     let addresses =
         (host, port).to_socket_addrs().map_err(|error| no_address(error.to_string()))?;
     let mut last = no_address("it has no address".into());
     for address in addresses {
-        let connected = TcpStream::connect_timeout(&address, timeout)
-            .and_then(|stream| Tcp::new(stream, WRITE_TIMEOUT));
-        match connected {
+        match TcpStream::connect_timeout(&address, timeout) {
             Ok(tcp) => return Ok(tcp),
             Err(error) => {
                 let (address, reason) = (address.to_string(), error.to_string());
@@ -156,6 +154,20 @@ fn connect(host: &str, port: u16, timeout: Duration) -> Result<Tcp, OpenError> {
         }
     }
     Err(last)
+}
+
+/// What carries the bytes over `tcp`; a hand that is not shaken within `timeout` is given up.
+fn transport(
+    tls: Option<&Tls>,
+    host: &str,
+    tcp: TcpStream,
+    timeout: Duration,
+) -> Result<Box<dyn Transport>, OpenError> {
+    let lost = |error: std::io::Error| OpenError::Lost(Lost::Io(error.to_string()));
+    let Some(tls) = tls else { return Ok(Box::new(Tcp::new(tcp, WRITE_TIMEOUT).map_err(lost)?)) };
+    tcp.set_read_timeout(Some(timeout)).map_err(lost)?;
+    let stream = tls.connect(host, tcp)?;
+    Ok(Box::new(OverTls::new(stream, WRITE_TIMEOUT).map_err(lost)?))
 }
 
 /// The URI as it may be shown to people.

@@ -4,6 +4,8 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use crate::tls_stream::TlsStream;
+
 /// A byte stream both ways. Reads block; where timeouts are supported they end with `WouldBlock` or
 /// `TimedOut`.
 pub(super) trait Transport: Send {
@@ -46,6 +48,44 @@ impl Transport for Tcp {
             self.stream.set_read_timeout(timeout)?;
             self.timeout = timeout;
         }
+        Ok(true)
+    }
+}
+
+/// How long a read waits while something that was written could not be sent.
+const UNSENT_WAIT: Duration = Duration::from_millis(10);
+
+/// TLS over TCP.
+pub(super) struct OverTls {
+    stream: TlsStream,
+    timeout: Option<Duration>,
+}
+
+impl OverTls {
+    pub(super) fn new(stream: TlsStream, write_timeout: Duration) -> io::Result<OverTls> {
+        stream.tcp().set_nodelay(true)?;
+        stream.tcp().set_write_timeout(Some(write_timeout))?;
+        Ok(OverTls { stream, timeout: None })
+    }
+}
+
+impl Transport for OverTls {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        // What the other side waits for may still lie here.
+        let wait = match self.stream.has_unsent() {
+            true => Some(self.timeout.map_or(UNSENT_WAIT, |timeout| timeout.min(UNSENT_WAIT))),
+            false => self.timeout,
+        };
+        self.stream.tcp().set_read_timeout(wait)?;
+        self.stream.read(into)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.write(bytes)
+    }
+
+    fn set_read_timeout(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+        self.timeout = timeout.map(|timeout| timeout.max(Duration::from_millis(1)));
         Ok(true)
     }
 }

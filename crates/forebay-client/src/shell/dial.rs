@@ -10,8 +10,8 @@ use forebay_wire::AmqpUri;
 use tokio::net::TcpStream;
 
 use super::stream::{ByteStream, Stream};
-use super::tls::Tls;
 use crate::error::OpenError;
+use crate::tls::Tls;
 
 /// How long a host may take to accept unless `connection_timeout` says otherwise.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -92,7 +92,7 @@ async fn connect(host: &str, port: u16, tls: Option<&Tls>) -> Result<Stream, Ope
                 // We write in batches already; waiting for more would only delay acks and confirms.
                 let _ = tcp.set_nodelay(true);
                 return match tls {
-                    Some(tls) => tls.connect(host, tcp).await,
+                    Some(tls) => Ok(Stream::Tls(Box::new(tls.connect_async(host, tcp).await?))),
                     None => Ok(Stream::Tcp(tcp)),
                 };
             }

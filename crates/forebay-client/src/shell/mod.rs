@@ -5,7 +5,6 @@ mod driver;
 mod kernel_rtt;
 mod link;
 mod stream;
-mod tls;
 
 pub(crate) use dial::Dialer;
 pub use dial::StreamFuture;

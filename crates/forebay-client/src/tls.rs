@@ -7,30 +7,42 @@
 //! | `server_name_indication` | the name that the server's certificate must carry; the host otherwise |
 //! | `verify` | `verify_peer`, which is all there is: a server that is not checked may be anybody |
 
+use std::fmt;
+use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 
 use forebay_wire::AmqpUri;
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream as TokioTlsStream;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore};
 
-use super::stream::Stream;
 use crate::error::OpenError;
+use crate::tls_stream::TlsStream;
 
-/// How to speak TLS with the hosts of one URI.
+/// How to speak TLS with the hosts of one URI: for programs that drive the [machine](crate::machine) over sockets of
+/// their own. Read once, it serves any number of connections.
 #[derive(Clone)]
-pub(crate) struct Tls {
-    connector: TlsConnector,
+pub struct Tls {
+    config: Arc<ClientConfig>,
     server_name: Option<String>,
 }
 
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("server_name", &self.server_name).finish_non_exhaustive()
+    }
+}
+
 impl Tls {
-    /// Reads the files that the URI names.
-    pub(crate) fn from_uri(uri: &AmqpUri) -> Result<Tls, OpenError> {
+    /// Reads the files that the URI names, or the system's authorities.
+    ///
+    /// # Errors
+    /// A file that cannot be read or used; the sentence names it.
+    pub fn from_uri(uri: &AmqpUri) -> Result<Tls, OpenError> {
         let parameter = |wanted: &str| {
             let found = uri.other_parameters.iter().rfind(|(name, _)| name == wanted);
             found.map(|(_, value)| value.as_str())
@@ -70,23 +82,46 @@ impl Tls {
             }
         };
         Ok(Tls {
-            connector: TlsConnector::from(Arc::new(config)),
+            config: Arc::new(config),
             server_name: parameter("server_name_indication").map(str::to_owned),
         })
     }
 
-    /// Shakes hands over `tcp` with `host`.
-    pub(crate) async fn connect(&self, host: &str, tcp: TcpStream) -> Result<Stream, OpenError> {
-        let name = self.server_name.as_deref().unwrap_or(host).to_owned();
-        let server_name = ServerName::try_from(name)
-            .map_err(|error| tls_error(format!("'{host}' cannot be in a certificate: {error}")))?;
-        let stream = self
-            .connector
-            .connect(server_name, tcp)
-            .await
-            .map_err(|error| tls_error(format!("no agreement with {host}: {error}")))?;
-        Ok(Stream::Tls(Box::new(stream)))
+    /// Shakes hands over `tcp`, which blocks, with `host`; afterwards it may be made non-blocking. Its read timeout
+    /// is kept to.
+    ///
+    /// # Errors
+    /// The host is not who it should be, trusts us not, or does not answer.
+    pub fn connect(&self, host: &str, mut tcp: TcpStream) -> Result<TlsStream, OpenError> {
+        let mut session = ClientConnection::new(self.config.clone(), self.name(host)?)
+            .map_err(|error| tls_error(error.to_string()))?;
+        while session.is_handshaking() {
+            session.complete_io(&mut tcp).map_err(|error| no_agreement(host, &error))?;
+        }
+        Ok(TlsStream::new(session, tcp))
     }
+
+    /// The same over a stream of tokio's.
+    pub(crate) async fn connect_async(
+        &self,
+        host: &str,
+        tcp: tokio::net::TcpStream,
+    ) -> Result<TokioTlsStream<tokio::net::TcpStream>, OpenError> {
+        let connector = TlsConnector::from(self.config.clone());
+        let connected = connector.connect(self.name(host)?, tcp).await;
+        connected.map_err(|error| no_agreement(host, &error))
+    }
+
+    /// What the certificate must carry.
+    fn name(&self, host: &str) -> Result<ServerName<'static>, OpenError> {
+        let name = self.server_name.as_deref().unwrap_or(host).to_owned();
+        ServerName::try_from(name)
+            .map_err(|error| tls_error(format!("'{host}' cannot be in a certificate: {error}")))
+    }
+}
+
+fn no_agreement(host: &str, error: &std::io::Error) -> OpenError {
+    tls_error(format!("no agreement with {host}: {error}"))
 }
 
 fn roots_of_file(path: &str) -> Result<RootCertStore, OpenError> {
