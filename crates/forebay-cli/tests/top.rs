@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Output, Stdio};
 
 use forebay_client::blocking::{ConsumeOptions, DeclareQueue, Publication};
+use forebay_wire::{TableBuf, Value as FieldValue};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
@@ -109,6 +110,26 @@ fn once_prints_a_text_or_an_object_and_ends() {
     assert_eq!(picture["queues"][0]["name"], "orders");
     assert_eq!(picture["waits"][0]["gate"], "credit");
     assert!(picture["waits"][0]["s_per_s"].as_f64().expect("a number") > 0.5);
+}
+
+#[test]
+fn a_queue_shows_its_flow_mode_and_whether_it_holds_its_publishers() {
+    let dir = Dir::new("top-flow");
+    let broker = start(&dir).ready();
+    let connection = broker.connect();
+    let mut channel = connection.channel().expect("a channel");
+    let mut arguments = TableBuf::new();
+    arguments.push("x-flow", FieldValue::LongStr(b"balance"));
+    let balances = DeclareQueue { arguments, ..DeclareQueue::default() };
+    channel.declare_queue("work", balances).expect("declared");
+    let (code, out, _) = ended(&["--once", "--http", &broker.http()]);
+    assert_eq!(code, Some(0), "{out}");
+    let line = out.lines().find(|line| line.starts_with("  work ")).expect("the queue");
+    assert!(line.ends_with("balance, open"), "{out}");
+    let (_, out, _) = ended(&["--once", "--json", "--http", &broker.http()]);
+    let picture: Value = serde_json::from_str(&out).expect("one object");
+    let queue = &picture["queues"][0];
+    assert_eq!((&queue["flow"], &queue["flow_state"]), (&"balance".into(), &"absorbing".into()));
 }
 
 #[test]

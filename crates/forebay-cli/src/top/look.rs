@@ -67,6 +67,15 @@ pub(super) struct Queue {
     pub(super) ready: u64,
     pub(super) unacked: u64,
     pub(super) on_disk_only: u64,
+    /// Its mode, `absorb` or `balance`; empty: the broker knows none.
+    #[serde(default)]
+    pub(super) flow: String,
+    /// Of one that balances: whether it holds its publishers.
+    #[serde(default)]
+    pub(super) flow_state: String,
+    /// The least time that a message waited lately, if it balances.
+    #[serde(default)]
+    pub(super) standing_wait_us: u64,
 }
 
 impl Queue {

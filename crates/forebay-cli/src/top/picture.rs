@@ -50,6 +50,11 @@ pub(super) struct QueueRow {
     pub(super) unacked: u64,
     pub(super) on_disk_only: u64,
     pub(super) consumers: u64,
+    /// `absorb`, `balance`, or empty if the broker knows no modes.
+    pub(super) flow: String,
+    /// `holding`: it makes its publishers wait.
+    pub(super) flow_state: String,
+    pub(super) standing_wait_us: u64,
 }
 
 /// A gate that held somebody.
@@ -145,6 +150,9 @@ fn queues_between(before: &Look, now: &Look, rate: impl Fn(u64, u64) -> f64) -> 
             unacked: queue.unacked,
             on_disk_only: queue.on_disk_only,
             consumers: queue.consumers,
+            flow: queue.flow.clone(),
+            flow_state: queue.flow_state.clone(),
+            standing_wait_us: queue.standing_wait_us,
         }
     };
     let mut rows: Vec<QueueRow> = now.queues.iter().map(row).collect();

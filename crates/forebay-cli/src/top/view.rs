@@ -174,6 +174,13 @@ fn queue(row: &QueueRow) -> String {
         thousands(row.unacked),
         thousands(row.consumers)
     );
+    // To absorb is what a queue does unless it is told otherwise.
+    if row.flow == "balance" {
+        line.push_str(match &*row.flow_state {
+            "holding" => "  balance, held",
+            _ => "  balance, open",
+        });
+    }
     if row.on_disk_only > 0 {
         line.push_str(&format!("  {} only on disk", thousands(row.on_disk_only)));
     }
@@ -227,6 +234,9 @@ mod tests {
             unacked: 250,
             on_disk_only: 0,
             consumers: 4,
+            flow: "absorb".into(),
+            flow_state: "absorbing".into(),
+            standing_wait_us: 0,
         };
         Picture {
             version: "0.1.0".into(),
@@ -304,6 +314,17 @@ QUEUES (2), fullest first          in/s     out/s       ready   unacked consumer
             assert!(text.contains(line), "{text}");
         }
         assert!(!text.contains("ALARM"));
+    }
+
+    #[test]
+    fn a_queue_that_balances_says_whether_it_holds_its_publishers() {
+        let mut picture = picture();
+        picture.queues[0].flow = "balance".into();
+        assert!(shown(&picture, WIDE).contains("         4  balance, open\n"));
+        picture.queues[0].flow_state = "holding".into();
+        let text = shown(&picture, WIDE);
+        assert!(text.contains("         4  balance, held\n"), "{text}");
+        assert_eq!(text.matches("balance").count(), 1, "the other one absorbs");
     }
 
     #[test]
