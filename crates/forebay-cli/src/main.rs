@@ -5,6 +5,7 @@ mod broker_url;
 mod check;
 mod consume;
 mod definitions;
+#[cfg(feature = "demo")]
 mod demo;
 mod exit;
 mod figures;
@@ -37,6 +38,7 @@ struct Forebay {
 enum Command {
     /// Run the broker.
     Serve(serve::Args),
+    #[cfg(feature = "demo")]
     Demo(demo::Args),
     Publish(publish::Args),
     Consume(consume::Args),
@@ -52,6 +54,7 @@ enum Command {
 fn main() -> ExitCode {
     let exit: Exit = match Forebay::parse().command {
         Command::Serve(args) => serve::run(args),
+        #[cfg(feature = "demo")]
         Command::Demo(args) => demo::run(args),
         Command::Publish(args) => publish::run(args),
         Command::Consume(args) => consume::run(args),

@@ -1,4 +1,4 @@
-//! `forebay publish`, `consume` and `demo` as people and scripts use them: processes, pipes, signals,
+//! `forebay publish` and `consume` as people and scripts use them: processes, pipes, signals,
 //! exit codes.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -211,35 +211,4 @@ fn a_line_is_published_before_the_next_one_comes() {
     drop(stdin);
     let ended = Ended::of(publisher.wait_with_output().expect("it ends"));
     assert_eq!(ended.code, Some(0), "{ended:?}");
-}
-
-#[test]
-fn the_demo_carries_everything_and_checks_it() {
-    let output = forebay().args(["demo", "--seconds", "1", "--json"]).output().expect("it runs");
-    let ended = Ended::of(output);
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    let summary: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
-    assert_eq!(summary["holds"], true);
-    assert_eq!(summary["published"], summary["consumed"]);
-    assert!(summary["published"].as_u64() > Some(0));
-    assert_eq!(summary["months"].as_array().map(Vec::len), Some(12));
-}
-
-#[test]
-fn the_demo_ends_early_and_still_counts() {
-    let mut demo = forebay()
-        .args(["demo", "--seconds", "600"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it runs");
-    let mut stdout = BufReader::new(demo.stdout.take().expect("it is piped"));
-    let mut text = String::new();
-    while !text.contains("published ") {
-        assert!(stdout.read_line(&mut text).expect("it draws") > 0, "{text}");
-    }
-    terminate(&demo);
-    stdout.read_to_string(&mut text).expect("it sums up");
-    assert_eq!(demo.wait().expect("it ends").code(), Some(0), "{text}");
-    assert!(text.contains("✓ every queue is empty again"), "{text}");
 }

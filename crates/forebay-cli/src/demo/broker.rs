@@ -1,8 +1,8 @@
 //! The broker of the demo: one of its own on a temporary directory, or any other by URL.
 
-use std::path::PathBuf;
+use std::path::Path;
 
-use forebay_client::blocking::{ChannelFault, Connection, DeclareExchange, DeclareQueue};
+use forebay_client::{Binding, ChannelFault, Connection, Exchange, Queue, Topology};
 use forebay_server::{Config, Data, Server};
 
 use super::gauges::Gauges;
@@ -12,35 +12,22 @@ use crate::figures::thousands;
 /// The broker under the demo.
 pub(super) struct DemoBroker {
     pub(super) url: String,
-    embedded: Option<Embedded>,
-}
-
-struct Embedded {
-    server: Server,
-    dir: PathBuf,
+    embedded: Option<Server>,
 }
 
 impl DemoBroker {
-    /// Starts a durable broker in this process, on a free loopback port and a new directory.
-    pub(super) fn embedded() -> Result<DemoBroker, String> {
-        let dir = std::env::temp_dir().join(format!("forebay-demo-{}", std::process::id()));
+    /// Starts a durable broker in this process, on a free loopback port, with its data in `dir`.
+    pub(super) fn embedded(dir: &Path) -> Result<DemoBroker, String> {
         let config = Config {
-            data: Data::Dir(dir.clone()),
+            data: Data::Dir(dir.to_owned()),
             amqp: vec!["127.0.0.1:0".to_owned()],
             http: None,
             ..Config::default()
         };
-        let server = match Server::start(config) {
-            Ok(server) => server,
-            Err(error) => {
-                // What it left behind is of no use; the start's own error is what matters.
-                let _ = std::fs::remove_dir_all(&dir);
-                return Err(error.to_string());
-            }
-        };
+        let server = Server::start(config).map_err(|error| error.to_string())?;
         let address = server.addresses().amqp[0];
         let url = format!("amqp://guest:guest@{address}/%2f");
-        Ok(DemoBroker { url, embedded: Some(Embedded { server, dir }) })
+        Ok(DemoBroker { url, embedded: Some(server) })
     }
 
     /// Uses a broker that runs already.
@@ -48,61 +35,62 @@ impl DemoBroker {
         DemoBroker { url: url.to_owned(), embedded: None }
     }
 
-    /// Where it is and what it keeps, for people.
+    /// Where it is, for people.
     pub(super) fn describe(&self) -> String {
         match &self.embedded {
-            Some(embedded) => format!(
-                "durable broker in this process at {}, data in {}",
-                embedded.server.addresses().amqp[0],
-                embedded.dir.display()
-            ),
-            None => "broker given by --url".into(),
+            Some(server) => format!("a broker in this process at {}", server.addresses().amqp[0]),
+            None => "the broker given by --url".into(),
         }
     }
 
-    /// Declares a topic exchange and a durable queue a region.
-    pub(super) fn set_up(&self) -> Result<(), String> {
-        self.with_channel(|channel| {
-            let durable = DeclareExchange { durable: true, ..Default::default() };
-            channel.declare_exchange(EXCHANGE, "topic", durable)?;
+    /// Declares a durable topic exchange and a durable queue a region, all empty.
+    pub(super) async fn set_up(&self) -> Result<(), String> {
+        let mut topology = Topology::new().exchange(Exchange::durable(EXCHANGE, "topic"));
+        for region in REGIONS {
+            let binding = Binding::new(queue_of(region), EXCHANGE, pattern_of(region));
+            topology = topology.queue(Queue::durable(queue_of(region))).binding(binding);
+        }
+        let connection = self.connect().await?;
+        connection.declare(topology).await.map_err(|error| error.to_string())?;
+        // An earlier demo on the same broker may have been killed.
+        let purge = async {
+            let channel = connection.channel().await?;
             for region in REGIONS {
-                let durable = DeclareQueue { durable: true, ..Default::default() };
-                channel.declare_queue(&queue_of(region), durable)?;
-                // An earlier demo on the same broker may have been killed.
-                channel.purge_queue(&queue_of(region))?;
-                channel.bind_queue(&queue_of(region), EXCHANGE, &pattern_of(region))?;
+                channel.purge_queue(&queue_of(region)).await?;
             }
-            Ok(())
-        })
+            channel.close().await
+        };
+        purge.await.map_err(|fault: ChannelFault| fault.to_string())?;
+        connection.close().await.map_err(|lost| lost.to_string())
     }
 
     /// Deletes what was declared; returns the messages that were still in the queues.
-    pub(super) fn tear_down(&self) -> Result<u64, String> {
-        self.with_channel(|channel| {
+    pub(super) async fn tear_down(&self) -> Result<u64, String> {
+        let connection = self.connect().await?;
+        let delete = async {
+            let channel = connection.channel().await?;
             let mut left = 0;
             for region in REGIONS {
-                left += u64::from(channel.delete_queue(&queue_of(region))?);
+                left += u64::from(channel.delete_queue(&queue_of(region), false, false).await?);
             }
-            channel.delete_exchange(EXCHANGE)?;
+            channel.delete_exchange(EXCHANGE, false).await?;
+            channel.close().await?;
             Ok(left)
-        })
+        };
+        let left = delete.await.map_err(|fault: ChannelFault| fault.to_string())?;
+        connection.close().await.map_err(|lost| lost.to_string())?;
+        Ok(left)
     }
 
-    fn with_channel<T>(
-        &self,
-        work: impl FnOnce(&mut forebay_client::blocking::Channel) -> Result<T, ChannelFault>,
-    ) -> Result<T, String> {
-        let connection = Connection::open_named(&self.url, Some("forebay demo"))
-            .map_err(|error| error.to_string())?;
-        let mut channel = connection.channel().map_err(|fault| fault.to_string())?;
-        let done = work(&mut channel).map_err(|fault| fault.to_string())?;
-        connection.close().map_err(|lost| lost.to_string())?;
-        Ok(done)
+    /// A connection that is lost for good if it is lost.
+    async fn connect(&self) -> Result<Connection, String> {
+        let builder = Connection::builder().name("forebay demo").without_recovery();
+        builder.open(&self.url).await.map_err(|error| error.to_string())
     }
 
     /// Depth of each queue, for the view.
     pub(super) fn queues(&self, gauges: &Gauges) -> String {
-        let snapshot = self.embedded.as_ref().and_then(|embedded| embedded.server.status());
+        let snapshot = self.embedded.as_ref().and_then(Server::status);
         let Some(snapshot) = snapshot else {
             return format!("{} messages under way", thousands(gauges.under_way()));
         };
@@ -117,16 +105,13 @@ impl DemoBroker {
 
     /// Memory of messages in the embedded broker.
     pub(super) fn message_bytes(&self) -> Option<u64> {
-        let snapshot = self.embedded.as_ref()?.server.status()?;
+        let snapshot = self.embedded.as_ref()?.status()?;
         Some(snapshot.broker.memory_bytes)
     }
 
-    /// Stops the embedded broker and removes its data.
+    /// Stops the embedded broker.
     pub(super) fn stop(self) -> Result<(), String> {
-        let Some(Embedded { server, dir }) = self.embedded else { return Ok(()) };
-        let stopped = server.stop().map_err(|failed| failed.to_string());
-        let removed = std::fs::remove_dir_all(&dir)
-            .map_err(|error| format!("cannot remove {}: {error}", dir.display()));
-        stopped.and(removed)
+        let Some(server) = self.embedded else { return Ok(()) };
+        server.stop().map_err(|failed| failed.to_string())
     }
 }

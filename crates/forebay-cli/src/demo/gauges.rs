@@ -1,4 +1,4 @@
-//! What the threads of the demo tell each other and the view.
+//! What publishers and pipeline tell each other and the view.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,25 +28,33 @@ impl Latency {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn record(&self, us: u64) {
+        self.lock().saturating_record(us);
+    }
+
     /// What was recorded since the last call.
     pub(super) fn take(&self) -> Histogram<u64> {
         std::mem::replace(&mut *self.lock(), histogram())
     }
 }
 
-/// Shared by publishers, consumers and view.
+/// Shared by publishers, pipeline and view.
 #[derive(Debug)]
 pub(super) struct Gauges {
     started: Instant,
     pub(super) published: AtomicU64,
     pub(super) confirmed: AtomicU64,
-    pub(super) consumed: AtomicU64,
+    /// Counted by a transaction that was committed.
+    pub(super) stored: AtomicU64,
+    /// Confirmed after they were published again: they may be in their queues twice.
+    pub(super) republished: AtomicU64,
+    /// Delivered, and counted before.
+    pub(super) duplicates: AtomicU64,
+    pub(super) transactions: AtomicU64,
     pub(super) confirm: Latency,
     pub(super) end_to_end: Latency,
     /// Publishers: no more messages.
     pub(super) stop_publishing: AtomicBool,
-    /// Consumers: nothing more will come.
-    pub(super) stop_consuming: AtomicBool,
     /// The first thing that went wrong, as a sentence.
     failure: Mutex<Option<String>>,
 }
@@ -57,16 +65,18 @@ impl Gauges {
             started: Instant::now(),
             published: AtomicU64::new(0),
             confirmed: AtomicU64::new(0),
-            consumed: AtomicU64::new(0),
+            stored: AtomicU64::new(0),
+            republished: AtomicU64::new(0),
+            duplicates: AtomicU64::new(0),
+            transactions: AtomicU64::new(0),
             confirm: Latency::new(),
             end_to_end: Latency::new(),
             stop_publishing: AtomicBool::new(false),
-            stop_consuming: AtomicBool::new(false),
             failure: Mutex::new(None),
         }
     }
 
-    /// Microseconds since the start: the clock of all threads.
+    /// Microseconds since the start.
     pub(super) fn now_us(&self) -> u64 {
         self.started.elapsed().as_micros() as u64
     }
@@ -81,9 +91,9 @@ impl Gauges {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Messages on their way from publishers to consumers.
+    /// Messages on their way from publishers to the database.
     pub(super) fn under_way(&self) -> u64 {
-        let consumed = self.consumed.load(Ordering::Relaxed);
-        self.published.load(Ordering::Relaxed).saturating_sub(consumed)
+        let stored = self.stored.load(Ordering::Relaxed);
+        self.published.load(Ordering::Relaxed).saturating_sub(stored)
     }
 }

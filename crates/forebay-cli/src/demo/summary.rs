@@ -1,15 +1,20 @@
 //! What the demo says at its end: was everything carried, how fast, and what the weather is like.
 
 use std::fmt::Write;
+use std::path::PathBuf;
 
+use forebay::pipeline::explain::Explanation;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-use super::statistics::Statistics;
+use super::statistics::Month;
 use crate::figures::{duration, megabytes, thousands};
 
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+/// Length of a bar that is all of the time.
+const BAR_COLUMNS: u64 = 24;
 
 /// One thing that must hold.
 #[derive(Debug)]
@@ -23,11 +28,26 @@ pub(super) struct Summary {
     pub(super) seconds: f64,
     pub(super) published: u64,
     pub(super) confirmed: u64,
-    pub(super) consumed: u64,
+    /// Counted by SQLite.
+    pub(super) stored: u64,
+    /// Published again after a loss of the connection.
+    pub(super) republished: u64,
+    /// Delivered, and counted before.
+    pub(super) duplicates: u64,
+    pub(super) transactions: u64,
+    /// Transactions that were tried again, and readings.
+    pub(super) retried: u64,
     pub(super) confirm: Histogram<u64>,
     pub(super) end_to_end: Histogram<u64>,
     pub(super) process_bytes_max: u64,
-    pub(super) months: Statistics,
+    /// Where the time of some readings went.
+    pub(super) explanation: Explanation,
+    /// What makes the longest wait so long.
+    pub(super) cause: Option<String>,
+    /// Of all stations.
+    pub(super) months: [Month; 12],
+    /// The file, if it was kept.
+    pub(super) database: Option<PathBuf>,
     pub(super) checks: Vec<Check>,
     pub(super) failure: Option<String>,
 }
@@ -50,11 +70,21 @@ impl Summary {
         }
         let _ = writeln!(
             text,
-            "\n  {} readings a second over {:.1} s, at most {} of memory in all",
-            thousands((self.consumed as f64 / self.seconds.max(1e-3)) as u64),
+            "\n  {} readings a second over {:.1} s in {} transactions, at most {} of memory in all",
+            thousands((self.stored as f64 / self.seconds.max(1e-3)) as u64),
             self.seconds,
+            thousands(self.transactions),
             megabytes(self.process_bytes_max)
         );
+        if self.republished + self.duplicates + self.retried > 0 {
+            let _ = writeln!(
+                text,
+                "  {} published again, {} duplicates told apart, {} attempts repeated",
+                thousands(self.republished),
+                thousands(self.duplicates),
+                thousands(self.retried)
+            );
+        }
         let _ =
             writeln!(text, "\n  {:<12}{:>10}{:>10}{:>10}{:>10}", "", "p50", "p90", "p99", "max");
         for (name, histogram) in [("confirm", &self.confirm), ("end to end", &self.end_to_end)] {
@@ -68,11 +98,12 @@ impl Summary {
                 duration(histogram.max())
             );
         }
+        self.write_way(&mut text);
         let _ = writeln!(
             text,
             "\n  Seattle     readings   mean °C    min °C    max °C       hPa       m/s"
         );
-        for (name, month) in MONTHS.iter().zip(&self.months.0) {
+        for (name, month) in MONTHS.iter().zip(&self.months) {
             let _ = writeln!(
                 text,
                 "  {name:<8}{:>12}{:>10.1}{:>10.1}{:>10.1}{:>10.1}{:>10.1}",
@@ -84,10 +115,39 @@ impl Summary {
                 month.wind_mean()
             );
         }
+        if let Some(file) = &self.database {
+            let _ = writeln!(
+                text,
+                "\n  The database is kept:\n    sqlite3 {} 'SELECT * FROM climate LIMIT 12'",
+                file.display()
+            );
+        }
         text.push_str(
             "\n  Next:\n    forebay serve                                   a broker on 127.0.0.1:5672\n    seq 1 1000 | forebay publish --queue hello      in another terminal\n    forebay consume --queue hello --count 10\n",
         );
         text
+    }
+
+    /// Where the mean reading's time went, as bars.
+    fn write_way(&self, text: &mut String) {
+        let (messages, total_us) = (self.explanation.messages(), self.explanation.total_us());
+        if messages == 0 {
+            return;
+        }
+        let _ = writeln!(text, "\n  where a reading's time goes, on average");
+        for share in self.explanation.shares() {
+            let bar = (share.sum_us * BAR_COLUMNS).div_ceil(total_us.max(1)).min(BAR_COLUMNS);
+            let _ = writeln!(
+                text,
+                "  {:<42}{:>9}  {}",
+                share.segment.name(),
+                duration(share.sum_us / messages),
+                "▪".repeat(bar as usize)
+            );
+        }
+        if let Some(cause) = &self.cause {
+            let _ = writeln!(text, "  {cause}");
+        }
     }
 
     /// For machines.
@@ -102,7 +162,7 @@ impl Summary {
         };
         let months: Vec<Value> = MONTHS
             .iter()
-            .zip(&self.months.0)
+            .zip(&self.months)
             .map(|(name, month)| {
                 json!({
                     "month": name,
@@ -115,6 +175,13 @@ impl Summary {
                 })
             })
             .collect();
+        let shares = self.explanation.shares().iter();
+        let way: Vec<Value> = shares
+            .map(|share| {
+                let mean_us = share.sum_us / self.explanation.messages().max(1);
+                json!({ "segment": share.segment.name(), "mean_us": mean_us, "max_us": share.max_us })
+            })
+            .collect();
         let checks: Vec<Value> = self
             .checks
             .iter()
@@ -125,12 +192,19 @@ impl Summary {
             "seconds": self.seconds,
             "published": self.published,
             "confirmed": self.confirmed,
-            "consumed": self.consumed,
-            "consumed_per_second": self.consumed as f64 / self.seconds.max(1e-3),
+            "stored": self.stored,
+            "stored_per_second": self.stored as f64 / self.seconds.max(1e-3),
+            "republished": self.republished,
+            "duplicates": self.duplicates,
+            "transactions": self.transactions,
+            "retried": self.retried,
             "confirm": latency(&self.confirm),
             "end_to_end": latency(&self.end_to_end),
+            "way": way,
+            "cause": self.cause,
             "process_bytes_max": self.process_bytes_max,
             "months": months,
+            "database": self.database,
             "checks": checks,
             "failure": self.failure,
         })

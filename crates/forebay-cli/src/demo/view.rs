@@ -71,7 +71,7 @@ impl View {
     pub(super) fn new(to_stderr: bool) -> View {
         let terminal =
             if to_stderr { io::stderr().is_terminal() } else { io::stdout().is_terminal() };
-        let series = ["published", "confirmed", "consumed"];
+        let series = ["published", "confirmed", "stored"];
         View {
             terminal,
             to_stderr,
@@ -96,7 +96,7 @@ impl View {
         let now_us = gauges.now_us();
         let seconds = (now_us - self.sampled_us) as f64 / 1e6;
         self.sampled_us = now_us;
-        let counters = [&gauges.published, &gauges.confirmed, &gauges.consumed];
+        let counters = [&gauges.published, &gauges.confirmed, &gauges.stored];
         for (series, counter) in self.series.iter_mut().zip(counters) {
             series.sample(counter, seconds);
         }
@@ -146,6 +146,7 @@ impl View {
             ));
         }
         lines.push(format!("  {:<12}{}", "queues", broker.queues(gauges)));
+        lines.push(format!("  {:<12}{}", "SQLite", transactions(gauges)));
         lines.push(format!("  {:<12}{}", "memory", memory(broker)));
         lines.push(format!(
             "  {:<12}{:.0} s   (Ctrl-C ends it and still counts)",
@@ -166,19 +167,31 @@ impl View {
     }
 
     fn line(&self, gauges: &Gauges) -> String {
-        let [published, confirmed, consumed] = &self.series;
+        let [published, confirmed, stored] = &self.series;
         format!(
-            "{:3.0} s  published {}/s  confirmed {}/s  consumed {}/s  confirm p50 {} p99 {}  end to end p50 {} p99 {}  under way {}\n",
+            "{:3.0} s  published {}/s  confirmed {}/s  stored {}/s  confirm p50 {} p99 {}  end to end p50 {} p99 {}  under way {}\n",
             gauges.now_us() as f64 / 1e6,
             thousands(published.per_second as u64),
             thousands(confirmed.per_second as u64),
-            thousands(consumed.per_second as u64),
+            thousands(stored.per_second as u64),
             duration(self.recent_confirm.value_at_quantile(0.5)),
             duration(self.recent_confirm.value_at_quantile(0.99)),
             duration(self.recent_end_to_end.value_at_quantile(0.5)),
             duration(self.recent_end_to_end.value_at_quantile(0.99)),
             thousands(gauges.under_way()),
         )
+    }
+}
+
+fn transactions(gauges: &Gauges) -> String {
+    let transactions = gauges.transactions.load(Ordering::Relaxed);
+    let stored = gauges.stored.load(Ordering::Relaxed);
+    let each = stored.checked_div(transactions).unwrap_or(0);
+    let text =
+        format!("{} transactions, {} readings each", thousands(transactions), thousands(each));
+    match gauges.duplicates.load(Ordering::Relaxed) {
+        0 => text,
+        duplicates => format!("{text}, {} duplicates", thousands(duplicates)),
     }
 }
 
@@ -204,7 +217,7 @@ mod tests {
     #[test]
     fn the_block_fits_eighty_columns() {
         let gauges = Gauges::new();
-        for counter in [&gauges.published, &gauges.confirmed, &gauges.consumed] {
+        for counter in [&gauges.published, &gauges.confirmed, &gauges.stored] {
             counter.store(98_765_432_100, Ordering::Relaxed);
         }
         let mut view = View::new(true);

@@ -1,0 +1,100 @@
+//! `forebay demo` as people run it: to its end, cut short, and on a broker that is killed meanwhile.
+#![cfg(feature = "demo")]
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use support::broker::Start;
+use support::dir::Dir;
+
+fn demo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.arg("demo").args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn terminate(child: &Child) {
+    kill_process(Pid::from_child(child), Signal::TERM).expect("it runs");
+}
+
+/// The summary of a run in which all checks hold.
+fn sound(output: &Output) -> Value {
+    let said = || String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        said()
+    );
+    let summary: Value = serde_json::from_slice(&output.stdout).expect("a summary");
+    assert_eq!(summary["holds"], true, "{summary}");
+    assert_eq!(summary["published"], summary["stored"]);
+    assert!(summary["published"].as_u64() > Some(0));
+    summary
+}
+
+#[test]
+fn it_carries_everything_and_checks_it() {
+    let dir = Dir::new("demo");
+    let file = dir.join("weather.sqlite");
+    let arguments = ["--seconds", "1", "--json", "--database", file.to_str().expect("UTF-8")];
+    let summary = sound(&demo(&arguments).output().expect("it runs"));
+    assert_eq!(summary["months"].as_array().map(Vec::len), Some(12));
+    assert!(summary["transactions"].as_u64() > Some(0));
+    assert_eq!(std::fs::read(&file).expect("it is kept").get(..15), Some(&b"SQLite format 3"[..]));
+
+    let again = demo(&arguments).output().expect("it runs");
+    assert_eq!(again.status.code(), Some(1), "an earlier run's counts are nobody's to add to");
+    assert!(String::from_utf8_lossy(&again.stderr).contains("exists already"));
+}
+
+#[test]
+fn it_ends_early_and_still_counts() {
+    let mut child = demo(&["--seconds", "600"]).spawn().expect("it runs");
+    let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+    let mut text = String::new();
+    while !text.contains("published ") {
+        assert!(stdout.read_line(&mut text).expect("it draws") > 0, "{text}");
+    }
+    terminate(&child);
+    stdout.read_to_string(&mut text).expect("it sums up");
+    assert_eq!(child.wait().expect("it ends").code(), Some(0), "{text}");
+    assert!(text.contains("✓ every queue is empty again"), "{text}");
+}
+
+#[test]
+fn a_broker_that_is_killed_and_started_again_changes_no_count() {
+    let dir = Dir::new("demo");
+    let start = Start::on_disk(dir.path());
+    let mut broker = start.ready();
+    let start = start.flag("--amqp", &broker.amqp.to_string());
+    let arguments = ["--seconds", "600", "--json", "--url", &broker.url()];
+    let mut child = demo(&arguments).spawn().expect("it runs");
+    let mut view = BufReader::new(child.stderr.take().expect("it is piped")).lines();
+    let mut until_readings_are_stored = || {
+        let line = view.find(|line| {
+            let line = line.as_ref().expect("it draws");
+            let stored = line.split("stored ").nth(1);
+            stored.is_some_and(|rate| !rate.starts_with("0/s"))
+        });
+        assert!(line.is_some(), "it ended by itself");
+    };
+    for _ in 0..2 {
+        until_readings_are_stored();
+        broker.kill();
+        broker = start.ready();
+        // The line of the second in which it was killed, and one from after it.
+        until_readings_are_stored();
+        until_readings_are_stored();
+    }
+    terminate(&child);
+    drop(view); // a broken pipe is no reason to stop
+    let summary = sound(&child.wait_with_output().expect("it ends"));
+    assert_eq!(broker.stop().code, Some(0));
+    println!("{} duplicates told apart", summary["duplicates"]);
+}
