@@ -41,6 +41,9 @@ enum What {
         /// Durable queues are quorum queues
         #[arg(long)]
         quorum: bool,
+        /// Only cases whose name begins so
+        #[arg(long, default_value = "", hide_default_value = true)]
+        only: String,
     },
     /// Publishers and consumers on a cluster that is hurt; inside `scripts/rabbitmq-cluster.py run`
     Adversity,
@@ -70,8 +73,8 @@ impl Tried {
 #[tokio::main]
 async fn main() -> ExitCode {
     match Arguments::parse().what {
-        What::Suite { uri, quorum } => match Engine::new(uri, quorum) {
-            Ok(engine) => suite::run(&engine, |tried| tried.print()).await,
+        What::Suite { uri, quorum, only } => match Engine::new(uri, quorum) {
+            Ok(engine) => suite::run(&engine, &only, |tried| tried.print()).await,
             Err(error) => return fail(&error),
         },
         What::Adversity => {
