@@ -133,9 +133,7 @@ impl Shard {
         let Some(queue) = self.queues.get_mut(consumer.queue.0 as usize) else { return };
         if let Some(at) = queue.consumers.iter().position(|other| *other == key) {
             queue.consumers.remove(at);
-            if queue.cursor > at {
-                queue.cursor -= 1;
-            }
+            queue.turns.removed(at);
             queue.exclusive_consumer = false;
             if !queue.is_empty() {
                 queue.hold_without_consumer(self.now_us);

@@ -48,23 +48,43 @@ impl Shard {
             .clamp(OUT_SOFT_MIN_BYTES, OUT_SOFT_MAX_BYTES)
     }
 
-    /// Visits the queues that have something to deliver until they are done or the turn is.
-    pub(crate) fn deliver_dirty_queues(&mut self) {
+    /// Visits the queues that have something to deliver until they are done or the turn is. While the shell
+    /// is `busy`, queues whose consumers have work may gather first (see [`RoundRobin`]).
+    ///
+    /// [`RoundRobin`]: crate::round_robin::RoundRobin
+    pub(crate) fn deliver_dirty_queues(&mut self, busy: bool) {
         let soft = self.out_soft_bytes();
         let mut budget = TURN_BYTES as isize;
-        while budget > 0 {
+        let mut gathering = 0;
+        while budget > 0 && self.dirty_queues.len() > gathering {
             let Some(key) = self.dirty_queues.pop_front() else { break };
             let Some(queue) = self.queues.get_mut(key.0 as usize) else { continue };
             if !queue.dirty {
                 continue;
             }
+            if busy && self.gathers(key) {
+                gathering += 1;
+                self.dirty_queues.push_back(key);
+                continue;
+            }
+            let queue = &mut self.queues[key.0 as usize];
             queue.dirty = false;
+            queue.turns.cut(self.now_us, queue.head.len(), queue.consumers.len(), busy);
             let (bytes, more) = self.visit(key, soft);
             budget -= bytes as isize;
             if more {
                 self.mark_queue(key);
             }
         }
+    }
+
+    /// Whether a queue waits for more before its next consumer, who has work, gets some.
+    fn gathers(&self, key: QueueKey) -> bool {
+        let queue = &self.queues[key.0 as usize];
+        let consumers = &queue.consumers;
+        let next = consumers.get(queue.turns.at()).or(consumers.first());
+        next.is_some_and(|next| self.consumers[next.0 as usize].unacked > 0)
+            && queue.turns.gathers(self.now_us, queue.head.len(), consumers.len())
     }
 
     /// Delivers up to [`VISIT_MESSAGES`]; returns the bytes and whether it could go on.
@@ -105,7 +125,7 @@ impl Shard {
         let clock = self.clock_began_us.map(|began_us| Clock { began_us, now_us: self.now_us });
         let mut gate = if queue.consumers.is_empty() { Gate::NoConsumer } else { Gate::Credit };
         let count = queue.consumers.len();
-        let mut at = queue.cursor;
+        let mut at = queue.turns.at();
         for _ in 0..count {
             if at >= count {
                 at = 0;
@@ -140,7 +160,7 @@ impl Shard {
                 continue;
             }
             let Some(entry) = queue.pop() else { return Err(Undelivered::NotInRam) };
-            queue.cursor = at;
+            queue.turns.served(at - 1);
             queue.taken(self.now_us, entry.seq);
             let delivery_tag = channel.take_delivery_tag();
             let out = connection.out.buffer();

@@ -62,7 +62,10 @@ pub enum Input<'a> {
     /// A deadline has passed.
     Tick,
     /// End of a turn of the shell's loop: deliveries are made, confirms merged, runs spilled.
-    Turn,
+    Turn {
+        /// There is more to read, and the next turn comes at once.
+        busy: bool,
+    },
     /// Stop: settle what was received, close every connection with 320, write a final checkpoint.
     Shutdown,
     /// From another shard.

@@ -48,6 +48,7 @@ mod queue;
 mod queue_methods;
 mod reply_to;
 mod restore;
+mod round_robin;
 mod routing;
 mod server_properties;
 mod settle;

@@ -22,6 +22,7 @@ use crate::balancing::{Balanced, QueueFlow};
 use crate::consumer::ConsumerKey;
 use crate::input::ConnectionId;
 use crate::message::Message;
+use crate::round_robin::RoundRobin;
 use crate::waits::{Gate, Waits};
 
 /// One message's place in one queue.
@@ -103,9 +104,9 @@ pub(crate) struct Queue {
     pub(crate) loading: bool,
     /// In the shard's list of queues that wait for memory to read a block.
     pub(crate) hungry: bool,
-    /// Everybody who consumes, in round-robin order; `cursor` is whose turn it is.
+    /// Everybody who consumes, in round-robin order.
     pub(crate) consumers: Vec<ConsumerKey>,
-    pub(crate) cursor: usize,
+    pub(crate) turns: RoundRobin,
     pub(crate) exclusive_consumer: bool,
     /// An auto-delete queue goes when its last consumer does, and not before it had one.
     pub(crate) had_consumer: bool,
@@ -142,7 +143,7 @@ impl Queue {
             loading: false,
             hungry: false,
             consumers: Vec::new(),
-            cursor: 0,
+            turns: RoundRobin::default(),
             exclusive_consumer: false,
             had_consumer: false,
             gets: VecDeque::new(),

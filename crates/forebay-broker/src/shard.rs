@@ -242,7 +242,7 @@ impl Shard {
         match input {
             Input::Received { connection, bytes } => self.received(connection, bytes),
             Input::Sent { connection, bytes } => self.sent(connection, bytes),
-            Input::Turn => self.turn(),
+            Input::Turn { busy } => self.turn(busy),
             Input::Disk(completion) => {
                 if let Err(failed) = self.store.complete(now_us, completion) {
                     self.failed = Some(failed.clone());
@@ -260,9 +260,9 @@ impl Shard {
     }
 
     /// The end of a turn: confirms, then deliveries, then what flow control has to do.
-    fn turn(&mut self) {
+    fn turn(&mut self, busy: bool) {
         self.store_events();
-        self.deliver_dirty_queues();
+        self.deliver_dirty_queues(busy);
         self.look_at_balanced_queues();
         self.tell_confirms();
         self.balance_memory();

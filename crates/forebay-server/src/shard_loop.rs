@@ -161,7 +161,8 @@ impl ShardLoop {
                 self.shard.step(self.now_us, Input::Tick)?;
             }
             self.read_turn()?;
-            self.shard.step(self.now_us, Input::Turn)?;
+            let busy = self.has_more_to_read();
+            self.shard.step(self.now_us, Input::Turn { busy })?;
             self.flush_dirty()?;
             self.close_turn()?;
             self.submit_disk()?;
@@ -186,10 +187,13 @@ impl ShardLoop {
         }
     }
 
+    fn has_more_to_read(&self) -> bool {
+        !self.bringers.is_empty() || !self.takers.is_empty()
+    }
+
     /// 0 while there is work at hand, else until the next deadline of anybody.
     fn timeout_us(&mut self) -> Option<u64> {
-        let readable = !self.bringers.is_empty() || !self.takers.is_empty();
-        if readable || std::mem::take(&mut self.turn_again) {
+        if self.has_more_to_read() || std::mem::take(&mut self.turn_again) {
             return Some(0);
         }
         let deadlines = [

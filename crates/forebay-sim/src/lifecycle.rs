@@ -255,7 +255,7 @@ impl World {
         let mut received = Vec::new();
         let mut closed = false;
         for _ in 0..ROUNDS_MAX {
-            self.quiet(Input::Turn)?;
+            self.quiet(Input::Turn { busy: false })?;
             let outgoing = self.broker.shard.outgoing(id).to_vec();
             received.extend_from_slice(&outgoing);
             self.quiet(Input::Sent { connection: id, bytes: outgoing.len() })?;

@@ -270,7 +270,7 @@ impl World {
 
     /// The end of a turn, as the shell ends it.
     pub(crate) fn turn(&mut self) -> Step {
-        self.step(Input::Turn)?;
+        self.step(Input::Turn { busy: false })?;
         for client in 0..self.links.len() {
             if self.links[client].as_ref().is_some_and(|link| link.cut) {
                 self.disconnect(client)?;

@@ -85,7 +85,9 @@ fn a_failed_write_or_sync_is_the_end_and_nothing_is_confirmed_by_it() {
             b"too late",
         );
         let now_us = scene.rig.now_us;
-        for input in [Input::Received { connection: id, bytes: &publish }, Input::Turn] {
+        for input in
+            [Input::Received { connection: id, bytes: &publish }, Input::Turn { busy: false }]
+        {
             assert_eq!(scene.rig.shard.step(now_us, input), Err(failed.clone()));
         }
         let out = scene.rig.shard.outgoing(id).to_vec();

@@ -53,7 +53,7 @@ impl Rig {
     /// Turns until nothing more happens by itself.
     pub fn settle(&mut self) {
         for _ in 0..10_000 {
-            self.step(Input::Turn);
+            self.step(Input::Turn { busy: false });
             let mut busy = self.resume();
             if let Some(disk) = self.disk.clone().filter(|_| !self.disk_stalled) {
                 while let Some(request) = self.shard.poll_disk(self.now_us) {
@@ -73,7 +73,7 @@ impl Rig {
             self.step(Input::Tick);
             if due.is_some() && !busy && self.disk.is_none() {
                 // Only flow control's own look-again is left.
-                self.step(Input::Turn);
+                self.step(Input::Turn { busy: false });
                 return;
             }
         }
@@ -97,12 +97,12 @@ impl Rig {
         while let Some(at) = self.shard.next_deadline_us().filter(|at| *at <= until) {
             self.now_us = at.max(self.now_us + 1);
             self.step(Input::Tick);
-            self.step(Input::Turn);
+            self.step(Input::Turn { busy: false });
             self.resume();
         }
         self.now_us = self.now_us.max(until);
         self.step(Input::Tick);
-        self.step(Input::Turn);
+        self.step(Input::Turn { busy: false });
     }
 
     /// A socket without a word said.

@@ -97,7 +97,7 @@ impl Scene {
     pub fn wait_for_the_disk(&mut self) {
         self.rig.now_us += 5_000_000;
         self.rig.step(Input::Tick);
-        self.rig.step(Input::Turn);
+        self.rig.step(Input::Turn { busy: false });
     }
 
     /// Turns, ticks and disk work until nothing happens any more; or until the disk fails.
@@ -166,7 +166,7 @@ pub fn one_round(scene: &mut Scene) -> Result<bool, StoreFailed> {
     let rig = &mut scene.rig;
     rig.now_us += 10_000;
     rig.shard.step(rig.now_us, Input::Tick)?;
-    rig.shard.step(rig.now_us, Input::Turn)?;
+    rig.shard.step(rig.now_us, Input::Turn { busy: false })?;
     let mut busy = false;
     while !rig.disk_stalled
         && let Some(request) = rig.shard.poll_disk(rig.now_us)
@@ -175,7 +175,7 @@ pub fn one_round(scene: &mut Scene) -> Result<bool, StoreFailed> {
         let completion = perform(&*scene.disk, request);
         rig.shard.step(rig.now_us, Input::Disk(completion))?;
     }
-    rig.shard.step(rig.now_us, Input::Turn)?;
+    rig.shard.step(rig.now_us, Input::Turn { busy: false })?;
     busy |= rig.resume();
     Ok(busy)
 }

@@ -108,7 +108,7 @@ fn a_full_batch_is_a_wait_for_the_disk() {
     }
     assert_eq!(scene.rig.shard.admission(id), Admission::Closed);
     scene.rig.now_us += 20_000;
-    scene.rig.step(Input::Turn);
+    scene.rig.step(Input::Turn { busy: false });
     assert_eq!(gate(&scene.rig, "batch"), (20, 1));
     assert_eq!(gate(&scene.rig, "memory"), (0, 0));
 }

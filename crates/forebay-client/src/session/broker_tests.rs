@@ -47,12 +47,12 @@ impl World {
 
     fn turn(&mut self, disk_works: bool) {
         self.step(Input::Tick);
-        self.step(Input::Turn);
+        self.step(Input::Turn { busy: false });
         while disk_works && let Some(request) = self.shard.poll_disk(self.now_us) {
             let completion = perform(&*self.disk, request);
             self.step(Input::Disk(completion));
         }
-        self.step(Input::Turn);
+        self.step(Input::Turn { busy: false });
         while self.shard.next_dirty().is_some() {}
         self.now_us += 1000;
     }
