@@ -41,7 +41,7 @@ const ALARM_CLEAR_PERCENT: u64 = 80;
 pub(crate) const INGRESS_PER_MEMORY: u64 = 16;
 
 /// Receive buffers of publishers' sockets together take this part of the memory budget.
-const RECEIVE_PER_MEMORY: u64 = 8;
+const RECEIVE_PER_MEMORY: u64 = 4;
 
 /// What flow control says of reading a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,7 +174,7 @@ impl Shard {
     /// at most, while there are so many that the smallest buffers are too large.
     fn memory_max_bytes(&self) -> u64 {
         let budget = self.config.memory_budget_bytes;
-        budget - self.receive_bytes.min(budget / 4)
+        budget - self.receive_bytes.min(budget / RECEIVE_PER_MEMORY)
     }
 
     /// A batch is committed: how much may wait for the next ones.

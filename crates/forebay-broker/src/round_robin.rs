@@ -12,10 +12,10 @@
 //! ```
 
 /// How long messages are gathered at most, in microseconds.
-const GATHER_US: u64 = 4_000;
+const GATHER_US: u64 = 5_000;
 
 /// The most that one consumer gets in a row, in messages.
-const PORTION_MAX: usize = 16;
+const PORTION_MAX: usize = 32;
 
 /// The turns of one queue.
 #[derive(Debug, Default)]
@@ -113,9 +113,9 @@ mod tests {
     fn messages_are_gathered_for_a_moment_and_not_beyond_a_portion_for_each() {
         let mut turns = RoundRobin::default();
         turns.cut(10_000, 1, 3, true);
-        assert!(turns.gathers(13_999, 47, 3));
-        assert!(!turns.gathers(13_999, 48, 3));
-        assert!(!turns.gathers(14_000, 1, 3));
+        assert!(turns.gathers(14_999, 95, 3));
+        assert!(!turns.gathers(14_999, 96, 3));
+        assert!(!turns.gathers(15_000, 1, 3));
     }
 
     proptest! {

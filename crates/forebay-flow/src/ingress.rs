@@ -61,7 +61,7 @@ impl IngressBudget {
 /// What a round of visits to all publishers with something to read may bring, in bytes.
 const ROUND_BYTES: usize = 1 << 20;
 /// A visit shorter than this costs more than what it brings.
-const VISIT_LEAST_BYTES: usize = 16 * 1024;
+const VISIT_LEAST_BYTES: usize = 32 * 1024;
 /// A visit longer than this makes the others wait for too long.
 const VISIT_MOST_BYTES: usize = 64 * 1024;
 
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(visit_bytes(0), 64 * 1024);
         assert_eq!(visit_bytes(16), 64 * 1024);
         assert_eq!(visit_bytes(32), 32 * 1024);
-        assert_eq!(visit_bytes(10_000), 16 * 1024);
+        assert_eq!(visit_bytes(10_000), 32 * 1024);
     }
 
     #[test]

@@ -137,8 +137,9 @@ proptest! {
         let mut run = Run::new(World { noise, ..saturated(9000.0, 9000.0) }, 8, seed);
         run.seconds(3600);
         let late = run.changes.iter().filter(|&&(at_us, _)| at_us > 1_800_000_000).count();
-        prop_assert!(late <= 10, "{late} changes in the second half hour");
-        prop_assert!(run.changes.len() <= 30, "{:?}", run.changes);
+        // Without pauses that grow they were some 150 in each half hour. Usually 6, and 12 in one of some thousands.
+        prop_assert!(late <= 20, "{late} changes in the second half hour");
+        prop_assert!(run.changes.len() <= 40, "{:?}", run.changes);
     }
 
     #[test]

@@ -1,3 +1,4 @@
+use forebay_broker::Input;
 use forebay_wire::{basic, connection, queue};
 
 use crate::rig::{Rig, consume, declare, short};
@@ -47,6 +48,42 @@ fn a_global_prefetch_bounds_the_channel_and_can_be_raised() {
         rig.trace(id),
         ["1 basic.qos-ok", "1 basic.deliver b 2 [2]", "1 basic.deliver a 3 [3]"]
     );
+}
+
+#[test]
+fn a_busy_broker_gives_working_consumers_several_in_a_row_and_an_idle_one_its_first_at_once() {
+    let (mut rig, id) = filled(0);
+    rig.method(id, 1, &consume("q", "a", false));
+    rig.method(id, 1, &consume("q", "b", false));
+    rig.trace(id);
+    let publish = |rig: &mut Rig, numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            rig.publish(id, "q", number.to_string().as_bytes(), false);
+        }
+        rig.step(Input::Turn { busy: true });
+    };
+    publish(&mut rig, 1..2);
+    assert_eq!(rig.sent(id), ["1 basic.deliver a 1 [1]"]);
+    rig.now_us += 1_000;
+    publish(&mut rig, 2..3);
+    assert_eq!(rig.sent(id), ["1 basic.deliver b 2 [2]"], "it has nothing to do");
+    publish(&mut rig, 3..5);
+    assert_eq!(rig.sent(id), [""; 0]);
+    rig.now_us += 5_000;
+    publish(&mut rig, 5..7);
+    assert_eq!(
+        rig.sent(id),
+        [
+            "1 basic.deliver a 3 [3]",
+            "1 basic.deliver a 4 [4]",
+            "1 basic.deliver b 5 [5]",
+            "1 basic.deliver b 6 [6]"
+        ]
+    );
+    publish(&mut rig, 7..8);
+    assert_eq!(rig.sent(id), [""; 0]);
+    rig.step(Input::Turn { busy: false });
+    assert_eq!(rig.sent(id), ["1 basic.deliver a 7 [7]"], "nothing more is to be read");
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn offered() -> TableBuf {
 
 /// The headers of the deliveries so far.
 fn delivered(rig: &mut Rig, id: ConnectionId) -> Vec<TableBuf> {
-    rig.step(Input::Turn);
+    rig.step(Input::Turn { busy: false });
     let out = rig.shard.outgoing(id).to_vec();
     let (mut headers, mut at) = (Vec::new(), 0);
     while let Ok(Some(frame)) = read_frame(&out[at..], 0) {
