@@ -270,7 +270,9 @@ impl World {
 
     /// The end of a turn, as the shell ends it.
     pub(crate) fn turn(&mut self) -> Step {
-        self.step(Input::Turn { busy: false })?;
+        let more = |link: &Link| link.upstream_bytes() > 0 && !link.is_held();
+        let busy = self.links.iter().flatten().any(more);
+        self.step(Input::Turn { busy })?;
         for client in 0..self.links.len() {
             if self.links[client].as_ref().is_some_and(|link| link.cut) {
                 self.disconnect(client)?;
