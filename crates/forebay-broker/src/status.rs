@@ -136,21 +136,7 @@ impl Shard {
             .queues
             .iter()
             .take(QUEUES_MAX)
-            .map(|(_, queue)| QueueStatus {
-                vhost: self.vhosts[queue.vhost as usize].name.clone(),
-                name: queue.display_name(),
-                enqueued: queue.next_seq - 1,
-                ready: queue.ready(),
-                unacked: queue.unacked,
-                consumers: queue.consumers.len(),
-                ready_bytes: queue.ready_bytes,
-                cold: queue.cold.iter().map(|run| run.messages).sum(),
-                spilling: queue.spilling.iter().map(|run| run.entries.len() as u64).sum(),
-                durable: queue.durable,
-                flow: queue.flow(),
-                flow_state: balance(queue).map_or(BalanceState::Absorbing, Balance::state),
-                standing_wait_us: balance(queue).map_or(0, Balance::standing_wait_us),
-            })
+            .map(|(_, queue)| self.queue_status(queue))
             .collect();
         let open = || self.connections.iter().flatten();
         Status {
@@ -178,6 +164,24 @@ impl Shard {
             waits: self.wait_report(now_us),
             sync_latencies: self.sync_latencies.clone(),
             store: self.store.statistics(),
+        }
+    }
+
+    pub(crate) fn queue_status(&self, queue: &Queue) -> QueueStatus {
+        QueueStatus {
+            vhost: self.vhosts[queue.vhost as usize].name.clone(),
+            name: queue.display_name(),
+            enqueued: queue.next_seq - 1,
+            ready: queue.ready(),
+            unacked: queue.unacked,
+            consumers: queue.consumers.len(),
+            ready_bytes: queue.ready_bytes,
+            cold: queue.cold.iter().map(|run| run.messages).sum(),
+            spilling: queue.spilling.iter().map(|run| run.entries.len() as u64).sum(),
+            durable: queue.durable,
+            flow: queue.flow(),
+            flow_state: balance(queue).map_or(BalanceState::Absorbing, Balance::state),
+            standing_wait_us: balance(queue).map_or(0, Balance::standing_wait_us),
         }
     }
 }

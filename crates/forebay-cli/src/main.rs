@@ -8,6 +8,7 @@ mod definitions;
 #[cfg(feature = "demo")]
 mod demo;
 mod exit;
+mod explain;
 mod figures;
 mod http;
 mod input;
@@ -47,6 +48,7 @@ enum Command {
     Definitions(definitions::Args),
     Bench(bench::Args),
     Top(top::Args),
+    Explain(explain::Args),
     /// Verify a data directory while no broker uses it.
     Check(check::Args),
 }
@@ -63,6 +65,7 @@ fn main() -> ExitCode {
         Command::Definitions(args) => definitions::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Top(args) => top::run(args),
+        Command::Explain(args) => explain::run(args),
         Command::Check(args) => check::run(args),
     };
     exit.into()

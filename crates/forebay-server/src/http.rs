@@ -86,7 +86,7 @@ fn answer(request: Request, status: &impl Fn() -> Option<Snapshot>) {
         _ => (
             404,
             TEXT,
-            "there is /metrics, /healthz, /api/forebay/overview and /api/definitions\n".to_owned(),
+            "there is /metrics, /healthz, /api/forebay/overview, /api/queues/VHOST/NAME and /api/definitions\n".to_owned(),
         ),
     };
     let mut response = Response::from_string(body).with_status_code(code);

@@ -6,7 +6,7 @@
 
 use crate::in_process::ServerEnd;
 use crate::poller::Waker;
-use forebay_broker::{ListCursor, Listed, Status};
+use forebay_broker::{ListCursor, Listed, QueueReport, Status};
 use forebay_store::Completion;
 use std::net::TcpListener;
 use std::sync::mpsc::SyncSender;
@@ -24,6 +24,8 @@ pub(crate) enum Mail {
     Listen(TcpListener),
     /// Answer with a snapshot.
     Status(SyncSender<Snapshot>),
+    /// Answer with what is known of a queue: virtual host, name.
+    Queue(String, String, SyncSender<Option<QueueReport>>),
     /// Answer with a slice of what is declared.
     List(ListCursor, SyncSender<(Vec<Listed>, ListCursor)>),
     /// Drain and stop.

@@ -229,6 +229,10 @@ impl ShardLoop {
                 Mail::Listen(listener) => self.add_listener(listener).map_err(LoopFailed::Poll)?,
                 // A caller that no longer waits for its answer misses nothing.
                 Mail::Status(reply) => drop(reply.try_send(self.snapshot())),
+                Mail::Queue(vhost, name, reply) => {
+                    let report = self.shard.queue_report(&vhost, name.as_bytes(), self.now_us);
+                    drop(reply.try_send(report));
+                }
                 Mail::List(cursor, reply) => drop(reply.try_send(self.shard.list(cursor))),
                 Mail::Stop => self.begin_drain()?,
             }

@@ -326,6 +326,15 @@ fn who_waits_for_whom_is_told_to_those_who_log_in() {
     assert_eq!(overview["messages"]["published"], 1);
     assert_eq!(overview["queues"][0]["ready"], 1);
     assert_eq!(overview["edges"][0]["gate"], "no_consumer");
+    let (_, body) = http_as("guest:guest", at, "/api/queues/%2f/lonely");
+    let queue: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((&queue["messages_ready"], &queue["consumers"]), (&1.into(), &0.into()));
+    assert_eq!(queue["forebay"]["waits"][0]["gate"], "no_consumer");
+    for nobody in ["%2f/crowd", "other/lonely", "lonely", "%2f/%ff"] {
+        let (status, _) = http_as("guest:guest", at, &format!("/api/queues/{nobody}"));
+        assert!(status.contains("404"), "{nobody}: {status}");
+    }
+    assert!(http(at, "GET", "/api/queues/%2f/lonely").0.contains("401"));
     assert!(http_as("guest:guest", at, "/api/forebay/nothing").0.contains("404"));
     assert!(http_as("guest:wrong", at, "/api/forebay/overview").0.contains("401"));
     server.stop().unwrap();

@@ -13,6 +13,7 @@
 //! stamp them, a mark before the one before it counts as the same time, and what it lacked is told as `skew_us`.
 
 mod cause;
+pub mod queue;
 mod text;
 
 pub use cause::{Cause, Settings};

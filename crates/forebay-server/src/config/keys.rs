@@ -96,7 +96,7 @@ pub const KEYS: &[Key] = &[
         default: "\"127.0.0.1:15672\"",
         unit: "host:port",
         flag: "--http",
-        text: "Address of `/metrics`, `/healthz`, `/api/forebay/…` and `/api/definitions`; `\"off\"` has none. Port 0 picks a free one.",
+        text: "Address of `/metrics`, `/healthz`, `/api/forebay/…`, `/api/queues/…` and `/api/definitions`; `\"off\"` has none. Port 0 picks a free one.",
     },
     Key {
         name: "memory_budget",

@@ -1,7 +1,7 @@
 //! What is asked under `/api` and needs a login.
 //!
 //! `/api/forebay/overview` and `/api/forebay/waits` tell what the broker does and who waits for whom
-//! ([`overview`]). `/api/definitions` is what is declared, in RabbitMQ's words, and declaring it again:
+//! ([`overview`]), `/api/queues/VHOST/NAME` the same of a queue ([`queue`]). `/api/definitions` is what is declared, in RabbitMQ's words, and declaring it again:
 //!
 //! ```text
 //!   GET   ── slices by letter ──▶ shard          one slice a turn, see forebay-broker's listing.rs
@@ -17,6 +17,7 @@ mod declarer;
 mod definitions;
 mod json;
 mod overview;
+mod queue;
 
 use std::io::Read;
 use std::sync::Arc;
@@ -39,6 +40,8 @@ use definitions::{Fixed, Wanted};
 const PATH: &str = "/api/definitions";
 /// Forebay's own.
 const FOREBAY_PATH: &str = "/api/forebay";
+/// One queue.
+const QUEUES_PATH: &str = "/api/queues";
 /// Users with one of these may look.
 const WATCHERS: [&str; 2] = ["administrator", "monitoring"];
 /// Largest body of a request, in bytes.
@@ -78,7 +81,7 @@ pub(crate) fn is_for(url: &str) -> bool {
     let below = |prefix| {
         path.strip_prefix(prefix).is_some_and(|rest: &str| rest.is_empty() || rest.starts_with('/'))
     };
-    below(PATH) || below(FOREBAY_PATH)
+    [PATH, FOREBAY_PATH, QUEUES_PATH].into_iter().any(below)
 }
 
 /// Answers, on a new thread.
@@ -123,6 +126,9 @@ impl Over {
         if let Some(what) = path.strip_prefix(FOREBAY_PATH) {
             return self.watch(request, what.trim_matches('/'));
         }
+        if let Some(which) = path.strip_prefix(QUEUES_PATH) {
+            return self.look_at_queue(request, which.trim_start_matches('/'));
+        }
         let (name, password) = self.login(request, &["administrator"])?;
         let rest = path.strip_prefix(PATH).unwrap_or_default().trim_matches('/');
         let vhost = if rest.is_empty() {
@@ -165,6 +171,25 @@ impl Over {
             }
         };
         Ok((200, document(&self.snapshot()?)))
+    }
+
+    /// Answers who wants to see a queue: `VHOST/NAME`, percent-encoded.
+    fn look_at_queue(&self, request: &Request, which: &str) -> Result<Answer, Answer> {
+        self.login(request, &WATCHERS)?;
+        if !matches!(request.method(), Method::Get | Method::Head) {
+            return Err((405, error("method_not_allowed", "only GET is answered here")));
+        }
+        let no_queue = || (404, error("not_found", format!("there is no queue `{which}`")));
+        let (vhost, name) = which.split_once('/').ok_or_else(no_queue)?;
+        let (vhost, name) =
+            percent_decoded(vhost).zip(percent_decoded(name)).ok_or_else(no_queue)?;
+        let (reply, report) = sync_channel(1);
+        self.mailbox.post(Mail::Queue(vhost, name, reply));
+        let report = report.recv_timeout(SLICE_PATIENCE);
+        let report = report
+            .map_err(|_| (503, error("service_unavailable", "the broker does not answer")))?
+            .ok_or_else(no_queue)?;
+        Ok((200, queue::queue(&report)))
     }
 
     fn snapshot(&self) -> Result<Snapshot, Answer> {
