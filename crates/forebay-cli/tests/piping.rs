@@ -131,13 +131,15 @@ impl Piping {
 #[test]
 fn it_says_where_the_time_of_messages_went() {
     let broker = Broker::start();
+    broker.publish("not marked\n");
+    let arguments = ["--concurrency", "1", "--explain", "--", "sh", "-c", "sleep 0.1; echo done"];
+    let piping = broker.pipe(&arguments);
+    piping.lines(1);
     let mut command = forebay(&broker.url);
     command.args(["publish", "--queue", "q", "--explain", "1"]).stdin(Stdio::piped());
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(b"1\n2\n3\n4\n5\n6\n").unwrap();
     assert!(child.wait().unwrap().success());
-    let arguments = ["--concurrency", "1", "--explain", "--", "sh", "-c", "sleep 0.1; echo done"];
-    let piping = broker.pipe(&arguments);
     piping.lines(6);
     let (code, said) = piping.end();
     assert_eq!(code, Some(0), "{said}");

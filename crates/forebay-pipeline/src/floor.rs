@@ -27,6 +27,7 @@ pub(crate) struct Floor<T> {
 
 /// How often a message may start.
 struct Rate {
+    per_s: u64,
     bucket: TokenBucket,
     /// A token was taken for a message that has not been found yet.
     in_hand: bool,
@@ -112,9 +113,14 @@ impl<T> Floor<T> {
         self.rate = per_s.map(|per_s| {
             let per_s = per_s.max(1);
             let bucket = TokenBucket::new(now_us, per_s, (per_s / 10).max(1));
-            Rate { bucket, in_hand: false, not_before_us: None }
+            Rate { per_s, bucket, in_hand: false, not_before_us: None }
         });
         self.wake_all();
+    }
+
+    /// Messages that may start in a second, if that is limited.
+    pub(crate) fn rate_per_s(&self) -> Option<u64> {
+        self.rate.as_ref().map(|rate| rate.per_s)
     }
 
     /// A worker is done with a message until `due_us`. If there is no room, it keeps it.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use forebay_flow::explain::{Cause, Explanation};
+use forebay_flow::explain::{Cause, Explanation, Settings};
 use tokio::task::JoinHandle;
 
 use crate::concurrency::Concurrency;
@@ -152,10 +152,16 @@ impl Control {
     /// set-up: displayed, a sentence with what to change. `None` without marked messages.
     #[must_use]
     pub fn cause(&self) -> Option<Cause> {
+        self.explanation()?.cause(&self.settings())
+    }
+
+    /// What is known of its set-up; nothing of its publishers'.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
         let mut settings = self.stage.settings();
         let batches = self.batches.iter().map(|(_, stage)| stage.concurrency() as u64);
         settings.batch_workers = settings.batch_messages.map(|_| batches.sum());
-        self.explanation()?.cause(&settings)
+        settings
     }
 
     /// What it has done so far.

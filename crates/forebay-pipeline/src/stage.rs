@@ -441,6 +441,8 @@ where
         settings.workers = Some(self.concurrency() as u64);
         settings.prefetch = *self.prefetch.lock().unwrap_or_else(PoisonError::into_inner);
         settings.batch_messages = self.needs.batch_messages.map(|messages| messages as u64);
+        settings.rate_per_s = self.floor().rate_per_s();
+        settings.ordered = self.policy.ordered_by.is_some();
         let delay_us = |delay: Duration| u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
         settings.batch_delay_us = self.needs.batch_delay.map(delay_us);
         settings

@@ -17,7 +17,6 @@ pub(crate) struct Tracer<T> {
     explained: Arc<Mutex<Explained>>,
 }
 
-#[derive(Default)]
 struct Explained {
     /// Messages that their publishers marked: all their way.
     whole: Explanation,
@@ -27,7 +26,9 @@ struct Explained {
 
 impl<T> Tracer<T> {
     pub(crate) fn new(every: u64, marks_of: MarksOf<T>) -> Tracer<T> {
-        Tracer { every: every.max(1), marks_of, explained: Arc::default() }
+        let nothing = Explanation::since(since_1970_us());
+        let explained = Explained { whole: nothing.clone(), here: nothing };
+        Tracer { every: every.max(1), marks_of, explained: Arc::new(Mutex::new(explained)) }
     }
 
     /// The marks of message number `number`, which has arrived, if it gets any.
@@ -37,8 +38,7 @@ impl<T> Tracer<T> {
         if !chosen {
             return None;
         }
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let arrived_us = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
+        let arrived_us = since_1970_us();
         if marks.at_us(Mark::Delivered).is_none() {
             marks.passed(Mark::Delivered, arrived_us);
         }
@@ -74,6 +74,11 @@ impl Trace {
             explanation.add(&marks);
         }
     }
+}
+
+fn since_1970_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -20,6 +20,10 @@ pub struct Settings {
     pub batch_delay_us: Option<u64>,
     /// Batches in work at a time.
     pub batch_workers: Option<u64>,
+    /// Messages begun in a second at most, if that is limited.
+    pub rate_per_s: Option<u64>,
+    /// Messages of a key are worked on one after the other.
+    pub ordered: bool,
 }
 
 /// Why messages waited. Displayed it is a sentence with what to change.
@@ -53,6 +57,13 @@ pub enum Cause {
         /// Its mean time.
         handler_us: u64,
     },
+    /// More come than may be begun in a second.
+    RateLimited {
+        /// How many may be.
+        rate_per_s: u64,
+    },
+    /// Nobody consumed the queue, for most of the time.
+    NoConsumer,
     /// Messages lie in the queue or in the broker, and handlers are not why.
     Queue,
     /// The network between broker and consumer, or a consumer that does not read.
@@ -64,6 +75,8 @@ pub enum Cause {
         /// How many there are.
         workers: Option<u64>,
     },
+    /// Messages wait for earlier ones of their key.
+    KeyBusy,
     /// Messages wait in the consumer for its workers.
     WorkersBehind,
     /// The handlers' own work.
@@ -116,7 +129,10 @@ pub(super) fn of(explanation: &Explanation, settings: &Settings) -> Option<Cause
         Mark::Received => Cause::WayToBroker,
         Mark::Stored => Cause::Disk,
         Mark::Taken if largest.from == Mark::Delivered => hoarded(settings),
-        Mark::Sent | Mark::Delivered | Mark::Taken => queued(largest, settings, handler_us),
+        Mark::Sent | Mark::Delivered | Mark::Taken => {
+            let unattended = explanation.unattended_us() * 2 > explanation.largest()?.sum_us;
+            if unattended { Cause::NoConsumer } else { queued(largest, settings, handler_us) }
+        }
         Mark::Handled => Cause::Handler { handler_us },
         Mark::Begun => batched(settings, wait_us, batch_us),
         Mark::Done => Cause::BatchHandler { batch_us },
@@ -137,13 +153,23 @@ fn queued(segment: Segment, settings: &Settings, handler_us: u64) -> Cause {
             let batch_messages = settings.batch_messages.unwrap_or_default();
             Cause::PrefetchBelowBatch { prefetch, batch_messages }
         }
+        (_, workers) if settings.rate_per_s.is_some_and(|rate| idle(rate, workers, handler_us)) => {
+            Cause::RateLimited { rate_per_s: settings.rate_per_s.unwrap_or_default() }
+        }
         (_, workers) if handler_us > 0 => Cause::WorkersBusy { workers, handler_us },
         _ => Cause::Queue,
     }
 }
 
+/// Whether workers have time left at this rate.
+fn idle(rate_per_s: u64, workers: Option<u64>, handler_us: u64) -> bool {
+    let busy_us = rate_per_s.saturating_mul(handler_us);
+    busy_us < workers.unwrap_or(1).saturating_mul(1_000_000)
+}
+
 fn hoarded(settings: &Settings) -> Cause {
     match (settings.prefetch, settings.workers) {
+        _ if settings.ordered => Cause::KeyBusy,
         (Some(prefetch), workers) if workers.is_none_or(|workers| prefetch > workers) => {
             Cause::PrefetchHoards { prefetch, workers }
         }
@@ -172,7 +198,8 @@ impl fmt::Display for Cause {
                 "the publisher's window is fixed at {window_messages} messages and full; let it tune itself, or raise it"
             ),
             Cause::BrokerFull => f.write_str(
-                "the publisher's window is as large as the broker's disk or consumers allow; look there, or publish less",
+                "the publisher's window is as large as the broker's disk or consumers allow; look there, or publish less (or \
+                 raise the window, if it was set by hand)",
             ),
             Cause::SocketFull => f.write_str(
                 "the socket takes less than is published: the link is full, or the broker does not read (connection.blocked)",
@@ -197,6 +224,13 @@ impl fmt::Display for Cause {
                      what helps), or make the handler faster"
                 )
             }
+            Cause::RateLimited { rate_per_s } => write!(
+                f,
+                "no more than {rate_per_s} messages are begun in a second, and the workers could do more; raise the rate limit"
+            ),
+            Cause::NoConsumer => f.write_str(
+                "messages lay in the queue before anybody consumed it; that passes, or the consumer should have been there",
+            ),
             Cause::Queue => f.write_str("messages wait in the broker: is a consumer there, and does it take all it may?"),
             Cause::WayToConsumer => {
                 f.write_str("the way to the consumer: a long or full link, or a consumer that reads late")
@@ -209,6 +243,10 @@ impl fmt::Display for Cause {
                      leave it out"
                 )
             }
+            Cause::KeyBusy => f.write_str(
+                "messages wait for earlier ones of their key, which are worked on one after the other; choose a finer key, or \
+                 make the handler faster",
+            ),
             Cause::WorkersBehind => f.write_str(
                 "messages wait in the consumer for its workers: handlers hold up the runtime, or take very different times",
             ),

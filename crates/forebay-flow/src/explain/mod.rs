@@ -203,6 +203,9 @@ pub struct Explanation {
     messages: u64,
     total_us: u64,
     skew_us: u64,
+    /// When somebody began to consume; 0: before all of them.
+    consumed_since_us: u64,
+    unattended_us: u64,
 }
 
 impl Explanation {
@@ -212,12 +215,23 @@ impl Explanation {
         Explanation::default()
     }
 
+    /// Without messages, of a consumer that began at this time: what lay there before could not go on.
+    #[must_use]
+    pub fn since(consumed_since_us: u64) -> Explanation {
+        Explanation { consumed_since_us, ..Explanation::default() }
+    }
+
     /// One more message.
     pub fn add(&mut self, marks: &Marks) {
         self.messages += 1;
         self.total_us = self.total_us.saturating_add(marks.total_us());
         self.skew_us = self.skew_us.max(marks.skew_us());
         for (segment, us) in marks.segments() {
+            if segment.spans(Mark::Sent) {
+                let from_us = marks.at_us(segment.from).unwrap_or(u64::MAX);
+                let before_us = self.consumed_since_us.saturating_sub(from_us).min(us);
+                self.unattended_us = self.unattended_us.saturating_add(before_us);
+            }
             let key = |share: &Share| (share.segment.from, share.segment.to);
             let place = self.shares.binary_search_by_key(&(segment.from, segment.to), key);
             let index = place.unwrap_or_else(|index| {
@@ -248,6 +262,12 @@ impl Explanation {
     #[must_use]
     pub fn skew_us(&self) -> u64 {
         self.skew_us
+    }
+
+    /// For how long messages lay in their queue, together, before the consumer began ([`Explanation::since`]).
+    #[must_use]
+    pub fn unattended_us(&self) -> u64 {
+        self.unattended_us
     }
 
     /// All segments, in the order of the way. Their sums add up to [`Explanation::total_us`].
