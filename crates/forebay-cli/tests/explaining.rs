@@ -86,7 +86,7 @@ fn people_read_why_and_what_to_change() {
     assert_eq!(code, Some(0));
     let lines: Vec<&str> = out.lines().collect();
     assert!(lines[0].starts_with("queue q in /, looked at for 1."), "{out}");
-    assert_eq!(lines[1], "  3 wait, 0 are with 0 consumers");
+    assert_eq!(lines[1], "  3 wait, consumers hold 0; consumers: 0");
     assert_eq!(*lines.last().unwrap(), "why: nobody consumes the queue; start a consumer");
 }
 
@@ -96,7 +96,7 @@ fn what_cannot_be_explained_is_said() {
     let broker = start(&dir);
     let (code, out, err) = explain(&broker, &["--queue", "nowhere"]);
     assert_eq!((code, out.as_str()), (Some(1), ""));
-    assert!(err.contains("there is no queue `%2F/nowhere`"), "{err}");
+    assert!(err.contains("has no queue 'nowhere' in vhost '/'"), "{err}");
     let (code, _, err) = explain(&broker, &["--queue", "q", "--http", "ftp://x"]);
     assert_eq!(code, Some(2), "{err}");
     let (code, _, err) = explain(&broker, &[]);

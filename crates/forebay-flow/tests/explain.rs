@@ -147,6 +147,15 @@ fn it_is_read_as_a_table() {
 }
 
 #[test]
+fn few_messages_are_told_as_they_are() {
+    let mut explanation = Explanation::new();
+    assert_eq!(explanation.to_string(), "no message was marked");
+    explanation.add(&Marks::new().with(Mark::Taken, 5).with(Mark::Handled, 25));
+    let text = explanation.to_string();
+    assert!(text.starts_with("1 message, 20 us from end to end\n"), "{text}");
+}
+
+#[test]
 fn without_messages_there_is_nothing_to_explain() {
     let mut explanation = Explanation::new();
     assert_eq!((explanation.largest(), explanation.cause(&Settings::default())), (None, None));

@@ -79,8 +79,7 @@ pub(crate) fn run(args: Args) -> Exit {
 /// `None`: the user wants no answer any more.
 fn look(args: &Args, endpoint: &Endpoint) -> Result<Option<QueueLook>, String> {
     let stop = StopSignal::listen().map_err(|error| format!("cannot handle signals: {error}"))?;
-    let path = format!("/api/queues/{}/{}", encoded(&args.vhost), encoded(&args.queue));
-    let before = see(endpoint, &path)?;
+    let before = see(args, endpoint)?;
     let since = Instant::now();
     let seconds =
         if before.counts() { args.seconds } else { args.seconds.max(RABBITMQ_SECONDS_MIN) };
@@ -91,7 +90,7 @@ fn look(args: &Args, endpoint: &Endpoint) -> Result<Option<QueueLook>, String> {
         }
         thread::sleep(NOTICE.min(until.saturating_duration_since(Instant::now())));
     }
-    let mut now = see(endpoint, &path)?;
+    let mut now = see(args, endpoint)?;
     let looked_us = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
     // Where the queue does not tell who holds what, their channels do.
     for channel in now.silent_channels() {
@@ -103,10 +102,16 @@ fn look(args: &Args, endpoint: &Endpoint) -> Result<Option<QueueLook>, String> {
     Ok(Some(now.since(&before, looked_us)))
 }
 
-fn see(endpoint: &Endpoint, path: &str) -> Result<Seen, String> {
-    let (code, body) = endpoint.get(path, PATIENCE_S)?;
-    if code != 200 {
-        return Err(endpoint.refusal(code, &body));
+fn see(args: &Args, endpoint: &Endpoint) -> Result<Seen, String> {
+    let Args { vhost, queue, .. } = args;
+    let path = format!("/api/queues/{}/{}", encoded(vhost), encoded(queue));
+    let (code, body) = endpoint.get(&path, PATIENCE_S)?;
+    match code {
+        200 => {}
+        404 => {
+            return Err(format!("{} has no queue '{queue}' in vhost '{vhost}'", endpoint.base()));
+        }
+        _ => return Err(endpoint.refusal(code, &body)),
     }
     serde_json::from_slice(&body).map_err(|error| {
         format!("{} answers with something else than a queue: {error}", endpoint.base())

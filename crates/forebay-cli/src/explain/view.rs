@@ -13,7 +13,7 @@ pub(super) fn lines(vhost: &str, queue: &str, look: &QueueLook) -> Vec<String> {
     let (ready, unacked) = (thousands(look.ready), thousands(look.unacked));
     let mut lines = vec![
         format!("queue {queue} in {vhost}, looked at for {seconds:.1} s"),
-        format!("  {ready} wait, {unacked} are with {} consumers", look.consumers.len()),
+        format!("  {ready} wait, consumers hold {unacked}; consumers: {}", look.consumers.len()),
         format!("  {arrives:.1} come and {leaves:.1} leave in a second"),
     ];
     if let Some(waits_us) = look.waits_us().filter(|_| look.ready > 0) {

@@ -24,7 +24,13 @@ impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mean = |sum_us: u64, messages: u64| Duration(sum_us / messages.max(1));
         let (messages, total_us) = (self.messages(), self.total_us());
-        write!(f, "{messages} messages, {} each from end to end", mean(total_us, messages))?;
+        match messages {
+            0 => return f.write_str("no message was marked"),
+            1 => write!(f, "1 message, {} from end to end", Duration(total_us))?,
+            _ => {
+                write!(f, "{messages} messages, {} each from end to end", mean(total_us, messages))?
+            }
+        }
         for share in self.shares() {
             let percent = share.sum_us as f64 * 100.0 / total_us.max(1) as f64;
             let (mean, longest) = (mean(share.sum_us, share.messages), Duration(share.max_us));
