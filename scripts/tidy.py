@@ -102,7 +102,7 @@ ARROWS = {
     "forebay-bench": {"forebay-wire", "forebay-flow", "forebay-client"},  # measures brokers from outside, ours like others
     "forebay-engines": {"forebay-wire", "forebay"},  # a user's program, so it knows what users know
     "forebay-cli": {"forebay-wire", "forebay-store", "forebay-client", "forebay-server", "forebay", "forebay-bench"},
-    "forebay-sim": {"forebay-wire", "forebay-store", "forebay-broker"},  # runs the machines; what is above them is not simulated
+    "forebay-sim": {"forebay-wire", "forebay-flow", "forebay-store", "forebay-broker"},  # runs the machines; what is above them is not simulated
 }
 # What would bring in I/O, threads or a clock where the simulator must be able to stand in.
 PURE = {"forebay-wire", "forebay-flow", "forebay-store", "forebay-broker"}

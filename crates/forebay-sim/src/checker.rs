@@ -206,6 +206,11 @@ impl World {
             Method::ChannelClose(m) => {
                 Sent::Error { code: m.reply_code, text: m.reply_text.to_string() }
             }
+            // Whether the client is there; it answers when it acts.
+            Method::ChannelFlow(_) => {
+                self.statistics.asked += 1;
+                return Ok(());
+            }
             other => Sent::Ok(other.name()),
         };
         self.sent(client, channel, sent, round)

@@ -35,6 +35,8 @@ struct Channel {
     state: State,
     /// Its close is on its way.
     closing: bool,
+    /// Whether it is there, and has not answered.
+    asked: bool,
     /// Answers that are awaited.
     replies_due: usize,
     /// A rollback is to be followed by a recover.
@@ -156,6 +158,7 @@ impl Client {
                 }
             }
             Method::BasicReturn(_) => {}
+            Method::ChannelFlow(_) => channel.asked = true,
             // Every other method answers what the channel waits for.
             _ => channel.replies_due = channel.replies_due.saturating_sub(1),
         }
@@ -214,6 +217,10 @@ impl Client {
             }
             State::Opening => return commands,
             State::Open => {}
+        }
+        if std::mem::take(&mut channel.asked) {
+            say(ChannelCommand::FlowOk);
+            return commands;
         }
         if !self.finishing && channel.replies_due == 0 && random.one_in(500) {
             channel.state = State::Opening;
@@ -289,7 +296,14 @@ impl Client {
                     settle_all(channel, &mut say);
                     return commands;
                 }
-                if swarm.slow_consumers && random.below(8) > 0 {
+                if swarm.balance && !channel.prepared {
+                    // What one consumer could hold of a queue would not wait in it.
+                    channel.prepared = true;
+                    say(ChannelCommand::Qos { count: swarm.prefetch_max, global: false });
+                    return commands;
+                }
+                let idle = if swarm.balance { 40 } else { 8 };
+                if swarm.slow_consumers && !channel.consumers.is_empty() && random.below(idle) > 0 {
                     return commands;
                 }
                 let settle_now = channel.unacked.len() > HOARD_MESSAGES || random.below(4) > 0;
@@ -341,6 +355,7 @@ impl Channel {
             job,
             state: State::Closed,
             closing: false,
+            asked: false,
             replies_due: 0,
             recover_due: false,
             prepared: false,

@@ -18,6 +18,8 @@ pub(crate) enum Command {
         frame_max: u32,
         /// Heartbeat interval, in seconds; 0: none.
         heartbeat_s: u16,
+        /// It renews its deliveries when it is asked.
+        leases: bool,
     },
     /// A heartbeat frame.
     Heartbeat,
@@ -38,6 +40,8 @@ pub(crate) enum ChannelCommand {
     Close,
     /// `channel.close-ok`
     CloseOk,
+    /// `channel.flow-ok`: the client is there.
+    FlowOk,
     /// `confirm.select`
     ConfirmSelect,
     /// `tx.select`
@@ -158,11 +162,12 @@ impl Command {
     /// Appends the bytes of this request.
     pub(crate) fn encode(&self, frame_max: u32, out: &mut Vec<u8>) {
         match self {
-            Command::Handshake { frame_max, heartbeat_s } => {
+            Command::Handshake { frame_max, heartbeat_s, leases } => {
                 out.extend_from_slice(&PROTOCOL_HEADER);
                 let capabilities = TableBuf::new()
                     .with("consumer_cancel_notify", Value::Bool(true))
-                    .with("connection.blocked", Value::Bool(true));
+                    .with("connection.blocked", Value::Bool(true))
+                    .with("forebay.leases", Value::Bool(*leases));
                 let properties =
                     TableBuf::new().with("capabilities", Value::Table(capabilities.as_table()));
                 let start_ok = connection::StartOk {
@@ -199,6 +204,7 @@ impl ChannelCommand {
                 | ChannelCommand::Ack { .. }
                 | ChannelCommand::Nack { .. }
                 | ChannelCommand::CloseOk
+                | ChannelCommand::FlowOk
         )
     }
 
@@ -210,6 +216,7 @@ impl ChannelCommand {
                 put(&channel::Close { reply_code: 200, ..channel::Close::default() });
             }
             ChannelCommand::CloseOk => put(&channel::CloseOk::default()),
+            ChannelCommand::FlowOk => put(&channel::FlowOk { active: true }),
             ChannelCommand::ConfirmSelect => put(&confirm::Select::default()),
             ChannelCommand::TxSelect => put(&tx::Select::default()),
             ChannelCommand::Commit => put(&tx::Commit::default()),

@@ -1,6 +1,7 @@
 //! What must hold at every step, whatever happens: bounds, and work for those who can do it.
 
-use forebay_broker::ConnectionId;
+use forebay_broker::{ConnectionId, Gate};
+use forebay_flow::BalanceState;
 
 use crate::link::UPSTREAM_MAX_BYTES;
 use crate::violation::violation;
@@ -14,6 +15,13 @@ const OUT_BOUND_BYTES: usize = (1 << 20) + (256 << 10);
 
 /// The largest message of a world with what the broker keeps beside it, in bytes.
 const MESSAGE_BYTES: u64 = 32_000;
+
+/// How long a queue may go on holding publishers when nothing waits in it, in microseconds. It looks every few
+/// milliseconds.
+const HELD_IN_VAIN_US: u64 = 1_000_000;
+
+/// Beside the names of queues.
+const NO_QUEUE: &str = "";
 
 impl World {
     /// Every buffer within its bound.
@@ -59,6 +67,40 @@ impl World {
                 let what = format!("{tag} of client {client} while {queue:?}");
                 violation("nobody is idle while a message waits", what)?;
             }
+        }
+        Ok(())
+    }
+
+    /// A queue that balances lets its publishers go when nothing waits in it or nobody consumes it, and nobody waits
+    /// for a queue that holds nobody.
+    pub(crate) fn check_nobody_held_in_vain(&mut self) -> Step {
+        let status = self.broker.shard.status();
+        let now_us = self.now_us;
+        let mut gates = status.waits.gates.iter();
+        let waiting = gates.find(|gate| gate.gate == Gate::Balance).map_or(0, |gate| gate.waiting);
+        self.statistics.held += status.queues_holding as u64;
+        let busy = self.broker.shard.next_deadline_us().is_some_and(|at| at <= now_us);
+        let before = std::mem::take(&mut self.held_in_vain_us);
+        if status.queues_holding == 0 && waiting > 0 {
+            // They are let go in the next turn.
+            let since_us = before.get(NO_QUEUE).copied().unwrap_or(now_us);
+            if !busy && now_us > since_us + HELD_IN_VAIN_US {
+                let what = format!("{waiting} wait, and no queue holds: {:?}", status.queues);
+                violation("nobody is held in vain", what)?;
+            }
+            self.held_in_vain_us.insert(NO_QUEUE.to_owned(), since_us);
+        }
+        for queue in status.queues {
+            let holds = queue.flow_state == BalanceState::Holding;
+            if !holds || queue.ready > 0 && queue.consumers > 0 {
+                continue;
+            }
+            let since_us = before.get(&queue.name).copied().unwrap_or(now_us);
+            if !busy && now_us > since_us + HELD_IN_VAIN_US {
+                let what = format!("{} us: {queue:?}", now_us - since_us);
+                violation("nobody is held in vain", what)?;
+            }
+            self.held_in_vain_us.insert(queue.name, since_us);
         }
         Ok(())
     }

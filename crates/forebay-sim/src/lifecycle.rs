@@ -245,7 +245,8 @@ impl World {
         };
         let mut bytes = Vec::new();
         let frame_max = 131_072;
-        Command::Handshake { frame_max, heartbeat_s: 0 }.encode(frame_max, &mut bytes);
+        Command::Handshake { frame_max, heartbeat_s: 0, leases: false }
+            .encode(frame_max, &mut bytes);
         for command in commands {
             Command::Channel(1, command).encode(frame_max, &mut bytes);
         }

@@ -52,7 +52,8 @@ fn main() -> ExitCode {
     let seconds = began.elapsed().as_secs_f64();
     println!(
         "{seeds} seeds from {}: {} events ({:.2} M a minute), {} crashes, {} restarts, {} disk failures, \
-         {} damages found, {} messages, {} confirms, {} deliveries, {} runs; {violations} violations",
+         {} damages found, {} messages, {} confirms, {} deliveries, {} runs, \
+         {} times held, {} asked; {violations} violations",
         arguments.base,
         total.events,
         total.events as f64 / seconds * 60.0 / 1e6,
@@ -64,6 +65,8 @@ fn main() -> ExitCode {
         total.confirmed,
         total.delivered,
         total.runs_written,
+        total.held,
+        total.asked,
     );
     if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -103,6 +106,8 @@ fn add(total: &mut Statistics, one: &Statistics) {
     total.delivered += one.delivered;
     total.confirmed += one.confirmed;
     total.runs_written += one.runs_written;
+    total.held += one.held;
+    total.asked += one.asked;
 }
 
 /// The commit that a seed belongs to: another one may make another run of it.

@@ -1,5 +1,6 @@
 //! One run: a seed, or a list of events, to its end.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_store::MemDisk;
@@ -86,6 +87,7 @@ impl World {
             fault_pending: false,
             flipped: false,
             trickled_bytes: 0,
+            held_in_vain_us: BTreeMap::new(),
             statistics: Statistics::default(),
             trace: Trace::new(verbose),
         };

@@ -1,7 +1,8 @@
 //! What one seed switches on. Runs that do everything at once find less than runs that each do some of
 //! it (Groce et al., "Swarm Testing", 2012): a feature that is off lets another one reach further.
 
-use forebay_broker::ShardConfig;
+use forebay_broker::topology::Policy;
+use forebay_broker::{QueueFlow, ShardConfig};
 use forebay_store::{Durability, Options};
 
 use crate::model::BaseBinding;
@@ -91,7 +92,19 @@ pub struct Swarm {
     pub options: Options,
     /// Memory budget of the broker, in bytes.
     pub memory_budget_bytes: u64,
+    /// Between two events time goes on by at most so much, in microseconds.
+    pub step_us: u64,
+    /// Some queues balance: their publishers follow their consumers.
+    pub balance: bool,
+    /// Clients renew their deliveries when they are asked, and the timeout is short.
+    pub leases: bool,
 }
+
+/// The queues that balance, where some do: of each kind one, or more.
+const BALANCED: &str = "^(d[012]|t0|p0|x0)$";
+
+/// How long a delivery may stay, where clients renew them. Half of it, in which they must answer, is many waits long.
+const LEASE_MS: u32 = 8_000;
 
 impl Swarm {
     /// The choices of a seed.
@@ -169,7 +182,46 @@ impl Swarm {
                 false if deep => 160 << 10,
                 false => random.pick(&[160 << 10, 512 << 10, 16 << 20]),
             },
+            step_us: 64,
+            balance: random.one_in(3),
+            leases: random.one_in(4),
         }
+        .timed()
+    }
+
+    /// Where queues balance or deliveries are renewed, seconds pass, and the broker lives for some of them.
+    fn timed(mut self) -> Swarm {
+        if self.balance || self.leases {
+            self.events = 3_000;
+            self.slow_consumers = true;
+            self.kill = 0;
+            self.power_loss = self.power_loss.min(1);
+            self.restart = self.restart.min(1);
+            self.disk_error = 0;
+            self.disk_full = 0;
+            self.recovery_crash_one_in = 0;
+        }
+        if self.balance {
+            // Somebody publishes ahead of somebody who consumes slowly.
+            self.step_us = 20_000;
+            self.leases = false;
+            self.clients.truncate(1);
+            self.clients.extend([vec![Job::Confirm, Job::Publish], vec![Job::Confirm; 2]]);
+            self.clients.extend([vec![Job::Consume; 3], vec![Job::Consume; 2]]);
+            self.burst_messages = 8;
+            self.window_messages = 100;
+            self.body_bytes = 300;
+            self.large_bodies = false;
+            self.prefetch_max = 3;
+            self.memory_budget_bytes = 16 << 20;
+        }
+        if self.leases {
+            self.step_us = 10_000;
+            // Who falls silent would rightly lose what it holds.
+            self.vanish = 0;
+            self.stall = 0;
+        }
+        self
     }
 
     /// The same world without faults, so that a checker's own eyes can be tested.
@@ -188,11 +240,18 @@ impl Swarm {
 
     /// The broker's settings.
     pub(crate) fn config(&self, seed: u64) -> ShardConfig {
+        let default = ShardConfig::default();
+        let balanced = Policy::of_flow("/", BALANCED, 0, QueueFlow::Balance);
         ShardConfig {
+            policies: match self.balance {
+                true => vec![balanced.expect("the pattern is constant")],
+                false => Vec::new(),
+            },
+            ack_timeout_ms: if self.leases { LEASE_MS } else { default.ack_timeout_ms },
             memory_budget_bytes: self.memory_budget_bytes,
             connections_max: 16,
             seed,
-            ..ShardConfig::default()
+            ..default
         }
     }
 }

@@ -1,5 +1,6 @@
 //! One broker, its clients, the network between them and the disk below: all of it in one thread.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_broker::{Admission, ConnectionId, Input, Peer};
@@ -41,6 +42,10 @@ pub struct Statistics {
     pub confirmed: u64,
     /// Run files written.
     pub runs_written: u64,
+    /// How often queues were seen that held their publishers.
+    pub held: u64,
+    /// How often a client was asked whether it is there.
+    pub asked: u64,
 }
 
 /// Why a run goes no further.
@@ -82,6 +87,8 @@ pub(crate) struct World {
     pub(crate) flipped: bool,
     /// Bytes that paused connections were let say since the memory was last within its budget.
     pub(crate) trickled_bytes: u64,
+    /// Since when a queue holds publishers although it need not, by name.
+    pub(crate) held_in_vain_us: BTreeMap<String, u64>,
     pub(crate) statistics: Statistics,
     pub(crate) trace: Trace,
 }
@@ -92,7 +99,7 @@ impl World {
         self.statistics.events += 1;
         self.trace.event(self.statistics.events, self.now_us, &event);
         // Time goes on a little with everything that happens.
-        self.now_us += 1 + self.trace.hash() % 64;
+        self.now_us += 1 + self.trace.hash() % self.swarm.step_us;
         match event {
             Event::Act { client, roll } => self.act(client, roll),
             Event::Feed { client, bytes } => self.feed(client, bytes),
@@ -166,7 +173,8 @@ impl World {
     pub(crate) fn connect(&mut self, client: usize) -> Step {
         let mut link = Link::new(self.swarm.frame_max, self.now_us);
         let heartbeat_s = self.swarm.heartbeat_s;
-        link.say(Command::Handshake { frame_max: link.frame_max, heartbeat_s });
+        let leases = self.swarm.leases;
+        link.say(Command::Handshake { frame_max: link.frame_max, heartbeat_s, leases });
         self.links[client] = Some(link);
         self.model.connected(client);
         if let Some(client) = self.clients.get_mut(client) {
@@ -282,6 +290,7 @@ impl World {
         if self.statistics.events.is_multiple_of(8) {
             self.check_bounds()?;
             self.check_nobody_idle()?;
+            self.check_nobody_held_in_vain()?;
         }
         Ok(())
     }

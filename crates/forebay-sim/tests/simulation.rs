@@ -15,6 +15,24 @@ fn remembered_seeds_keep_every_promise() {
     }
 }
 
+/// Rules about what never happens say nothing.
+#[test]
+fn worlds_that_balance_hold_publishers_and_worlds_with_leases_renew_them() {
+    let seen = |wanted: fn(&Swarm) -> bool, count: fn(&forebay_sim::Statistics) -> u64| -> u64 {
+        let worlds = (0..).map(|seed| (seed, Swarm::new(seed))).filter(|(_, swarm)| wanted(swarm));
+        worlds
+            .take(6)
+            .map(|(seed, swarm)| {
+                let report = run(seed, &swarm, false);
+                assert_eq!(report.violation, None, "seed {seed}");
+                count(&report.statistics)
+            })
+            .sum()
+    };
+    assert!(seen(|swarm| swarm.balance, |statistics| statistics.held) > 0);
+    assert!(seen(|swarm| swarm.leases, |statistics| statistics.asked) > 0);
+}
+
 #[test]
 fn the_same_seed_is_the_same_run() {
     for seed in 0..8 {

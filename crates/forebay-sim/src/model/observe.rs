@@ -177,7 +177,12 @@ impl Model {
             due = channel.replies.pop_front();
         }
         let Some(due) = due else {
-            return violation("protocol", format!("client {client}: {sent:?} without a request"));
+            // Deliveries that stay for too long are all that fails a channel which has asked for nothing.
+            let rule = match sent {
+                Sent::Error { code: 406, .. } => "leases hold",
+                _ => "protocol",
+            };
+            return violation(rule, format!("client {client}: {sent:?} without a request"));
         };
         if due.may_wait()
             && let Some(connection) = self.connections.get_mut(&client)

@@ -184,7 +184,10 @@ impl Model {
         let certain = self.certain();
         let op = self.op;
         match *command {
-            ChannelCommand::Open | ChannelCommand::Close | ChannelCommand::CloseOk => Ok(None),
+            ChannelCommand::Open
+            | ChannelCommand::Close
+            | ChannelCommand::CloseOk
+            | ChannelCommand::FlowOk => Ok(None),
             ChannelCommand::ConfirmSelect => {
                 if let Some(channel) = self.channel(client, number)
                     && matches!(channel.mode, Mode::Plain)
