@@ -101,6 +101,38 @@ async fn what_waits_behind_a_worker_that_got_stuck_goes_to_others() {
     held.ack();
 }
 
+/// A credit that is one or two above the workers is not worth a change otherwise.
+#[tokio::test]
+async fn one_message_behind_workers_that_got_stuck_goes_to_others() {
+    let broker = Broker::start();
+    let (connection, orders) = with_queue(&broker, "orders").await;
+    let mut stuck = connection.consumer("orders").workers(2).build().await.unwrap();
+    let mut other = connection.consumer("orders").workers(2).build().await.unwrap();
+    // Short jobs for both, so that each is sent a little more than its workers can take.
+    fill(&orders, 200).await;
+    for _ in 0..200 {
+        let job = tokio::select! {
+            job = stuck.next() => job.unwrap().unwrap(),
+            job = other.next() => job.unwrap().unwrap(),
+        };
+        tokio::time::sleep(Duration::from_millis(1)).await; // its work
+        job.ack();
+    }
+    let mut held = Vec::new();
+    while held.len() < 2 {
+        fill(&orders, 1).await;
+        tokio::select! {
+            job = stuck.next() => held.push(job.unwrap().unwrap()),
+            job = other.next() => drop(job.unwrap().unwrap().ack()),
+        };
+    }
+    fill(&orders, 100).await;
+    for _ in 0..100 {
+        next(&mut other).await.ack();
+    }
+    assert_eq!((stuck.metrics().ready, stuck.metrics().in_work), (0, 2));
+}
+
 #[tokio::test]
 async fn a_dropped_consumer_takes_no_more_and_its_work_can_still_be_settled() {
     let broker = Broker::start();

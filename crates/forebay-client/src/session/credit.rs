@@ -130,16 +130,23 @@ impl Credit {
     }
 
     /// Whether the `waiting` messages should go back to their queue: all workers have been busy with something
-    /// long, and others may be free. True once, until a worker completes.
+    /// long, and others may be free. So does what comes after that, until a worker completes.
     pub fn hand_back(&mut self, now_us: u64, waiting: usize) -> bool {
+        let late = self.next_late_us(waiting).is_some();
         let stuck = self.fixed.is_none() && self.demand.hand_back(now_us, waiting);
         self.stuck |= stuck;
-        stuck
+        stuck || late
     }
 
     /// When [`Credit::hand_back`] would say so if nothing happens before.
     pub fn next_hand_back_us(&self, waiting: usize) -> Option<u64> {
-        self.fixed.is_none().then(|| self.demand.next_hand_back_us(waiting)).flatten()
+        let late_us = self.next_late_us(waiting);
+        late_us.or_else(|| self.fixed.is_none().then(|| self.demand.next_hand_back_us(waiting))?)
+    }
+
+    /// At once, for what was on its way here when the others went back.
+    fn next_late_us(&self, waiting: usize) -> Option<u64> {
+        (self.stuck && waiting > 0 && self.held >= self.workers).then_some(0)
     }
 
     /// Deliveries to hold at a time, in work and waiting together.

@@ -439,8 +439,12 @@ impl Intake {
             return;
         }
         self.metrics.handed_back += std::mem::take(&mut self.fresh) as u64;
-        // First the credit, or the broker sends them here again.
-        self.tune(machine, now_us);
+        // First the credit, or the broker sends them here again; one too many is enough for that.
+        let wanted = self.credit.wanted();
+        if let Some(tap) = self.tap.as_mut().filter(|tap| !tap.cancelled && wanted < tap.credit) {
+            tap.tune(machine, wanted, self.credit.rtt_us());
+            self.changed_us = now_us;
+        }
         for ready in std::mem::take(&mut self.ready).into_iter().rev() {
             match &mut self.tap {
                 Some(tap) if !ready.message.redelivered() => {
