@@ -99,7 +99,7 @@ ARROWS = {
     "forebay-server": {"forebay-wire", "forebay-flow", "forebay-store", "forebay-broker"},
     "forebay-pipeline": {"forebay-flow"},  # knows no AMQP: queues are one source among others
     "forebay": {"forebay-server", "forebay-client", "forebay-pipeline"},
-    "forebay-bench": {"forebay-wire", "forebay-flow", "forebay-client"},  # measures brokers from outside, ours like others
+    "forebay-bench": {"forebay-wire", "forebay-flow", "forebay-client", "forebay-pipeline"},  # measures brokers from outside, ours like others
     "forebay-engines": {"forebay-wire", "forebay"},  # a user's program, so it knows what users know
     "forebay-cli": {"forebay-wire", "forebay-store", "forebay-client", "forebay-server", "forebay", "forebay-bench"},
     "forebay-sim": {"forebay-wire", "forebay-flow", "forebay-store", "forebay-broker"},  # runs the machines; what is above them is not simulated

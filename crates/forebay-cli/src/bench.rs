@@ -84,6 +84,10 @@ fn write(flags: &Flags, record: &Record) -> Result<(), String> {
     if let Some(path) = &flags.html {
         write_text(path, &record.html())?;
     }
+    if let Some(path) = &flags.svg {
+        let svg = record.svg().ok_or("--svg: this workload has no timelines; `hoarding` has")?;
+        write_text(path, &svg)?;
+    }
     if let Some(path) = &flags.csv {
         write_text(path, &record.csv())?;
     }

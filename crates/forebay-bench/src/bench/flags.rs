@@ -149,6 +149,9 @@ pub struct Flags {
     /// Write the report to this file: charts and tables, to be opened in a browser
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub html: Option<PathBuf>,
+    /// Draw the timelines of `hoarding` to this file, as SVG
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub svg: Option<PathBuf>,
     /// Write every second to this file; of an experiment, every figure
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub csv: Option<PathBuf>,

@@ -9,6 +9,7 @@ use super::grid::Setting;
 use super::points::Points;
 use super::record::Record;
 use super::table::judged;
+use crate::experiment::Found;
 
 const PAGE: &str = include_str!("page/page.html");
 const CSS: &str = include_str!("page/page.css");
@@ -22,6 +23,8 @@ const UPLOT_LICENCE: &str = include_str!("page/uplot/LICENSE");
 struct Data<'a> {
     record: &'a Record,
     phases: Vec<Phase<'a>>,
+    /// Of an experiment: a broker each, and none where it has no timelines.
+    timelines: Vec<Option<String>>,
 }
 
 /// All brokers in one phase of the workload.
@@ -67,6 +70,11 @@ impl Record {
         filled(PAGE, &parts)
     }
 
+    /// The timelines of the first broker that has some, as a picture.
+    pub fn svg(&self) -> Option<String> {
+        self.found.iter().find_map(Found::svg)
+    }
+
     fn title(&self) -> String {
         let name = if self.workload == "free" { "A load" } else { self.workload.as_str() };
         format!("{name} on {}", self.occasion.broker)
@@ -106,7 +114,7 @@ impl Record {
             let points_shown = points.points.iter().map(point).collect();
             phase.brokers.push(Broker { name: points.broker, points: points_shown });
         }
-        Data { record: self, phases }
+        Data { record: self, phases, timelines: self.found.iter().map(Found::svg).collect() }
     }
 
     fn runs_of(&self, broker: &str, phase: &str, setting: Setting) -> Vec<usize> {

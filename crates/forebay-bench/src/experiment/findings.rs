@@ -2,10 +2,14 @@
 
 use std::fmt::Write;
 
+use forebay_flow::explain::{Bar, Timeline, svg};
 use serde::{Deserialize, Serialize};
 
 use crate::report::LatencyReport;
 use crate::spread::median;
+
+/// Of a timeline in a terminal.
+const COLUMNS: usize = 100;
 
 /// One number with its unit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -25,11 +29,48 @@ pub struct Case {
     pub name: String,
     /// In the order in which they are read.
     pub figures: Vec<Figure>,
+    /// How its jobs went, where that is worth a picture.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<Drawn>,
+}
+
+/// Jobs to be drawn as bars.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drawn {
+    /// What is to be seen.
+    pub title: String,
+    /// In any order.
+    pub jobs: Vec<Job>,
+}
+
+/// One job, in microseconds of one clock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// Who worked on it, for people.
+    pub by: String,
+    /// When it could have begun.
+    pub came_us: u64,
+    /// When it did.
+    pub begun_us: u64,
+    /// When it was done.
+    pub done_us: u64,
+}
+
+impl Drawn {
+    fn timeline(&self) -> Timeline {
+        let bars = self.jobs.iter().map(|job| Bar {
+            name: job.by.clone(),
+            came_us: job.came_us,
+            begun_us: job.begun_us,
+            done_us: job.done_us,
+        });
+        Timeline::new(&self.title, bars.collect())
+    }
 }
 
 impl Case {
     pub(crate) fn new(name: impl Into<String>) -> Case {
-        Case { name: name.into(), figures: Vec::new() }
+        Case { name: name.into(), figures: Vec::new(), timeline: None }
     }
 
     /// One figure more.
@@ -46,6 +87,13 @@ impl Case {
             Some(value) => self.with(name, value, unit),
             None => self,
         }
+    }
+
+    /// The same with a picture.
+    #[must_use]
+    pub(crate) fn drawn(mut self, drawn: Drawn) -> Case {
+        self.timeline = Some(drawn);
+        self
     }
 
     /// Median and tail.
@@ -134,13 +182,25 @@ impl Found {
         rows
     }
 
+    /// Those of the first repetition that has an answer.
+    fn timelines(&self) -> Vec<Timeline> {
+        let cases = self.answered().take(1).flat_map(|findings| &findings.cases);
+        cases.filter_map(|case| case.timeline.as_ref()).map(Drawn::timeline).collect()
+    }
+
+    /// Its timelines below each other; `None` without any.
+    pub(crate) fn svg(&self) -> Option<String> {
+        let timelines = self.timelines();
+        (!timelines.is_empty()).then(|| svg(&timelines))
+    }
+
     /// How many demands were met, of how many.
     pub(crate) fn demands_met(&self) -> (usize, usize) {
         let demands = || self.answered().flat_map(|findings| &findings.demands);
         (demands().filter(|demand| demand.met).count(), demands().count())
     }
 
-    /// Medians of all repetitions, a line a case; then every demand of each repetition.
+    /// Medians of all repetitions, a line a case; then every demand of each repetition, and timelines.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -164,6 +224,9 @@ impl Found {
                     let _ = writeln!(text, "  FAILED: {why}");
                 }
             }
+        }
+        for timeline in self.timelines() {
+            let _ = write!(text, "\n{}", timeline.text(COLUMNS));
         }
         text
     }

@@ -52,8 +52,8 @@ pub(crate) const EXPERIMENTS: [Experiment; 5] = [
     },
     Experiment {
         name: "hoarding",
-        about: "25 workers behind 1, 2 and 8 consumers; 25 jobs arrive together",
-        look_at: "all jobs start at once, none behind a busy worker while another is idle",
+        about: "25 workers behind 1, 2 and 8 consumers, 25 jobs; short jobs among long ones (a tenth of --seconds)",
+        look_at: "all jobs start at once, none waits behind a busy worker while another is idle; the timelines",
         run: hoarding::run,
     },
     Experiment {

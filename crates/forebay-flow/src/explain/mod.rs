@@ -15,8 +15,10 @@
 mod cause;
 pub mod queue;
 mod text;
+mod timeline;
 
 pub use cause::{Cause, Settings};
+pub use timeline::{BARS_MAX, Bar, Timeline, svg};
 
 /// A point on a message's way. In this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

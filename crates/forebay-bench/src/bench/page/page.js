@@ -290,6 +290,12 @@ function experiment(main) {
       for (const { what, met } of answer.Ok?.demands ?? []) main.append(verdict(met ? "pass" : "FAIL", what));
     }
   }
+  data.timelines.forEach((svg, index) => {
+    if (svg == null) return;
+    const picture = element("div", { class: "scroll" });
+    picture.innerHTML = svg; // ours, with names escaped
+    main.append(element("h2", {}, `Job by job on ${brokers[index].broker}`), picture);
+  });
   const place = element("div", { class: "charts" });
   main.append(element("h2", {}, "Case by case"), place);
   for (const name of unique(brokers.flatMap(({ rows }) => rows.map((row) => row.name)))) foundChart(place, name, brokers);

@@ -1,0 +1,199 @@
+//! Consumers and their workers, and what they tell of each job.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use forebay_client::{Connection, Outcome, Publisher, Route};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
+
+use super::idle::Span;
+use crate::experiment::findings::{Drawn, Job};
+use crate::experiment::{Place, told};
+
+pub(super) const QUEUE: &str = "forebay-hoarding";
+/// Nothing takes so long beside the jobs themselves.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Ends that nobody has looked at yet; workers wait when they are so many.
+const ENDS_MAX: usize = 1_000;
+
+/// Deliveries that a consumer may hold.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Held {
+    /// What its workers can take.
+    Tuned,
+    Fixed(u16),
+}
+
+/// A job that was done, by its number.
+pub(super) struct Done {
+    number: u64,
+    consumer: usize,
+    worker: usize,
+    begun: Instant,
+    ended: Instant,
+}
+
+/// Consumers, each on a connection of its own, as processes have them.
+pub(super) struct Crew {
+    consumers: Vec<JoinHandle<Result<(), String>>>,
+    ends: mpsc::Receiver<Done>,
+    tell: mpsc::Sender<Done>,
+}
+
+impl Crew {
+    pub(super) fn new() -> Crew {
+        let (tell, ends) = mpsc::channel(ENDS_MAX);
+        Crew { consumers: Vec::new(), ends, tell }
+    }
+
+    /// One consumer more; it consumes when this returns.
+    pub(super) async fn hire(
+        &mut self,
+        place: &Place,
+        workers: usize,
+        held: Held,
+    ) -> Result<(), String> {
+        let connection = Connection::open(&place.url).await.map_err(told)?;
+        let consumer = connection.consumer(QUEUE).workers(workers as u16);
+        let consumer = match held {
+            Held::Tuned => consumer,
+            Held::Fixed(deliveries) => consumer.fixed_credit(deliveries),
+        };
+        let consumer = consumer.build().await.map_err(told)?;
+        let work = work(consumer, self.consumers.len(), workers, self.tell.clone());
+        self.consumers.push(tokio::spawn(work));
+        Ok(())
+    }
+
+    /// Waits for the ends of `count` jobs.
+    pub(super) async fn done(&mut self, count: usize) -> Result<Vec<Done>, String> {
+        let mut done = Vec::with_capacity(count);
+        while done.len() < count {
+            let patience = PATIENCE + Duration::from_millis(longest_ms(&done));
+            match tokio::time::timeout(patience, self.ends.recv()).await {
+                Ok(Some(end)) => done.push(end),
+                _ => return Err(format!("{} of {count} jobs were done", done.len())),
+            }
+        }
+        Ok(done)
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.consumers.iter().for_each(JoinHandle::abort);
+    }
+}
+
+fn longest_ms(done: &[Done]) -> u64 {
+    done.iter().map(|job| (job.ended - job.begun).as_millis() as u64).max().unwrap_or(0)
+}
+
+/// Workers take what the consumer holds, each a job at a time.
+async fn work(
+    mut consumer: forebay_client::Consumer,
+    number: usize,
+    workers: usize,
+    tell: mpsc::Sender<Done>,
+) -> Result<(), String> {
+    let idle = Arc::new(Semaphore::new(workers));
+    let names: Arc<Mutex<Vec<usize>>> = Arc::new(Mutex::new((0..workers).rev().collect()));
+    loop {
+        let permit = idle.clone().acquire_owned().await.map_err(told)?;
+        let Some(job) = consumer.next().await.map_err(told)? else { return Ok(()) };
+        let (tell, names) = (tell.clone(), names.clone());
+        tokio::spawn(async move {
+            let begun = Instant::now();
+            let lock = || names.lock().unwrap_or_else(PoisonError::into_inner);
+            let worker = lock().pop().expect("as many names as permits");
+            let Some((job_number, length)) = parse(job.body()) else { return };
+            tokio::time::sleep(length).await;
+            job.ack();
+            let ended = Instant::now();
+            lock().push(worker);
+            drop(permit);
+            // Whoever counts may have seen enough.
+            let done = Done { number: job_number, consumer: number, worker, begun, ended };
+            let _ = tell.send(done).await;
+        });
+    }
+}
+
+/// `NUMBER MICROSECONDS`
+fn parse(body: &[u8]) -> Option<(u64, Duration)> {
+    let (number, length_us) = std::str::from_utf8(body).ok()?.split_once(' ')?;
+    Some((number.parse().ok()?, Duration::from_micros(length_us.parse().ok()?)))
+}
+
+/// Jobs that were given out, and since when.
+pub(super) struct Jobs {
+    publisher: Publisher,
+    began: Instant,
+    next: u64,
+    came: BTreeMap<u64, Instant>,
+}
+
+impl Jobs {
+    pub(super) async fn new(connection: &Connection) -> Result<Jobs, String> {
+        let publisher = connection.publisher(Route::queue(QUEUE)).build().await.map_err(told)?;
+        Ok(Jobs { publisher, began: Instant::now(), next: 0, came: BTreeMap::new() })
+    }
+
+    async fn give(&mut self, length: Duration) -> Result<(u64, Outcome), String> {
+        let number = self.next;
+        self.next += 1;
+        let body = format!("{number} {}", length.as_micros());
+        Ok((number, self.publisher.publish(body).await.map_err(told)?))
+    }
+
+    /// One that is in the queue when this returns, and came then.
+    pub(super) async fn one(&mut self, length: Duration) -> Result<(), String> {
+        let (number, outcome) = self.give(length).await?;
+        outcome.await.map_err(told)?;
+        self.came.insert(number, Instant::now());
+        Ok(())
+    }
+
+    /// So many at once; they came when the last one was in the queue.
+    pub(super) async fn together(&mut self, count: usize, length: Duration) -> Result<(), String> {
+        let mut outcomes = Vec::with_capacity(count);
+        for _ in 0..count {
+            outcomes.push(self.give(length).await?);
+        }
+        let mut numbers = Vec::with_capacity(count);
+        for (number, outcome) in outcomes {
+            outcome.await.map_err(told)?;
+            numbers.push(number);
+        }
+        self.came_now(numbers);
+        Ok(())
+    }
+
+    /// These could have begun only now.
+    pub(super) fn came_now(&mut self, numbers: impl IntoIterator<Item = u64>) {
+        let now = Instant::now();
+        self.came.extend(numbers.into_iter().map(|number| (number, now)));
+    }
+
+    fn us(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.began).as_micros() as u64
+    }
+
+    /// When a job came, began and ended; one that began before its confirm was there came then.
+    pub(super) fn span(&self, done: &Done) -> Span {
+        let begun_us = self.us(done.begun);
+        let came_us = self.came.get(&done.number).map_or(begun_us, |came| self.us(*came));
+        Span { came_us: came_us.min(begun_us), begun_us, done_us: self.us(done.ended) }
+    }
+
+    pub(super) fn drawn(&self, title: String, done: &[Done]) -> Drawn {
+        let job = |done: &Done| {
+            let Span { came_us, begun_us, done_us } = self.span(done);
+            let by = format!("consumer {}, worker {:>2}", done.consumer + 1, done.worker + 1);
+            Job { by, came_us, begun_us, done_us }
+        };
+        Drawn { title, jobs: done.iter().map(job).collect() }
+    }
+}

@@ -1,0 +1,184 @@
+//! Jobs that wait behind busy workers while others are idle. Published by users of a pipeline in which each of two
+//! producers served each of 25 workers by itself: two jobs that came within 2 ms ran one after the other.
+//!
+//! ```text
+//!   queue ─┬─▶ consumer 1 ─▶ workers 1 to 13     25 jobs at once for 25 workers: each should start
+//!          └─▶ consumer 2 ─▶ workers 14 to 25    at once, whoever holds it
+//! ```
+//! Three questions, each with credit that follows the workers and with a prefetch set by hand: do all start when they
+//! come together; when they are there before the second consumer is; and do short jobs wait behind long ones.
+
+mod crew;
+mod idle;
+mod within;
+
+use std::time::{Duration, Instant};
+
+use forebay_client::Connection;
+
+use self::crew::{Crew, Held, Jobs, QUEUE};
+use self::idle::{Span, worst_wait_beside_idle_us};
+use super::findings::Drawn;
+use super::{Case, Demand, Findings, Place, block_on, queue, told};
+
+const WORKERS: usize = 25;
+/// How long a job takes of those that come together.
+const JOB: Duration = Duration::from_millis(500);
+/// When the last job of those that came together is to have started.
+const START_MS_MAX: f64 = 50.0;
+/// How often they come; the first time finds consumers that know nothing of their jobs yet.
+const ROUNDS: usize = 3;
+
+/// Consumers of the short and long jobs, workers of each, and long jobs: all workers but one are busy.
+const MIXED_CONSUMERS: usize = 2;
+const MIXED_WORKERS: usize = 2;
+const LONG_JOBS: usize = 3;
+const SHORT: Duration = Duration::from_millis(1);
+/// A long job takes this part of a measurement: 1 s unless `--seconds` is given.
+const LONG_OF_LENGTH: u32 = 10;
+const SHORT_JOBS_MAX: usize = 1_000;
+/// What a job may wait beside an idle worker of another process, and of its own.
+const ACROSS_MS_MAX: f64 = 100.0;
+const WITHIN_MS_MAX: f64 = 1.0;
+
+pub(super) fn run(place: &Place) -> Result<Findings, String> {
+    let long = place.length / LONG_OF_LENGTH;
+    block_on(async {
+        let mut findings = Findings::default();
+        let variants = [(Held::Tuned, "credit auto"), (Held::Fixed(50), "prefetch 50")];
+        for (held, name) in variants {
+            for consumers in [1, 2, 8] {
+                let latest_ms = together(place, consumers, held).await?;
+                let case = Case::new(format!("{consumers} consumers, {name}"));
+                findings.cases.push(case.with("last job started after", latest_ms, "ms"));
+                if held == Held::Tuned {
+                    let what = format!("last start, {consumers} consumers");
+                    findings.demands.push(Demand::at_most(&what, latest_ms, START_MS_MAX, "ms"));
+                }
+            }
+        }
+        for (held, name) in variants {
+            let name = format!("jobs first, {name}");
+            let (latest_ms, drawn) = jobs_first(place, held, &name).await?;
+            let case = Case::new(name).with("last job started after", latest_ms, "ms");
+            findings.cases.push(case.drawn(drawn));
+            if held == Held::Tuned {
+                let what = "last start, jobs before consumers";
+                findings.demands.push(Demand::at_most(what, latest_ms, START_MS_MAX, "ms"));
+            }
+        }
+        for (held, name) in variants {
+            let name = format!("1 ms and {} s, {name}", long.as_secs_f64());
+            let (worst_ms, drawn) = mixed(place, held, long, &name).await?;
+            let case = Case::new(name).with("waited beside an idle worker", worst_ms, "ms");
+            findings.cases.push(case.drawn(drawn));
+            if held == Held::Tuned {
+                let what = "wait beside an idle worker of another connection";
+                findings.demands.push(Demand::at_most(what, worst_ms, ACROSS_MS_MAX, "ms"));
+            }
+        }
+        let worst_ms = ms(worst_wait_beside_idle_us(&within::run(long).await?, within::WORKERS));
+        let case = Case::new(format!("1 ms and {} s, one pipeline", long.as_secs_f64()));
+        findings.cases.push(case.with("waited beside an idle worker", worst_ms, "ms"));
+        let what = "wait beside an idle worker in a pipeline";
+        findings.demands.push(Demand::at_most(what, worst_ms, WITHIN_MS_MAX, "ms"));
+        Ok(findings)
+    })
+}
+
+fn ms(us: u64) -> f64 {
+    us as f64 / 1e3
+}
+
+fn latest_ms(spans: &[Span]) -> f64 {
+    ms(spans.iter().map(|job| job.begun_us - job.came_us).max().unwrap_or(0))
+}
+
+/// How many of the workers the consumer number `consumer` of `consumers` has.
+fn workers_of(consumer: usize, consumers: usize) -> usize {
+    WORKERS / consumers + usize::from(consumer < WORKERS % consumers)
+}
+
+/// From the moment all jobs were in the queue to the start of the last one; the worst round.
+async fn together(place: &Place, consumers: usize, held: Held) -> Result<f64, String> {
+    let connection = Connection::open(&place.url).await.map_err(told)?;
+    queue::fresh(&connection, place, QUEUE).await?;
+    let mut crew = Crew::new();
+    for consumer in 0..consumers {
+        crew.hire(place, workers_of(consumer, consumers), held).await?;
+    }
+    let mut jobs = Jobs::new(&connection).await?;
+    let mut worst_ms: f64 = 0.0;
+    for _ in 0..ROUNDS {
+        jobs.together(WORKERS, JOB).await?;
+        let done = crew.done(WORKERS).await?;
+        let spans: Vec<Span> = done.iter().map(|job| jobs.span(job)).collect();
+        worst_ms = worst_ms.max(latest_ms(&spans));
+    }
+    finish(connection, crew).await?;
+    Ok(worst_ms)
+}
+
+/// The same with two consumers that come, one after the other, when the jobs are there: from the moment the second one
+/// consumes.
+async fn jobs_first(place: &Place, held: Held, name: &str) -> Result<(f64, Drawn), String> {
+    let connection = Connection::open(&place.url).await.map_err(told)?;
+    queue::fresh(&connection, place, QUEUE).await?;
+    let mut jobs = Jobs::new(&connection).await?;
+    jobs.together(WORKERS, JOB).await?;
+    let mut crew = Crew::new();
+    for consumer in 0..2 {
+        crew.hire(place, workers_of(consumer, 2), held).await?;
+    }
+    jobs.came_now(0..WORKERS as u64);
+    let done = crew.done(WORKERS).await?;
+    finish(connection, crew).await?;
+    let spans: Vec<Span> = done.iter().map(|job| jobs.span(job)).collect();
+    let latest_ms = latest_ms(&spans);
+    let title = format!("{name}: the last one started after {latest_ms:.0} ms");
+    Ok((latest_ms, jobs.drawn(title, &done)))
+}
+
+/// Short jobs come one by one while all workers but one are busy with long ones: the longest that a job waited while a
+/// worker was idle.
+async fn mixed(
+    place: &Place,
+    held: Held,
+    long: Duration,
+    name: &str,
+) -> Result<(f64, Drawn), String> {
+    let connection = Connection::open(&place.url).await.map_err(told)?;
+    queue::fresh(&connection, place, QUEUE).await?;
+    let mut crew = Crew::new();
+    for _ in 0..MIXED_CONSUMERS {
+        crew.hire(place, MIXED_WORKERS, held).await?;
+    }
+    let mut jobs = Jobs::new(&connection).await?;
+    // Consumers that have seen short jobs only, as they would most of the time.
+    let mut count = 0;
+    while count < SHORT_JOBS_MAX / 10 {
+        jobs.one(SHORT).await?;
+        count += 1;
+    }
+    for _ in 0..LONG_JOBS {
+        jobs.one(long).await?;
+    }
+    let until = Instant::now() + long * 3 / 4;
+    while Instant::now() < until && count < SHORT_JOBS_MAX {
+        jobs.one(SHORT).await?;
+        count += 1;
+        tokio::time::sleep(SHORT).await;
+    }
+    let done = crew.done(count + LONG_JOBS).await?;
+    finish(connection, crew).await?;
+    let spans: Vec<Span> = done.iter().map(|job| jobs.span(job)).collect();
+    let worst_ms = ms(worst_wait_beside_idle_us(&spans, MIXED_CONSUMERS * MIXED_WORKERS));
+    let title = format!("{name}: a job waited {worst_ms:.0} ms beside an idle worker");
+    Ok((worst_ms, jobs.drawn(title, &done)))
+}
+
+async fn finish(connection: Connection, crew: Crew) -> Result<(), String> {
+    drop(crew);
+    queue::delete(&connection, QUEUE).await?;
+    connection.close().await.map_err(told)
+}
