@@ -127,6 +127,13 @@ impl Publisher {
         self.ask_kernel(now_us);
     }
 
+    /// The broker reads so many bytes in a visit.
+    pub(crate) fn visits(&mut self, bytes: u64) {
+        if let Permits::Tuned(window) = &mut self.permits {
+            window.visits(bytes);
+        }
+    }
+
     /// Whether it wants to know the round trip of the network.
     pub(crate) fn is_tuned(&self) -> bool {
         matches!(self.permits, Permits::Tuned(_))

@@ -8,7 +8,7 @@ use forebay_wire::{TableBuf, Value};
 /// The RabbitMQ behaviour that is kept.
 pub const COMPATIBILITY: &str = "3.13.0";
 
-const CAPABILITIES: [&str; 13] = [
+const CAPABILITIES: [&str; 14] = [
     "publisher_confirms",
     "exchange_exchange_bindings",
     "basic.nack",
@@ -23,6 +23,7 @@ const CAPABILITIES: [&str; 13] = [
     crate::publisher::CAPABILITY,
     crate::ack_timeout::LEASES,
     crate::marks::CAPABILITY,
+    forebay_flow::FAIR_VISITS,
 ];
 
 pub(crate) fn server_properties(node_name: &str) -> TableBuf {

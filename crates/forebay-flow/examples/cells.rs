@@ -9,7 +9,9 @@
 #[path = "../tests/model/mod.rs"]
 mod model;
 
-use forebay_flow::{Aimd, Amount, Fixed, Gradient2, Pfw, PfwOptions, Vegas, Window};
+use forebay_flow::{
+    Aimd, Amount, Fixed, Gradient2, Pfw, PfwOptions, VISIT_MOST_BYTES, Vegas, Window,
+};
 use model::{Cell, Costs, Outcome, run};
 
 const GRID: [u32; 17] =
@@ -95,7 +97,11 @@ fn main() {
             &|_| Box::new(Aimd::new(50_000, any)),
             &|_| Box::new(Vegas::new(any)),
             &|_| Box::new(Gradient2::new(any)),
-            &|seed| Box::new(Pfw::new(PfwOptions { seed, ..PfwOptions::default() })),
+            &|seed| {
+                let mut pfw = Pfw::new(PfwOptions { seed, ..PfwOptions::default() });
+                pfw.visits(if measured { VISIT_MOST_BYTES as u64 } else { 0 });
+                Box::new(pfw)
+            },
         ];
         for window in windows {
             print(&run(&cell, window));

@@ -63,7 +63,10 @@ const ROUND_BYTES: usize = 1 << 20;
 /// A visit shorter than this costs more than what it brings.
 const VISIT_LEAST_BYTES: usize = 32 * 1024;
 /// A visit longer than this makes the others wait for too long.
-const VISIT_MOST_BYTES: usize = 64 * 1024;
+pub const VISIT_MOST_BYTES: usize = 64 * 1024;
+/// A broker with this capability reads in visits of [`VISIT_MOST_BYTES`] at most, and a message costs it less than
+/// a visit does: it is told to [`Window::visits`](crate::Window::visits).
+pub const FAIR_VISITS: &str = "forebay.fair_visits";
 
 /// How many bytes to read from each of `waiting` connections before the next one has its turn.
 ///

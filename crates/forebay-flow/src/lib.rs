@@ -60,7 +60,7 @@ pub use fixed::Fixed;
 pub use gate::{Admission, Gate, WAITERS_MAX, WaiterId};
 pub use gradient2::Gradient2;
 pub use half_drain::HalfDrain;
-pub use ingress::{IngressBudget, PublisherShare, visit_bytes};
+pub use ingress::{FAIR_VISITS, IngressBudget, PublisherShare, VISIT_MOST_BYTES, visit_bytes};
 pub use pfw::{Pfw, PfwOptions};
 pub use receive_buffer::receive_buffer_bytes;
 pub use recent_median::RecentMedian;

@@ -32,7 +32,7 @@
 //!   many flows would probe together.
 
 use crate::amount::Amount;
-use crate::delay_target::{ALLOWANCE_MAX_US, DelayTarget, NETWORK_ALLOWANCE_MAX_US};
+use crate::delay_target::{DelayTarget, NETWORK_ALLOWANCE_MAX_US, VISIT_ALLOWANCE_MAX_US};
 use crate::ewma::Ewma;
 use crate::round::Round;
 use crate::window::{Load, Phase, Sample, Window, WindowState};
@@ -81,7 +81,7 @@ impl Default for PfwOptions {
             ceiling_messages: CEILING_MESSAGES,
             ceiling_bytes: CEILING_BYTES,
             local: false,
-            added_delay_max_us: (ALLOWANCE_MAX_US + NETWORK_ALLOWANCE_MAX_US) as u64,
+            added_delay_max_us: (VISIT_ALLOWANCE_MAX_US + NETWORK_ALLOWANCE_MAX_US) as u64,
             seed: 0,
         }
     }
@@ -168,7 +168,8 @@ impl Pfw {
         let stalled = round.stalled();
         self.rejected_round = false;
         self.measured_us = mean_us;
-        self.delay.set(mean_us, self.window, self.size.get().unwrap_or(0.0));
+        let standing_us = self.history.iter().rev().take(2).copied().fold(mean_us, f64::min);
+        self.delay.set(mean_us, standing_us, self.window, self.size.get().unwrap_or(0.0));
         if self.probe.is_some() {
             return self.end_probe(now_us, &round);
         }
@@ -181,7 +182,6 @@ impl Pfw {
             self.history.remove(0);
         }
         self.history.push(mean_us);
-        let standing_us = self.history.iter().copied().fold(f64::INFINITY, f64::min);
         if self.startup {
             let suspected = std::mem::replace(&mut self.suspect, mean_us > self.delay.us());
             if self.suspect && suspected {
@@ -366,6 +366,10 @@ impl Window for Pfw {
             self.held = false;
             self.history.clear();
         }
+    }
+
+    fn visits(&mut self, bytes: u64) {
+        self.delay.set_visit_bytes(bytes);
     }
 
     fn blocked(&mut self, _now_us: u64) {

@@ -98,6 +98,12 @@ pub trait Window {
         let _ = (now_us, rtt_us);
     }
 
+    /// The broker reads at most so many bytes of a connection before it goes on to the next one, and what that costs
+    /// is shared by them. Told once, before anything is sent; brokers that do not say so leave it at 0, not known.
+    fn visits(&mut self, bytes: u64) {
+        let _ = bytes;
+    }
+
     /// `connection.blocked` arrived. Close the gate as well.
     fn blocked(&mut self, now_us: u64);
 

@@ -91,6 +91,8 @@ pub(crate) struct Ledger {
     target: Target,
     id: MessageId,
     make_window: MakeWindow,
+    /// What the broker reads in a visit; 0 = not known.
+    visit_bytes: u64,
     window: Box<dyn Window + Send>,
     gate: Gate,
     channel: Option<u16>,
@@ -133,6 +135,7 @@ impl Ledger {
             target,
             id: MessageId::new(id_prefix),
             make_window,
+            visit_bytes: 0,
             window,
             gate,
             channel: None,

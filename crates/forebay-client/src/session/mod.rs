@@ -32,6 +32,7 @@ mod work_limit;
 use std::task::{Context, Waker};
 
 use events::Todo;
+use forebay_flow::{FAIR_VISITS, VISIT_MOST_BYTES};
 use slab::Slab;
 
 use crate::error::{Lost, Refusal};
@@ -478,11 +479,13 @@ impl Session {
 
     fn open_ledger(&mut self, key: usize, now_us: u64) {
         let named = self.machine.server().can(NAMED_PUBLISHERS);
+        let visits = self.machine.server().can(FAIR_VISITS);
         let words = if named { self.ledgers[key].open_words() } else { String::new() };
         let Ok(number) = self.machine.open_channel_with(&words) else { return };
         let Ok(()) = self.machine.select_confirms(number) else { return };
         self.own(number, Owner::Ledger(key));
         let ledger = &mut self.ledgers[key];
+        ledger.set_visit_bytes(if visits { VISIT_MOST_BYTES as u64 } else { 0 });
         if self.blocked.is_some() {
             ledger.blocked(now_us);
         }

@@ -70,6 +70,11 @@ impl Ledger {
         }
     }
 
+    /// What the broker of the next channel reads in a visit; 0 = it does not say.
+    pub(crate) fn set_visit_bytes(&mut self, bytes: u64) {
+        self.visit_bytes = bytes;
+    }
+
     pub(crate) fn network(&mut self, now_us: u64, rtt_us: Option<u64>) {
         self.window.network(now_us, rtt_us);
     }

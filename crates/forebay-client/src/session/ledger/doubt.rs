@@ -75,6 +75,7 @@ impl Ledger {
         self.by_sequence.clear();
         self.base = 1;
         self.window = (self.make_window)();
+        self.window.visits(self.visit_bytes);
         self.gate.set_window(self.window.window());
         if !self.blocked {
             self.gate.open();
