@@ -110,7 +110,7 @@ impl Received {
     /// [`Message::offered_now`]), and those of the broker and of this client, if the consumer was
     /// ([`ConsumerBuilder::explain`](crate::ConsumerBuilder::explain)). Each by the clock of who said it.
     pub fn marks(&self) -> Marks {
-        let marks = self.properties().headers.map(marks::read).unwrap_or_default();
+        let marks = self.raw_properties().headers().map(marks::read).unwrap_or_default();
         let Some(delivered) = self.delivered else { return marks };
         let ago_us = u64::try_from(delivered.elapsed().as_micros()).unwrap_or(u64::MAX);
         marks.with(Mark::Delivered, since_1970_us().saturating_sub(ago_us))

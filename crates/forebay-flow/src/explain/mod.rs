@@ -17,6 +17,8 @@ pub mod queue;
 mod text;
 mod timeline;
 
+use std::num::NonZeroU64;
+
 pub use cause::{Cause, Settings};
 pub use timeline::{BARS_MAX, Bar, Timeline, svg};
 
@@ -116,7 +118,7 @@ impl Segment {
 
 /// The marks of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Marks([Option<u64>; MARKS.len()]);
+pub struct Marks([Option<NonZeroU64>; MARKS.len()]);
 
 impl Marks {
     /// None.
@@ -127,7 +129,8 @@ impl Marks {
 
     /// It passed `mark` at this time; later attempts replace earlier ones.
     pub fn passed(&mut self, mark: Mark, at_us: u64) {
-        self.0[mark as usize] = Some(at_us);
+        // One more than the time, which halves what messages without marks carry.
+        self.0[mark as usize] = Some(NonZeroU64::MIN.saturating_add(at_us));
     }
 
     /// The same, in a row.
@@ -140,7 +143,7 @@ impl Marks {
     /// When it passed `mark`, if that is known.
     #[must_use]
     pub fn at_us(&self, mark: Mark) -> Option<u64> {
-        self.0[mark as usize]
+        self.0[mark as usize].map(|after| after.get() - 1)
     }
 
     /// Its segments with their times, which add up to [`Marks::total_us`].
@@ -167,8 +170,8 @@ impl Marks {
     #[must_use]
     pub fn skew_us(&self) -> u64 {
         let mut latest_us = 0;
-        let stamped = self.0.iter().flatten();
-        stamped.fold(0, |skew_us, &at_us| {
+        let stamped = MARKS.into_iter().filter_map(|mark| self.at_us(mark));
+        stamped.fold(0, |skew_us, at_us| {
             latest_us = latest_us.max(at_us);
             skew_us.max(latest_us - at_us)
         })
@@ -177,8 +180,8 @@ impl Marks {
     /// Marks in their order, never before the one before.
     fn known(&self) -> impl Iterator<Item = (Mark, u64)> + '_ {
         let mut latest_us = 0;
-        MARKS.into_iter().zip(self.0).filter_map(move |(mark, at_us)| {
-            latest_us = latest_us.max(at_us?);
+        MARKS.into_iter().filter_map(move |mark| {
+            latest_us = latest_us.max(self.at_us(mark)?);
             Some((mark, latest_us))
         })
     }
