@@ -245,6 +245,29 @@ fn an_answer_too_many_is_not_taken_for_the_next_message_s() {
 }
 
 #[test]
+fn it_ends_by_itself_when_all_is_done_if_so_told() {
+    let broker = Broker::start();
+    broker.publish("one\ntwo\nbad\n");
+    let mut command = forebay(&broker.url);
+    let program = "read line; sleep 0.2; test $line != bad";
+    command.args([
+        "pipe",
+        "--queue",
+        "q",
+        "--until-empty",
+        "--retries",
+        "1",
+        "--on-failure",
+        "reject",
+    ]);
+    let ended = command.args(["--", "sh", "-c", program]).output().unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(said.contains("acknowledged 2, rejected 1, requeued 0; 2 attempts failed"), "{said}");
+    assert_eq!(broker.left(), "");
+}
+
+#[test]
 fn sigterm_lets_programs_finish_and_gives_the_rest_back() {
     let broker = Broker::start();
     broker.publish("first\nsecond\nthird\n");

@@ -1,6 +1,7 @@
 //! `forebay pipe`: a program for each message of a queue, or lines to programs that stay.
 
 mod answer;
+mod emptiness;
 mod program;
 mod service;
 
@@ -15,6 +16,7 @@ use forebay::pipeline::{
 use forebay::{Connection, Received};
 use tokio::time::{interval, timeout};
 
+use self::emptiness::Emptiness;
 use self::program::Program;
 use self::service::Services;
 use crate::broker_url::BrokerUrl;
@@ -68,6 +70,10 @@ pub(crate) struct Args {
     /// Stop a program that takes longer than this with a message, which has failed then
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout_s: Option<u64>,
+    /// Stop when nothing is left in the queue and nothing in work; with messages that always fail, only under
+    /// --on-failure reject
+    #[arg(long)]
+    until_empty: bool,
     /// Mark messages on their way, and at the end say where their time went and why
     #[arg(long)]
     explain: bool,
@@ -180,12 +186,13 @@ fn pipe(args: &Args) -> Result<Report, String> {
         let control = running.control();
         let mut ending = std::pin::pin!(running.join());
         let mut look = interval(SIGNAL_PATIENCE);
+        let mut emptiness = Emptiness::new(&control, &connection, &args.queue);
         let ended = loop {
             tokio::select! {
                 ended = &mut ending => break ended,
                 _ = look.tick(), if !stop.came() => {}
             }
-            if stop.came() {
+            if stop.came() || args.until_empty && emptiness.is_reached().await {
                 control.drain(Duration::from_secs(args.drain_s));
                 break ending.await;
             }

@@ -1,0 +1,52 @@
+//! Whether a pipeline has done all there was: `--until-empty`.
+
+use std::time::Duration;
+
+use forebay::pipeline::Control;
+use forebay::{Channel, Connection, DeclareQueue};
+use tokio::time::timeout;
+
+/// A broker that takes longer to answer is asked again, so that signals are noticed meanwhile.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Asks pipeline and broker, from time to time.
+pub(super) struct Emptiness<'a> {
+    control: &'a Control,
+    connection: &'a Connection,
+    queue: &'a str,
+    /// Opened when it is needed.
+    channel: Option<Channel>,
+    /// What had been taken when nothing was left the last time; `None` if something was.
+    seen: Option<u64>,
+}
+
+impl<'a> Emptiness<'a> {
+    pub(super) fn new(control: &'a Control, connection: &'a Connection, queue: &'a str) -> Self {
+        Emptiness { control, connection, queue, channel: None, seen: None }
+    }
+
+    /// Whether nothing is in work and nothing in the queue, twice in a row without a message between: one may be on its
+    /// way here when the broker counts none.
+    pub(super) async fn is_reached(&mut self) -> bool {
+        let report = self.control.report();
+        let idle = report.taken == report.settled();
+        let empty = idle && timeout(ANSWER_PATIENCE, self.queue_is_empty()).await.unwrap_or(false);
+        let before = std::mem::replace(&mut self.seen, empty.then_some(report.taken));
+        empty && before == self.seen
+    }
+
+    /// A broker that cannot say so now, for instance while the connection is opened again, is asked again later.
+    async fn queue_is_empty(&mut self) -> bool {
+        let channel = match self.channel.take() {
+            Some(channel) => channel,
+            None => match self.connection.channel().await {
+                Ok(channel) => channel,
+                Err(_) => return false,
+            },
+        };
+        let passive = DeclareQueue { passive: true, ..DeclareQueue::default() };
+        let Ok(info) = channel.declare_queue(self.queue, passive).await else { return false };
+        self.channel = Some(channel);
+        info.message_count == 0
+    }
+}
