@@ -7,7 +7,7 @@ use forebay_wire::{Table, Value};
 pub struct Server {
     /// For instance `RabbitMQ`.
     pub product: String,
-    /// For instance `3.13.7`: the level whose behaviour it keeps.
+    /// For instance `3.13.7`. Forebay's own, not that of the RabbitMQ whose behaviour it keeps.
     pub version: String,
     /// Names of the capabilities it announces as true, for instance `publisher_confirms`.
     pub capabilities: Vec<String>,
@@ -27,7 +27,9 @@ impl Server {
                 .collect(),
             _ => Vec::new(),
         };
-        Server { product: text("product"), version: text("version"), capabilities }
+        let own = Some(text("forebay_version")).filter(|version| !version.is_empty());
+        let version = own.unwrap_or_else(|| text("version"));
+        Server { product: text("product"), version, capabilities }
     }
 
     /// Whether it announced `capability`.

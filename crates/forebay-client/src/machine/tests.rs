@@ -49,6 +49,7 @@ fn start(mechanisms: &[u8]) -> Script {
     let server = TableBuf::new()
         .with("product", Value::LongStr(b"Broker"))
         .with("version", Value::LongStr(b"3.13.0"))
+        .with("forebay_version", Value::LongStr(b"1.2.3"))
         .with("capabilities", Value::Table(capabilities.as_table()));
     Script::default().method(
         0,
@@ -124,6 +125,7 @@ fn a_handshake_leads_to_an_open_connection() {
         ["connection.start-ok", "connection.tune-ok", "connection.open"]
     );
     assert_eq!(machine.server().product, "Broker");
+    assert_eq!(machine.server().version, "1.2.3");
     assert!(machine.server().can("publisher_confirms"));
     assert_eq!(machine.limits().heartbeat_s, 30);
     assert_eq!(machine.state(), State::Open);
