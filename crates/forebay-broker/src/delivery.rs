@@ -81,10 +81,13 @@ impl Shard {
     /// Whether a queue waits for more before its next consumer, who has work, gets some.
     fn gathers(&self, key: QueueKey) -> bool {
         let queue = &self.queues[key.0 as usize];
-        let consumers = &queue.consumers;
-        let next = consumers.get(queue.turns.at()).or(consumers.first());
-        next.is_some_and(|next| self.consumers[next.0 as usize].unacked > 0)
-            && queue.turns.gathers(self.now_us, queue.head.len(), consumers.len())
+        let count = queue.consumers.len();
+        if !queue.turns.gathers(self.now_us, queue.head.len(), count) {
+            return false;
+        }
+        let (first, behind) = queue.consumers.split_at(queue.turns.at().min(count));
+        let mut in_turn = behind.iter().chain(first).map(|next| &self.consumers[next.0 as usize]);
+        in_turn.find(|next| next.has_credit()).is_some_and(|next| next.unacked > 0)
     }
 
     /// Delivers up to [`VISIT_MESSAGES`]; returns the bytes and whether it could go on.

@@ -87,6 +87,25 @@ fn a_busy_broker_gives_working_consumers_several_in_a_row_and_an_idle_one_its_fi
 }
 
 #[test]
+fn nobody_waits_while_a_busy_broker_gathers_for_one_who_may_take_nothing() {
+    let (mut rig, id) = filled(0);
+    rig.method(id, 1, &qos(1, false));
+    rig.method(id, 1, &consume("q", "a", false));
+    rig.method(id, 1, &consume("q", "b", false));
+    rig.trace(id);
+    for number in 1..=2 {
+        rig.publish(id, "q", number.to_string().as_bytes(), false);
+    }
+    rig.step(Input::Turn { busy: true });
+    rig.method(id, 1, &basic::Ack { delivery_tag: 2, multiple: false });
+    rig.publish(id, "q", b"3", false);
+    rig.sent(id);
+    // It is the turn of a, who has work and no credit.
+    rig.step(Input::Turn { busy: true });
+    assert_eq!(rig.sent(id), ["1 basic.deliver b 3 [3]"]);
+}
+
+#[test]
 fn consumers_take_turns() {
     let (mut rig, id) = filled(0);
     rig.method(id, 1, &consume("q", "a", true));
