@@ -160,6 +160,9 @@ impl Shard {
                 && connection.serial == serial
             {
                 connection.waits_for.retain(|other| *other != queue_id);
+                if connection.waits_for.is_empty() {
+                    connection.waits.release(Gate::Balance, now_us);
+                }
             }
         }
         for ((id, number), serial) in channels {

@@ -144,6 +144,13 @@ impl Waits {
         self.held = gate;
     }
 
+    /// The waiter is held by nothing any more, if it was `gate` that held it; it need not be asked to go on for that.
+    pub(crate) fn release(&mut self, gate: Gate, now_us: u64) {
+        if self.held == Some(gate) {
+            self.hold(None, now_us);
+        }
+    }
+
     /// One more reason to wait at `gate`.
     pub(crate) fn begin(&mut self, gate: Gate, now_us: u64) {
         let watch = self.watch(gate);
