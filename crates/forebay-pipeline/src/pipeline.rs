@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_flow::explain::Marks;
+use tower_service::Service;
 
 use crate::backoff::Backoff;
 use crate::batch::{Batch, Batching};
@@ -14,6 +15,7 @@ use crate::batched::Batched;
 use crate::breaker::Breaker;
 use crate::chain::Chained;
 use crate::concurrency::Concurrency;
+use crate::deduplicate::Deduplicated;
 use crate::dispatch::{Dispatch, Lane};
 use crate::handler::{Async, Blocking, Handler};
 use crate::item::Item;
@@ -22,6 +24,7 @@ use crate::outcome::{Handled, Outcome};
 use crate::policy::{DeadLetters, Policy};
 use crate::report::Report;
 use crate::running::Running;
+use crate::service::Called;
 use crate::source::{Source, SourceError};
 use crate::stage::{Nowhere, Onward, Stage};
 use crate::supervise::{Deadline, supervise};
@@ -71,6 +74,23 @@ impl<S: Source> Pipeline<S> {
     {
         Process::new(self.source, concurrency.into(), Blocking(Arc::new(handler)))
     }
+
+    /// The same with a `tower` service, cloned for each message. Its answer is what a handler may return, and its error,
+    /// or that it is not ready, is a failure. Retries are better left to [`Process::retries`], which frees the worker
+    /// meanwhile: a layer that keeps requests to repeat them would have to clone the message.
+    pub fn process_service<V>(
+        self,
+        concurrency: impl Into<Concurrency>,
+        service: V,
+    ) -> Process<S, Called<V>>
+    where
+        V: Service<Item<S::Value>> + Clone + Send + 'static,
+        V::Response: Handled + Send,
+        V::Error: fmt::Display + Send,
+        V::Future: Send,
+    {
+        Process::new(self.source, concurrency.into(), Called::new(service))
+    }
 }
 
 /// A pipeline that can be started. All options have defaults.
@@ -96,6 +116,26 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
     ) -> Self {
         self.policy.ordered_by = Some(Box::new(move |value| Lane::of(&key(value))));
         self
+    }
+
+    /// Acknowledges a message without calling the handler if its key is among the last `remembered` ones that the handler
+    /// was done with; `None` is no key. Remembered is what it acknowledged itself: what it returned for a batch may still
+    /// fail there. Two with one key at the same time are both worked on, unless they are
+    /// [ordered by](Process::ordered_by) it. The keys are in memory, and gone with the process.
+    ///
+    /// A message-id is a good key if its publisher sets one and keeps it when it publishes again, as ours does.
+    #[must_use]
+    pub fn deduplicate<K>(
+        self,
+        remembered: usize,
+        key: impl Fn(&S::Value) -> Option<K> + Send + Sync + 'static,
+    ) -> Process<S, Deduplicated<S::Value, H, K>>
+    where
+        K: Hash + Eq + Clone + Send + 'static,
+    {
+        let Process { source, handler, concurrency, buffer_max, policy } = self;
+        let handler = Deduplicated::new(handler, remembered, Box::new(key));
+        Process { source, handler, concurrency, buffer_max, policy }
     }
 
     /// Messages held beside those in work, at least 1; [`BUFFER_MAX`] unless set. They are those that wait for
