@@ -40,8 +40,9 @@ const ALARM_CLEAR_PERCENT: u64 = 80;
 /// What is read and not committed takes at most this part of the memory budget.
 pub(crate) const INGRESS_PER_MEMORY: u64 = 16;
 
-/// Receive buffers of publishers' sockets together take this part of the memory budget.
-const RECEIVE_PER_MEMORY: u64 = 4;
+/// Receive buffers of publishers' sockets together take this part of the memory budget at most; three quarters of that
+/// at the middle, since each is a power of two.
+const RECEIVE_PER_MEMORY: u64 = 3;
 
 /// What flow control says of reading a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,7 +171,7 @@ impl Shard {
         Some(bytes)
     }
 
-    /// What messages may take: the budget without what publishers' sockets hold; that is a quarter of it
+    /// What messages may take: the budget without what publishers' sockets hold; that is a third of it
     /// at most, while there are so many that the smallest buffers are too large.
     fn memory_max_bytes(&self) -> u64 {
         let budget = self.config.memory_budget_bytes;
