@@ -10,6 +10,28 @@ use crate::consume::base64;
 /// Longest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
+/// `--http`: the broker that a command asks.
+#[derive(clap::Args, Debug)]
+pub(crate) struct HttpUrl {
+    /// The broker's HTTP endpoint, with the name and password of a user tagged monitoring or administrator
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "FOREBAY_HTTP",
+        hide_env_values = true,
+        default_value = "http://guest:guest@127.0.0.1:15672"
+    )]
+    http: String,
+}
+
+impl HttpUrl {
+    /// # Errors
+    /// As [`Endpoint::of`].
+    pub(crate) fn endpoint(&self) -> Result<Endpoint, String> {
+        Endpoint::of(&self.http)
+    }
+}
+
 /// A broker's HTTP endpoint, and who asks.
 #[derive(Debug)]
 pub(crate) struct Endpoint {

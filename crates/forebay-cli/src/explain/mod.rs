@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use forebay::pipeline::explain::queue::QueueLook;
 
 use crate::exit::Exit;
-use crate::http::Endpoint;
+use crate::http::{Endpoint, HttpUrl};
 use crate::stop_signal::StopSignal;
 use seen::Seen;
 
@@ -32,15 +32,8 @@ const RABBITMQ_SECONDS_MIN: u64 = 11;
 Where the time of single messages goes is known to those who publish and consume them: forebay publish
 --explain N marks one message in N, and forebay pipe --explain says at its end where their time went.")]
 pub(crate) struct Args {
-    /// The broker's HTTP endpoint, with the name and password of a user tagged monitoring or administrator
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "FOREBAY_HTTP",
-        hide_env_values = true,
-        default_value = "http://guest:guest@127.0.0.1:15672"
-    )]
-    http: String,
+    #[command(flatten)]
+    broker: HttpUrl,
     /// The queue
     #[arg(long, value_name = "QUEUE")]
     queue: String,
@@ -57,7 +50,7 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Exit {
-    let endpoint = match Endpoint::of(&args.http) {
+    let endpoint = match args.broker.endpoint() {
         Ok(endpoint) => endpoint,
         Err(sentence) => return Exit::Usage.because(sentence),
     };

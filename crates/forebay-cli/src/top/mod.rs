@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::exit::Exit;
-use crate::http::Endpoint;
+use crate::http::{Endpoint, HttpUrl};
 use crate::stop_signal::StopSignal;
 use look::Look;
 use picture::Picture;
@@ -36,15 +36,8 @@ const PATIENCE_S: u64 = 10;
 /// Ctrl-C. On a terminal a screen; elsewhere a text a second.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The broker's HTTP endpoint, with the name and password of a user tagged monitoring or administrator
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "FOREBAY_HTTP",
-        hide_env_values = true,
-        default_value = "http://guest:guest@127.0.0.1:15672"
-    )]
-    http: String,
+    #[command(flatten)]
+    broker: HttpUrl,
     /// Print JSON instead, an object a second on a line of its own
     #[arg(long)]
     json: bool,
@@ -55,7 +48,7 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Exit {
-    let endpoint = match Endpoint::of(&args.http) {
+    let endpoint = match args.broker.endpoint() {
         Ok(endpoint) => endpoint,
         Err(sentence) => return Exit::Usage.because(sentence),
     };
