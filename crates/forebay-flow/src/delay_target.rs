@@ -78,6 +78,8 @@ pub(crate) struct DelayTarget {
     service_least: f64,
     base_us: f64,
     target_us: f64,
+    /// The window up to which the target was raised for a visit's sake; 0 if it was not.
+    raised_for: f64,
 }
 
 impl DelayTarget {
@@ -92,6 +94,7 @@ impl DelayTarget {
             service_least: f64::INFINITY,
             base_us: 0.0,
             target_us: 0.0,
+            raised_for: 0.0,
         }
     }
 
@@ -108,6 +111,11 @@ impl DelayTarget {
     /// With it; 0 before the first round.
     pub(crate) fn us(&self) -> f64 {
         self.target_us
+    }
+
+    /// The largest window that this latency is good for: where only a visit's sake makes it so, what fills the visit.
+    pub(crate) fn window_max(&self) -> f64 {
+        if self.raised_for > 0.0 { self.raised_for } else { f64::INFINITY }
     }
 
     /// Between the two, at this share of what queueing may add.
@@ -152,6 +160,8 @@ impl DelayTarget {
         self.base_us = network_us + service_us;
         let visit_messages = VISITS * self.visit_bytes / (size_bytes + OVERHEAD_BYTES);
         let visit_us = standing_us * visit_messages / window - self.base_us;
+        let raised = visit_us > allowance_us && standing_us - self.base_us > allowance_us;
+        self.raised_for = if raised { visit_messages } else { 0.0 };
         let allowance_us = allowance_us.max(visit_us.min(VISIT_ALLOWANCE_MAX_US));
         self.target_us = self.base_us + allowance_us.min(self.added_max_us);
     }
@@ -231,6 +241,17 @@ mod tests {
         assert!(target_us(50_000.0, 128.0) < 50_000.0, "larger than that it is as any other");
         assert!((target_us(90_000.0, 1.0) - 400_100.0).abs() < 1.0, "there is a limit");
         assert!(target_us(200.0, 64.0) > 2_000.0, "and no less than without it");
+    }
+
+    #[test]
+    fn a_latency_that_is_good_for_a_visit_only_is_good_for_no_larger_window() {
+        let mut target = DelayTarget::new(true, u64::MAX);
+        target.set_visit_bytes(51_200);
+        target.add(0, 100);
+        target.set(50_000.0, 50_000.0, 32.0, 800.0);
+        assert!((target.window_max() - 64.0).abs() < 1e-6);
+        target.set(500.0, 500.0, 32.0, 800.0);
+        assert!(target.window_max().is_infinite(), "nothing waits to speak of");
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //!             up to W/32 where r is in the last quarter below the target;
 //!             W in the second round in a row with r in the first quarter)
 //!             sig > target: W *= max(0.7, target / sig), velocity = 1, then one round without a change
+//!   both      W grows no further than a visit while r is above what the target were without visits
 //!   always    8 <= W <= 20 000 messages, and max(64 KiB, 2 W * mean size) bytes
 //! ```
 //!
@@ -189,7 +190,7 @@ impl Pfw {
                 self.cut((self.delay.us() / mean_us).max(STARTUP_CUT_MIN));
                 self.velocity = (self.window / 16.0).max(1.0);
             } else if !self.suspect && round.limited() && !stalled {
-                self.window *= 2.0;
+                self.window = self.bounded(2.0 * self.window);
             }
         } else if standing_us > self.delay.us() {
             self.cut((self.delay.us() / standing_us).max(CUT_MIN));
@@ -231,7 +232,12 @@ impl Pfw {
             let doubled = if self.steps_up > 3 { 2.0 } else { 1.0 };
             self.velocity = (doubled * self.velocity).min(fastest.max(1.0));
         }
-        self.window += self.velocity;
+        self.window = self.bounded(self.window + self.velocity);
+    }
+
+    /// As large as the latency allows, and never less than it is: for that there are cuts.
+    fn bounded(&self, window: f64) -> f64 {
+        window.min(self.delay.window_max().max(self.window))
     }
 
     fn cut(&mut self, factor: f64) {
