@@ -3,18 +3,23 @@
 //! A message is acked after its body was written *and* flushed, so a full disk or a closed pipe
 //! behind us loses nothing: what was not written goes back to its queue.
 
+mod marking;
+
 use std::collections::VecDeque;
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write};
 use std::time::Duration;
 
+use forebay::pipeline::explain::{Journey, Settings};
 use forebay_client::{
     CREDIT_MAX, ChannelFault, Connection, Consumer, DeclareQueue, Delivery, Received,
 };
 use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
+use self::marking::Marking;
 use crate::broker_url::BrokerUrl;
 use crate::exit::{Exit, Failure};
+use crate::explained;
 use crate::runtime::runtime;
 use crate::stop_signal::StopSignal;
 
@@ -45,7 +50,12 @@ pub(crate) struct Args {
     /// Messages that may be on their way to us at a time; found out by itself unless given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     prefetch: Option<u16>,
-    /// Write each message as a JSON object with its routing key and properties
+    /// At the end say on standard error where messages' time went, and why: those that their publisher marked (forebay
+    /// publish --explain), or else one in N
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    explain: Option<u64>,
+    /// Write each message as a JSON object with its routing key and properties; also what --explain says
     #[arg(long)]
     json: bool,
 }
@@ -76,6 +86,7 @@ fn consume(args: &Args) -> Result<u64, Failure> {
             Some(_) => consumer.fixed_credit(credit_max),
             None => consumer.credit_max(credit_max),
         };
+        let consumer = if args.explain.is_some() { consumer.explain() } else { consumer };
         let consumer = consumer.build().await.map_err(|error| error.to_string())?;
         let mut writing = Writing {
             args,
@@ -87,6 +98,7 @@ fn consume(args: &Args) -> Result<u64, Failure> {
             unflushed: 0,
             unflushed_bytes: 0,
             acked: 0,
+            marking: args.explain.map(Marking::new),
             ack_ahead_max: args.count.map_or(u64::MAX, |count| count - u64::from(credit_max)),
         };
         let outcome = writing.run(&stop).await;
@@ -94,6 +106,9 @@ fn consume(args: &Args) -> Result<u64, Failure> {
         // What was written and not flushed must not be written by a destructor after all.
         drop(writing.out.into_parts());
         drop((writing.written, writing.consumer));
+        if let Some(marking) = &writing.marking {
+            tell(args, marking);
+        }
         let closed = connection.close().await;
         match outcome {
             // The reader behind the pipe has seen enough; what it did not get is back in its queue.
@@ -112,6 +127,19 @@ fn consume(args: &Args) -> Result<u64, Failure> {
     })
 }
 
+/// What was asked for by `--explain`. Standard output is the messages'.
+fn tell(args: &Args, marking: &Marking) {
+    let mut settings = Settings::default();
+    settings.workers = Some(1);
+    settings.prefetch = args.prefetch.map(u64::from);
+    let explanation = marking.explanation();
+    if args.json {
+        eprintln!("{}", explained::json(explanation, &settings));
+    } else {
+        explained::lines(explanation, &settings).iter().for_each(|line| eprintln!("{line}"));
+    }
+}
+
 enum Fault {
     Output(io::Error),
     Broker(String),
@@ -123,7 +151,8 @@ struct Writing<'a> {
     consumer: Consumer,
     out: BufWriter<StdoutLock<'static>>,
     /// Messages written and not acked.
-    written: VecDeque<Delivery>,
+    written: VecDeque<Written>,
+    marking: Option<Marking>,
     /// All messages taken.
     taken: u64,
     unflushed: usize,
@@ -132,6 +161,12 @@ struct Writing<'a> {
     /// Acks beyond it wait for the end: each ack lets the broker send one more, and the broker shall
     /// never have sent more than `--count`.
     ack_ahead_max: u64,
+}
+
+struct Written {
+    message: Delivery,
+    /// Of those that are marked.
+    journey: Option<Box<Journey>>,
 }
 
 impl Writing<'_> {
@@ -178,6 +213,8 @@ impl Writing<'_> {
     }
 
     fn write(&mut self, message: Delivery) -> io::Result<()> {
+        let marking = self.marking.as_ref();
+        let journey = marking.and_then(|marking| marking.taken(self.taken, &message));
         if self.args.json {
             let line = as_json(&message).to_string();
             self.out.write_all(line.as_bytes())?;
@@ -189,7 +226,7 @@ impl Writing<'_> {
         self.out.write_all(b"\n")?;
         self.unflushed_bytes += 1;
         self.unflushed += 1;
-        self.written.push_back(message);
+        self.written.push_back(Written { message, journey });
         self.taken += 1;
         Ok(())
     }
@@ -200,11 +237,17 @@ impl Writing<'_> {
             self.out.flush().map_err(Fault::Output)?;
             self.unflushed_bytes = 0;
             self.unflushed = 0;
+            if let Some(marking) = &self.marking {
+                marking.written(self.written.iter_mut().filter_map(|one| one.journey.as_mut()));
+            }
         }
         while end || self.acked < self.ack_ahead_max {
-            let Some(message) = self.written.pop_front() else { break };
+            let Some(Written { message, journey }) = self.written.pop_front() else { break };
             message.ack().in_time().map_err(|stale| Fault::Broker(stale.to_string()))?;
             self.acked += 1;
+            if let (Some(marking), Some(journey)) = (&mut self.marking, journey) {
+                marking.settled(*journey);
+            }
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ mod definitions;
 mod demo;
 mod exit;
 mod explain;
+mod explained;
 mod figures;
 mod http;
 mod input;

@@ -1,9 +1,14 @@
 //! `forebay pipe` with programs of the shell: what they are given, what becomes of messages, how it ends.
 
+mod support;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::dir::Dir;
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -44,8 +49,12 @@ impl Broker {
     }
 
     fn publish(&self, lines: &str) {
+        self.publish_with(&[], lines);
+    }
+
+    fn publish_with(&self, arguments: &[&str], lines: &str) {
         let mut command = forebay(&self.url);
-        command.args(["publish", "--queue", "q"]).stdin(Stdio::piped());
+        command.args(["publish", "--queue", "q"]).args(arguments).stdin(Stdio::piped());
         let mut child = command.spawn().unwrap();
         child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
         let ended = child.wait_with_output().unwrap();
@@ -135,11 +144,7 @@ fn it_says_where_the_time_of_messages_went() {
     let arguments = ["--concurrency", "1", "--explain", "--", "sh", "-c", "sleep 0.1; echo done"];
     let piping = broker.pipe(&arguments);
     piping.lines(1);
-    let mut command = forebay(&broker.url);
-    command.args(["publish", "--queue", "q", "--explain", "1"]).stdin(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    child.stdin.take().unwrap().write_all(b"1\n2\n3\n4\n5\n6\n").unwrap();
-    assert!(child.wait().unwrap().success());
+    broker.publish_with(&["--explain", "1"], "1\n2\n3\n4\n5\n6\n");
     piping.lines(6);
     let (code, said) = piping.end();
     assert_eq!(code, Some(0), "{said}");
@@ -148,6 +153,55 @@ fn it_says_where_the_time_of_messages_went() {
         assert!(said.lines().any(|line| line.ends_with(&format!("  {segment}"))), "{said}");
     }
     assert!(said.contains("the only worker is busy"), "{said}");
+    let slowest = said.lines().skip_while(|line| *line != "slowest:").nth(1).unwrap_or_default();
+    assert!(slowest.starts_with("  stdin:6: "), "{said}");
+}
+
+#[test]
+fn machines_are_told_the_same_and_of_single_messages_and_there_is_a_picture() {
+    let broker = Broker::start();
+    broker.publish_with(&["--explain", "1"], "1\n2\n3\n");
+    let dir = Dir::new("pipe-timeline");
+    let picture = dir.path().join("timeline.svg");
+    let (ids, file) = ("stdin:2", picture.to_str().unwrap());
+    let told = ["--json", "--message", ids, "--timeline", file, "--concurrency", "2"];
+    let program = ["--until-empty", "--", "sh", "-c", "echo done"];
+    let mut piping = broker.pipe(&[&told[..], &program].concat());
+    let (code, said) = piping.ended();
+    assert_eq!(code, Some(0), "{said}");
+    let last = piping.out.iter().last().expect("it prints an object");
+    let object: Value = serde_json::from_str(&last).expect(&last);
+    assert_eq!((&object["acked"], &object["failed"]), (&Value::from(3), &Value::from(0)));
+    let explanation = &object["explanation"];
+    let sum = |object: &Value, each: &str| -> u64 {
+        let segments = object["segments"].as_array().expect("segments").iter();
+        segments.map(|segment| segment[each].as_u64().expect("a number")).sum()
+    };
+    assert_eq!(explanation["messages"], 3);
+    assert_eq!(explanation["total_us"], sum(explanation, "sum_us"));
+    assert_eq!(explanation["settings"]["workers"], 2);
+    assert!(explanation["cause"].is_string() && explanation["says"].is_string(), "{last}");
+    assert_eq!(explanation["slowest"].as_array().map(Vec::len), Some(3));
+    let one = &object["asked"][0];
+    assert_eq!((&one["message"], &object["asked"][1]), (&Value::from(ids), &Value::Null));
+    assert_eq!(one["total_us"], sum(one, "us"));
+    assert!(matches!(one["worker"].as_u64(), Some(1 | 2)), "{one}");
+    assert!(said.contains("worker  1, ") && said.contains("█ working"), "{said}");
+    let drawn = std::fs::read_to_string(&picture).expect("it was written");
+    assert!(drawn.starts_with("<svg ") && drawn.contains("stdin:2"), "{drawn}");
+}
+
+#[test]
+fn a_message_that_was_asked_for_is_explained_by_itself() {
+    let broker = Broker::start();
+    broker.publish("1\n2\n");
+    let asked = ["--message", "stdin:2", "--message", "another", "--until-empty"];
+    let mut piping = broker.pipe(&[&asked[..], &["--", "true"]].concat());
+    let (code, said) = piping.ended();
+    assert_eq!(code, Some(0), "{said}");
+    let one = said.lines().skip_while(|line| !line.starts_with("message stdin:2, worker"));
+    assert!(one.clone().nth(1).is_some_and(|line| line.starts_with("1 message, ")), "{said}");
+    assert!(said.contains("message another was not settled here"), "{said}");
 }
 
 #[test]

@@ -86,6 +86,27 @@ fn terminate(child: &Child) {
 }
 
 #[test]
+fn consume_says_where_the_time_of_messages_went() {
+    let broker = Broker::start();
+    broker.run(&["publish", "--queue", "q"], "one\ntwo\nthree\n");
+    let consume = ["consume", "--queue", "q", "--until-empty", "--explain"];
+    let ended = broker.run(&consume, "");
+    assert_eq!((ended.code, &*ended.out), (Some(0), "one\ntwo\nthree\n"));
+    assert!(ended.err.contains("3 messages, "), "{}", ended.err);
+    assert!(ended.err.contains("  stdin:3: "), "{}", ended.err);
+
+    broker.run(&["publish", "--queue", "q", "--explain", "1"], "four\n");
+    let ended = broker.run(&[&consume[..], &["100", "--json"]].concat(), "");
+    let told: serde_json::Value = serde_json::from_str(&ended.err).expect("one object");
+    assert_eq!((&told["messages"], &told["cause"]), (&1.into(), &"no-consumer".into()));
+    let segments = told["segments"].as_array().expect("segments").iter();
+    let names: Vec<_> = segments.map(|segment| segment["name"].as_str().unwrap_or("")).collect();
+    assert_eq!(names.first(), Some(&"publisher's window"), "{names:?}");
+    assert_eq!(names.last(), Some(&"acknowledgement"), "{names:?}");
+    assert!(ended.out.contains("\"four\"") && ended.out.lines().count() == 1);
+}
+
+#[test]
 fn lines_make_the_round_trip() {
     let broker = Broker::start();
     let input = format!("{}\n\nno end", lines(1..=20_000).replace('\n', "\r\n"));

@@ -35,6 +35,8 @@ trait Slot: Send + Sync {
     fn is_settled(&self) -> bool;
     /// It passed a point of its way.
     fn passed(&self, mark: Mark);
+    /// The worker in this seat took it.
+    fn taken_by(&self, seat: usize);
     /// It is where dead letters go.
     fn buried(&self);
 }
@@ -58,6 +60,12 @@ impl<R: Receipt> Slot for Unsettled<R> {
     fn passed(&self, mark: Mark) {
         if let Some(trace) = &self.trace {
             trace.passed(mark);
+        }
+    }
+
+    fn taken_by(&self, seat: usize) {
+        if let Some(trace) = &self.trace {
+            trace.taken_by(seat);
         }
     }
 
@@ -117,8 +125,9 @@ impl<T> Item<T> {
         self.inner.receipt.passed(mark);
     }
 
-    /// A worker begins.
-    pub(crate) fn begin(&self) -> Item<T> {
+    /// The worker in `seat` begins.
+    pub(crate) fn begin(&self, seat: usize) -> Item<T> {
+        self.inner.receipt.taken_by(seat);
         self.inner.attempt.fetch_add(1, Ordering::Relaxed);
         self.handle()
     }

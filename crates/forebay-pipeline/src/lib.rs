@@ -73,3 +73,4 @@ pub use report::Report;
 pub use running::{Control, Running};
 pub use service::Called;
 pub use source::{Receipt, Source, SourceError};
+pub use trace::Explaining;

@@ -28,7 +28,7 @@ use crate::service::Called;
 use crate::source::{Source, SourceError};
 use crate::stage::{Nowhere, Onward, Stage};
 use crate::supervise::{Deadline, supervise};
-use crate::trace::Tracer;
+use crate::trace::{Explaining, Tracer};
 
 /// Messages that a pipeline holds beside those in work, unless told otherwise.
 pub const BUFFER_MAX: usize = 1_000;
@@ -189,11 +189,17 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
     /// It costs an allocation and some locks for each message that is marked, a call of `marks` for the others.
     #[must_use]
     pub fn explain(
-        mut self,
+        self,
         every: u64,
         marks: impl Fn(&S::Value) -> Marks + Send + Sync + 'static,
     ) -> Self {
-        self.policy.tracer = Some(Tracer::new(every, Box::new(marks)));
+        self.explain_by(Explaining::new(every, marks))
+    }
+
+    /// The same, with names for messages, and with somebody who is told of each that was marked.
+    #[must_use]
+    pub fn explain_by(mut self, how: Explaining<S::Value>) -> Self {
+        self.policy.tracer = Some(Tracer::new(how));
         self
     }
 

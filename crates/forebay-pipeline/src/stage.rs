@@ -206,11 +206,10 @@ where
         })
     }
 
-    /// One attempt at a message.
-    pub(crate) async fn attempt(&self, item: &Item<S::Value>) -> Attempted<H::Output> {
+    /// One attempt at a message, by the worker in `seat`.
+    pub(crate) async fn attempt(&self, item: &Item<S::Value>, seat: usize) -> Attempted<H::Output> {
         let begun_us = self.tuning.is_on().then(|| self.now_us());
-        item.passed(Mark::Taken);
-        let work = self.handler.handle(item.begin());
+        let work = self.handler.handle(item.begin(seat));
         let result = match self.policy.timeout {
             None => work.await,
             Some(limit) => timeout(limit, work).await.unwrap_or(Err(Failure::TimedOut(limit))),

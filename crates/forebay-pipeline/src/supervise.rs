@@ -120,7 +120,7 @@ where
             return;
         }
         while let Some(started) = taken {
-            let attempted = stage.attempt(&started.message).await;
+            let attempted = stage.attempt(&started.message, seat).await;
             taken = stage.finish(started, attempted).await;
         }
     }

@@ -2,10 +2,11 @@
 
 mod support;
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use forebay_pipeline::explain::{Cause, Explanation, Mark, Marks};
-use forebay_pipeline::{Batch, Item, Pipeline, ToBatch, source};
+use forebay_pipeline::{Batch, Explaining, Item, Pipeline, ToBatch, source};
 use support::in_virtual_time;
 use tokio::time::sleep;
 
@@ -95,6 +96,31 @@ fn messages_that_their_publisher_marked_are_those_that_are_explained() {
         assert_eq!(explanation.messages(), 5);
         let way = explanation.largest().unwrap().segment;
         assert_eq!((way.from, way.to), (Mark::Offered, Mark::Delivered));
+    });
+}
+
+#[test]
+fn single_messages_have_names_and_workers() {
+    in_virtual_time(async {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let tell = told.clone();
+        let how = Explaining::new(1, |_: &u64| Marks::new())
+            .named(|number| number.is_multiple_of(2).then(|| format!("job {number}")))
+            .each(move |journey| tell.lock().unwrap().push(journey.name.clone()));
+        let running = Pipeline::from(source::iter(1..=4_u64))
+            .process(2, async |number: Item<u64>| sleep(10 * MS * *number as u32).await)
+            .explain_by(how)
+            .start();
+        let control = running.control();
+        running.join().await.unwrap();
+        assert_eq!(*told.lock().unwrap(), ["message 1", "job 2", "message 3", "job 4"]);
+        let explanation = control.explanation().unwrap();
+        let slowest = explanation.slowest().iter().map(|journey| (&*journey.name, journey.worker));
+        // Whoever is done with the short ones takes the next.
+        let expected = [("job 4", 2), ("message 3", 1), ("job 2", 2), ("message 1", 1)];
+        assert!(slowest.eq(expected.map(|(name, worker)| (name, Some(worker)))), "{explanation:?}");
+        let drawn = explanation.timeline("jobs").text(60);
+        assert!(drawn.contains("worker  2, job 4"), "{drawn}");
     });
 }
 

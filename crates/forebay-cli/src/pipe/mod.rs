@@ -4,6 +4,7 @@ mod answer;
 mod emptiness;
 mod program;
 mod service;
+mod telling;
 
 use std::num::NonZeroUsize;
 use std::str::FromStr;
@@ -11,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay::pipeline::{
-    Backoff, Breaker, Concurrency, Item, Outcome, Pipeline, Process, Queues, Report, Running,
+    Backoff, Breaker, Concurrency, Explaining, Item, Outcome, Pipeline, Process, Queues, Report,
+    Running,
 };
 use forebay::{Connection, Received};
 use tokio::time::{interval, timeout};
@@ -19,6 +21,7 @@ use tokio::time::{interval, timeout};
 use self::emptiness::Emptiness;
 use self::program::Program;
 use self::service::Services;
+use self::telling::Asked;
 use crate::broker_url::BrokerUrl;
 use crate::exit::Exit;
 use crate::runtime::runtime;
@@ -44,7 +47,9 @@ when it is needed, and again when it has ended.
 
 Ten failures in a row, and programs are started after a pause of 1 s only, then 2 s and so on up to a
 minute, until one succeeds. SIGTERM and SIGINT: no more messages are taken, and those at work, or
-waiting for another try, have --drain-s seconds; what is not done then goes back to the queue.")]
+waiting for another try, have --drain-s seconds; what is not done then goes back to the queue.
+
+forebay publish --explain N marks messages from where they are published; those are then what is explained.")]
 pub(crate) struct Args {
     #[command(flatten)]
     broker: BrokerUrl,
@@ -74,9 +79,8 @@ pub(crate) struct Args {
     /// --on-failure reject
     #[arg(long)]
     until_empty: bool,
-    /// Mark messages on their way, and at the end say where their time went and why
-    #[arg(long)]
-    explain: bool,
+    #[command(flatten)]
+    asked: Asked,
     /// How long to wait for programs at the end
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     drain_s: u64,
@@ -118,6 +122,7 @@ impl Args {
     fn policy<H>(
         &self,
         process: Process<forebay::pipeline::QueueSource, H>,
+        explaining: Option<Explaining<Received>>,
     ) -> Process<forebay::pipeline::QueueSource, H>
     where
         H: forebay::pipeline::Handler<Received>,
@@ -133,11 +138,15 @@ impl Args {
             None => process,
             Some(limit_s) => process.timeout(Duration::from_secs(limit_s)),
         };
-        // Next to a program, marks cost nothing.
-        if self.explain { process.explain(1, Received::marks) } else { process }
+        explaining.into_iter().fold(process, Process::explain_by)
     }
 
-    fn start(&self, connection: &Connection, program: Arc<Program>) -> Running {
+    fn start(
+        &self,
+        connection: &Connection,
+        program: Arc<Program>,
+        explaining: Option<Explaining<Received>>,
+    ) -> Running {
         let pipeline = Pipeline::from(connection.source(&self.queue));
         if self.stream {
             let services = Arc::new(Services::new(program));
@@ -145,14 +154,14 @@ impl Args {
                 let services = services.clone();
                 async move { services.ask(&message).await.inspect_err(|why| say(why)) }
             };
-            self.policy(pipeline.process(self.concurrency(), handler)).start()
+            self.policy(pipeline.process(self.concurrency(), handler), explaining).start()
         } else {
             let reject_on: Arc<[i32]> = self.reject_on.clone().into();
             let handler = move |message: Item<Received>| {
                 let (program, reject_on) = (program.clone(), reject_on.clone());
                 async move { program.run(&message, &reject_on).await.inspect_err(|why| say(why)) }
             };
-            self.policy(pipeline.process(self.concurrency(), handler)).start()
+            self.policy(pipeline.process(self.concurrency(), handler), explaining).start()
         }
     }
 }
@@ -182,7 +191,8 @@ fn pipe(args: &Args) -> Result<Report, String> {
     runtime()?.block_on(async {
         let builder = Connection::builder().name("forebay pipe");
         let connection = builder.open(&args.broker.url).await.map_err(|error| error.to_string())?;
-        let running = args.start(&connection, program);
+        let telling = args.asked.telling();
+        let running = args.start(&connection, program, telling.explaining());
         let control = running.control();
         let mut ending = std::pin::pin!(running.join());
         let mut look = interval(SIGNAL_PATIENCE);
@@ -197,17 +207,12 @@ fn pipe(args: &Args) -> Result<Report, String> {
                 break ending.await;
             }
         };
-        if let Some(explanation) = control.explanation() {
-            eprintln!("{explanation}");
-            if let Some(cause) = control.cause() {
-                eprintln!("{cause}");
-            }
-        }
+        let told = telling.tell(&control);
         let report = ended.map_err(|error| error.to_string())?;
         // The last acknowledgements leave with this.
         let closed = timeout(PAUSE_MAX, connection.close()).await;
         match closed {
-            Ok(Ok(())) => Ok(report),
+            Ok(Ok(())) => told.map(|()| report),
             Ok(Err(lost)) => Err(format!(
                 "the last acknowledgements may be lost, and their messages come again: {lost}"
             )),

@@ -190,6 +190,35 @@ fn batched(settings: &Settings, wait_us: u64, batch_us: u64) -> Cause {
     }
 }
 
+impl Cause {
+    /// Its name, for machines. Never changes.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Cause::WindowFixed { .. } => "window-fixed",
+            Cause::BrokerFull => "broker-full",
+            Cause::SocketFull => "socket-full",
+            Cause::WayToBroker => "way-to-broker",
+            Cause::Disk => "disk",
+            Cause::PrefetchBelowWorkers { .. } => "prefetch-below-workers",
+            Cause::WorkersBusy { .. } => "workers-busy",
+            Cause::RateLimited { .. } => "rate-limited",
+            Cause::NoConsumer => "no-consumer",
+            Cause::Queue => "queue",
+            Cause::WayToConsumer => "way-to-consumer",
+            Cause::PrefetchHoards { .. } => "prefetch-hoards",
+            Cause::KeyBusy => "key-busy",
+            Cause::WorkersBehind => "workers-behind",
+            Cause::Handler { .. } => "handler",
+            Cause::PrefetchBelowBatch { .. } => "prefetch-below-batch",
+            Cause::BatchNeverFull { .. } => "batch-never-full",
+            Cause::BatchWorkersBusy { .. } => "batch-workers-busy",
+            Cause::BatchHandler { .. } => "batch-handler",
+            Cause::AckDelayed => "ack-delayed",
+        }
+    }
+}
+
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

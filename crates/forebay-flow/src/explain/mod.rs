@@ -13,6 +13,7 @@
 //! stamp them, a mark before the one before it counts as the same time, and what it lacked is told as `skew_us`.
 
 mod cause;
+mod journey;
 pub mod queue;
 mod text;
 mod timeline;
@@ -20,6 +21,7 @@ mod timeline;
 use std::num::NonZeroU64;
 
 pub use cause::{Cause, Settings};
+pub use journey::{Journey, Sample};
 pub use timeline::{BARS_MAX, Bar, Timeline, svg};
 
 /// A point on a message's way. In this order.
@@ -68,6 +70,25 @@ pub const MARKS: [Mark; 12] = [
 ];
 
 impl Mark {
+    /// Its name, for machines. Never changes.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Mark::Offered => "offered",
+            Mark::Admitted => "admitted",
+            Mark::Written => "written",
+            Mark::Received => "received",
+            Mark::Stored => "stored",
+            Mark::Sent => "sent",
+            Mark::Delivered => "delivered",
+            Mark::Taken => "taken",
+            Mark::Handled => "handled",
+            Mark::Begun => "begun",
+            Mark::Done => "done",
+            Mark::Settled => "settled",
+        }
+    }
+
     /// What a message waits for when this is the next mark it passes.
     fn wait(self) -> &'static str {
         match self {
@@ -211,6 +232,8 @@ pub struct Explanation {
     /// When somebody began to consume; 0: before all of them.
     consumed_since_us: u64,
     unattended_us: u64,
+    /// Those that have names, the slowest first; [`BARS_MAX`] at most.
+    slowest: Vec<Journey>,
 }
 
 impl Explanation {
@@ -249,6 +272,31 @@ impl Explanation {
             share.sum_us = share.sum_us.saturating_add(us);
             share.max_us = share.max_us.max(us);
         }
+    }
+
+    /// The same, and its name is kept if it is among the slowest.
+    pub fn add_journey(&mut self, journey: Journey) {
+        self.add(&journey.marks);
+        let total_us = journey.marks.total_us();
+        let place = self.slowest.partition_point(|other| other.marks.total_us() >= total_us);
+        if place < BARS_MAX {
+            self.slowest.truncate(BARS_MAX - 1);
+            self.slowest.insert(place, journey);
+        }
+    }
+
+    /// Messages with names that took longest from end to end, the slowest first; [`BARS_MAX`] at most.
+    #[must_use]
+    pub fn slowest(&self) -> &[Journey] {
+        &self.slowest
+    }
+
+    /// These as bars.
+    #[must_use]
+    pub fn timeline(&self, title: impl Into<String>) -> Timeline {
+        let bars: Vec<Bar> = self.slowest.iter().filter_map(Journey::bar).collect();
+        let others = self.messages.saturating_sub(bars.len() as u64);
+        Timeline::new(title, bars).and_others(usize::try_from(others).unwrap_or(usize::MAX))
     }
 
     /// Messages that were added.

@@ -5,7 +5,7 @@ use std::fmt;
 use super::Explanation;
 
 /// `850 us`, `12.3 ms`, `1.50 s`
-struct Duration(u64);
+pub(super) struct Duration(pub(super) u64);
 
 impl fmt::Display for Duration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

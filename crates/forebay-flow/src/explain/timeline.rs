@@ -59,6 +59,13 @@ impl Timeline {
         }
     }
 
+    /// The same of more that are not drawn because they took less.
+    #[must_use]
+    pub fn and_others(mut self, others: usize) -> Timeline {
+        self.left_out = self.left_out.saturating_add(others);
+        self
+    }
+
     /// For a terminal: a line a bar, `columns` long at most, at least 40.
     #[must_use]
     pub fn text(&self, columns: usize) -> String {

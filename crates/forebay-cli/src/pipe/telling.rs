@@ -1,0 +1,128 @@
+//! What `forebay pipe` tells at its end: where time went, of all messages and of single ones, and who worked on what when.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay::Received;
+use forebay::pipeline::explain::{Journey, svg};
+use forebay::pipeline::{Control, Explaining, Report};
+use serde_json::{Value, json};
+
+use crate::explained;
+
+/// Of a timeline on standard error.
+const COLUMNS: usize = 100;
+/// Ways of messages that were asked for by their ids; some come more than once.
+const ASKED_MAX: usize = 100;
+
+/// What is to be told.
+#[derive(clap::Args, Debug)]
+pub(super) struct Asked {
+    /// Mark messages on their way, and at the end say where their time went and why
+    #[arg(long)]
+    explain: bool,
+    /// The same, and where the time of the message with this message-id went; may be given several times
+    #[arg(long, value_name = "ID")]
+    message: Vec<String>,
+    /// The same, and draw when the slowest messages waited and were worked on, and by whom: on standard error, and to
+    /// this file as SVG
+    #[arg(long, value_name = "FILE")]
+    timeline: Option<PathBuf>,
+    /// Print what was done, and what is explained, as a JSON object: the last line on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// It, and what is known of messages that were asked for.
+pub(super) struct Telling<'a> {
+    asked: &'a Asked,
+    journeys: Arc<Mutex<Vec<Journey>>>,
+}
+
+impl Asked {
+    pub(super) fn telling(&self) -> Telling<'_> {
+        Telling { asked: self, journeys: Arc::default() }
+    }
+}
+
+impl Telling<'_> {
+    /// How messages are marked, if they are.
+    pub(super) fn explaining(&self) -> Option<Explaining<Received>> {
+        let Asked { explain, message, timeline, .. } = self.asked;
+        if !explain && message.is_empty() && timeline.is_none() {
+            return None;
+        }
+        // Next to a program, marks cost nothing.
+        let explaining = Explaining::new(1, Received::marks).named(explained::name);
+        if message.is_empty() {
+            return Some(explaining);
+        }
+        let (ids, journeys) = (message.clone(), self.journeys.clone());
+        Some(explaining.each(move |journey| {
+            if ids.contains(&journey.name) {
+                let mut journeys = journeys.lock().unwrap_or_else(PoisonError::into_inner);
+                if journeys.len() < ASKED_MAX {
+                    journeys.push(journey.clone());
+                }
+            }
+        }))
+    }
+
+    /// The pipeline has ended.
+    ///
+    /// # Errors
+    /// A sentence: the timeline cannot be written.
+    pub(super) fn tell(&self, control: &Control) -> Result<(), String> {
+        let journeys = self.journeys.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(explanation) = control.explanation() else {
+            if self.asked.json {
+                print(&json(&control.report()));
+            }
+            return Ok(());
+        };
+        let settings = control.settings();
+        if self.asked.json {
+            let mut object = json(&control.report());
+            object["explanation"] = explained::json(&explanation, &settings);
+            let each = journeys.iter().map(|journey| explained::message_json(journey, &settings));
+            object["asked"] = each.collect();
+            print(&object);
+        } else {
+            let mut lines = explained::lines(&explanation, &settings);
+            for id in &self.asked.message {
+                let of_id = || journeys.iter().filter(|journey| journey.name == *id);
+                lines.extend(of_id().flat_map(|each| explained::message_lines(each, &settings)));
+                if of_id().next().is_none() {
+                    lines.push(format!("message {id} was not settled here"));
+                }
+            }
+            lines.iter().for_each(|line| eprintln!("{line}"));
+        }
+        let Some(file) = &self.asked.timeline else { return Ok(()) };
+        let timeline = explanation.timeline("messages that took longest");
+        eprint!("{}", timeline.text(COLUMNS));
+        draw(file, &svg(&[timeline]))
+    }
+}
+
+fn draw(file: &Path, picture: &str) -> Result<(), String> {
+    std::fs::write(file, picture)
+        .map_err(|error| format!("cannot write the timeline to '{}': {error}", file.display()))
+}
+
+fn json(report: &Report) -> Value {
+    let Report { taken, acked, rejected, requeued, failed, .. } = report;
+    json!({
+        "taken": taken,
+        "acked": acked,
+        "rejected": rejected,
+        "requeued": requeued,
+        "failed": failed,
+    })
+}
+
+fn print(object: &Value) {
+    // Whoever closed the pipe still has the exit code.
+    let _ = writeln!(io::stdout(), "{object}");
+}
