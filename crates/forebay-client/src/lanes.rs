@@ -47,9 +47,11 @@ impl Lane {
         self.guard.link.with(|session, _| session.ledger(self.key).0.metrics())
     }
 
-    fn publish(&self, message: Message, offered_us: Option<u64>) -> Published {
+    /// `offered_us` of a message that gets marks.
+    fn publish(&self, message: Message, offered_us: Option<u64>, window: &Window) -> Published {
         self.guard.link.with(|session, now_us| {
-            let stamps = offered_us.map(|us| Stamps::new(us, since_1970_us(), now_us));
+            let fixed = window.fixed_messages();
+            let stamps = offered_us.map(|us| Stamps::new(us, since_1970_us(), now_us, fixed));
             session.publish(self.key, message, stamps, now_us)
         })
     }
@@ -131,7 +133,7 @@ impl Lanes {
             }
             // Asked under the lock: whoever moves the publisher comes before this message or after it.
             let lane = state.lanes[0].clone();
-            let published = lane.publish(message, offered_us);
+            let published = lane.publish(message, offered_us, &self.plan.window);
             return Asked::Answered(lane, published);
         }
         let lanes = state.lanes.clone();
@@ -140,7 +142,7 @@ impl Lanes {
         drop(state);
         let turns = || (0..lanes.len()).map(|turn| &lanes[(first + turn) % lanes.len()]);
         let lane = turns().find(|lane| lane.has_room()).unwrap_or(&lanes[first]).clone();
-        let published = lane.publish(message, offered_us);
+        let published = lane.publish(message, offered_us, &self.plan.window);
         Asked::Answered(lane, published)
     }
 

@@ -5,7 +5,8 @@
 //!   broker that can            received, stored, sent          added for a consumer that was asked, never stored
 //!   consumer that was asked    delivered                       beside the message, read by Received::marks
 //! ```
-//! Each is a header `x-forebay-…-us`: microseconds since 1970 by the clock where it was said.
+//! Each is a header `x-forebay-…-us`: microseconds since 1970 by the clock where it was said. Beside them travels what the
+//! window was set to, if somebody set it.
 
 use forebay_flow::explain::{Mark, Marks};
 use forebay_wire::{Table, TableBuf, Value};
@@ -17,6 +18,9 @@ pub(crate) const MARKS_ARGUMENT: &str = "x-forebay-marks";
 
 /// The header that says when a message was offered to its publisher, in microseconds since 1970.
 pub const OFFERED_HEADER: &str = "x-forebay-offered-us";
+
+/// What the publisher's window was set to by hand, in messages; absent where it tunes itself.
+const WINDOW_HEADER: &str = "x-forebay-window-messages";
 
 /// What travels, in the order of the way.
 const HEADERS: [(Mark, &str); 6] = [
@@ -38,9 +42,15 @@ pub(crate) struct Stamps {
 
 impl Stamps {
     /// For a message that was offered at `offered_us` since 1970, and comes to a session now: `now_us` by its clock and
-    /// `since_1970_us` by the system's.
-    pub(crate) fn new(offered_us: u64, since_1970_us: u64, now_us: u64) -> Box<Stamps> {
+    /// `since_1970_us` by the system's. Its window was set to so many messages, if it was.
+    pub(crate) fn new(
+        offered_us: u64,
+        since_1970_us: u64,
+        now_us: u64,
+        window_messages: Option<u32>,
+    ) -> Box<Stamps> {
         let marks = Marks::new().with(Mark::Offered, offered_us);
+        let marks = window_messages.into_iter().fold(marks, Marks::with_window);
         Box::new(Stamps { marks, clock_began_us: since_1970_us.saturating_sub(now_us) })
     }
 
@@ -53,8 +63,9 @@ impl Stamps {
     pub(crate) fn on(&self, headers: Table<'_>) -> TableBuf {
         let marked =
             HEADERS.iter().filter_map(|&(mark, name)| Some((name, self.marks.at_us(mark)?)));
-        marked.fold(without(headers), |table, (name, at_us)| {
-            table.with(name, Value::I64(at_us as i64))
+        let window = self.marks.window_messages().map(|messages| (WINDOW_HEADER, messages.into()));
+        marked.chain(window).fold(without(headers), |table, (name, value)| {
+            table.with(name, Value::I64(value as i64))
         })
     }
 }
@@ -69,13 +80,19 @@ pub(crate) fn read(headers: Table<'_>) -> Marks {
         {
             marks.passed(*mark, at_us);
         }
+        if name.as_bytes() == WINDOW_HEADER.as_bytes()
+            && let Some(messages) = value.as_i64().and_then(|count| u32::try_from(count).ok())
+        {
+            marks = marks.with_window(messages);
+        }
     }
     marks
 }
 
 /// `headers` without marks: they are of one way, and the message begins another.
 pub(crate) fn without(headers: Table<'_>) -> TableBuf {
-    let is_mark = |name: &[u8]| HEADERS.iter().any(|(_, header)| header.as_bytes() == name);
+    let names = || HEADERS.iter().map(|(_, name)| *name).chain([WINDOW_HEADER]);
+    let is_mark = |name: &[u8]| names().any(|header| header.as_bytes() == name);
     let others = headers.iter().filter(|(name, _)| !is_mark(name.as_bytes()));
     others.fold(TableBuf::new(), |table, (name, value)| table.with(name.as_bytes(), value))
 }
@@ -86,7 +103,7 @@ mod tests {
 
     #[test]
     fn what_was_stamped_is_read_again_by_the_system_s_clock() {
-        let mut stamps = Stamps::new(1_700_000_000_000_000, 1_700_000_000_000_020, 500);
+        let mut stamps = Stamps::new(1_700_000_000_000_000, 1_700_000_000_000_020, 500, Some(7));
         stamps.passed(Mark::Admitted, 500);
         stamps.passed(Mark::Written, 530);
         stamps.passed(Mark::Written, 590); // it was sent again
@@ -96,6 +113,7 @@ mod tests {
         let times = [Mark::Offered, Mark::Admitted, Mark::Written].map(|mark| marks.at_us(mark));
         assert_eq!(times, [0, 20, 110].map(|us| Some(1_700_000_000_000_000 + us)));
         assert_eq!(marks.at_us(Mark::Received), None);
+        assert_eq!(marks.window_messages(), Some(7));
     }
 
     #[test]
@@ -103,17 +121,20 @@ mod tests {
         let old = TableBuf::new()
             .with("x-forebay-sent-us", Value::I64(5))
             .with("kept", Value::Bool(true))
+            .with(WINDOW_HEADER, Value::I64(10))
             .with(OFFERED_HEADER, Value::I64(1));
         let kept = TableBuf::new().with("kept", Value::Bool(true));
         assert_eq!(without(old.as_table()), kept);
-        let marks = read(Stamps::new(7, 7, 0).on(old.as_table()).as_table());
+        let marks = read(Stamps::new(7, 7, 0, None).on(old.as_table()).as_table());
         assert_eq!((marks.at_us(Mark::Offered), marks.at_us(Mark::Sent)), (Some(7), None));
+        assert_eq!(marks.window_messages(), None);
     }
 
     #[test]
     fn what_is_no_time_is_no_mark() {
         for nonsense in [Value::I64(-1), Value::Bool(true), Value::LongStr(b"noon")] {
-            let headers = TableBuf::new().with(OFFERED_HEADER, nonsense);
+            let headers =
+                TableBuf::new().with(OFFERED_HEADER, nonsense).with(WINDOW_HEADER, nonsense);
             assert_eq!(read(headers.as_table()), Marks::new());
         }
     }

@@ -81,6 +81,14 @@ impl Window {
         Window(WindowKind::HalfDrain(messages.max(1)))
     }
 
+    /// What it was set to by hand.
+    pub(crate) fn fixed_messages(&self) -> Option<u32> {
+        match self.0 {
+            WindowKind::Tuned(_) => None,
+            WindowKind::Fixed(messages) | WindowKind::HalfDrain(messages) => Some(messages),
+        }
+    }
+
     pub(crate) fn make(self) -> MakeWindow {
         match self.0 {
             WindowKind::Tuned(options) => {
@@ -171,7 +179,8 @@ impl PublisherBuilder {
     }
 
     /// Marks one message in `every`, at least 1, with headers that say when it was offered, admitted by the window and
-    /// written for its socket (`x-forebay-offered-us` and so on, microseconds since 1970): whoever consumes it can tell
+    /// written for its socket (`x-forebay-offered-us` and so on, microseconds since 1970), and what its window was set to, if
+    /// it was (`x-forebay-window-messages`): whoever consumes it can tell
     /// where its time went ([`Received::marks`](crate::Received::marks)). They are the last that is encoded of it.
     /// *Written* is into the client's buffer before the socket, which holds 2 MiB at most.
     ///

@@ -41,6 +41,19 @@ fn settings(change: impl FnOnce(&mut Settings)) -> Settings {
 }
 
 #[test]
+fn a_window_that_was_set_by_hand_is_known_by_its_messages_and_blamed_for_its_own_waits_only() {
+    let cause = |fixed_us: u64| {
+        let mut explanation = Explanation::new();
+        explanation.add(&waiting(Mark::Admitted, fixed_us, &UNBATCHED).with_window(10));
+        explanation.add(&waiting(Mark::Admitted, fixed_us + 1, &UNBATCHED).with_window(7));
+        explanation.add(&waiting(Mark::Admitted, 50_000, &UNBATCHED));
+        explanation.cause(&Settings::default()).expect("there are messages")
+    };
+    assert_eq!(cause(40_000), Cause::WindowFixed { window_messages: 7 }, "it waited longest");
+    assert_eq!(cause(10_000), Cause::BrokerFull, "the one that tunes itself has more to tell");
+}
+
+#[test]
 fn fourteen_bad_set_ups_are_known_by_their_marks() {
     let batches = |settings: &mut Settings| {
         (settings.batch_messages, settings.batch_delay_us) = (Some(100), Some(50_000));

@@ -8,7 +8,8 @@ use super::{Explanation, Mark, Segment};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Settings {
-    /// The publisher's window, if it was set by hand.
+    /// The publisher's window, if it was set by hand; messages of our publishers say so themselves
+    /// ([`Marks::window_messages`](super::Marks::window_messages)).
     pub window_messages: Option<u64>,
     /// Messages in work at a time, all consumers together.
     pub workers: Option<u64>,
@@ -121,7 +122,7 @@ pub(super) fn of(explanation: &Explanation, settings: &Settings) -> Option<Cause
     let wait_us = explanation.mean_us(largest.to);
     Some(match largest.to {
         Mark::Offered => return None, // nothing ends with it
-        Mark::Admitted => match settings.window_messages {
+        Mark::Admitted => match settings.window_messages.or(explanation.fixed_window_messages()) {
             Some(window_messages) => Cause::WindowFixed { window_messages },
             None => Cause::BrokerFull,
         },
@@ -227,8 +228,7 @@ impl fmt::Display for Cause {
                 "the publisher's window is fixed at {window_messages} messages and full; let it tune itself, or raise it"
             ),
             Cause::BrokerFull => f.write_str(
-                "the publisher's window is as large as the broker's disk or consumers allow; look there, or publish less (or \
-                 raise the window, if it was set by hand)",
+                "the publisher's window is as large as the broker's disk or consumers allow; look there, or publish less",
             ),
             Cause::SocketFull => f.write_str(
                 "the socket takes less than is published: the link is full, or the broker does not read (connection.blocked)",

@@ -18,7 +18,7 @@ pub mod queue;
 mod text;
 mod timeline;
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 
 pub use cause::{Cause, Settings};
 pub use journey::{Journey, Sample};
@@ -139,7 +139,10 @@ impl Segment {
 
 /// The marks of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Marks([Option<NonZeroU64>; MARKS.len()]);
+pub struct Marks {
+    at_us: [Option<NonZeroU64>; MARKS.len()],
+    window_messages: Option<NonZeroU32>,
+}
 
 impl Marks {
     /// None.
@@ -151,7 +154,7 @@ impl Marks {
     /// It passed `mark` at this time; later attempts replace earlier ones.
     pub fn passed(&mut self, mark: Mark, at_us: u64) {
         // One more than the time, which halves what messages without marks carry.
-        self.0[mark as usize] = Some(NonZeroU64::MIN.saturating_add(at_us));
+        self.at_us[mark as usize] = Some(NonZeroU64::MIN.saturating_add(at_us));
     }
 
     /// The same, in a row.
@@ -164,7 +167,19 @@ impl Marks {
     /// When it passed `mark`, if that is known.
     #[must_use]
     pub fn at_us(&self, mark: Mark) -> Option<u64> {
-        self.0[mark as usize].map(|after| after.get() - 1)
+        self.at_us[mark as usize].map(|after| after.get() - 1)
+    }
+
+    /// The same of a publisher whose window was set by hand, to so many messages.
+    #[must_use]
+    pub fn with_window(self, messages: u32) -> Marks {
+        Marks { window_messages: NonZeroU32::new(messages), ..self }
+    }
+
+    /// What its publisher's window was set to by hand; `None` if it tunes itself, or nobody says.
+    #[must_use]
+    pub fn window_messages(&self) -> Option<u32> {
+        self.window_messages.map(NonZeroU32::get)
     }
 
     /// Its segments with their times, which add up to [`Marks::total_us`].
@@ -221,6 +236,14 @@ pub struct Share {
     pub max_us: u64,
 }
 
+/// Waits for windows that were set by hand.
+#[derive(Debug, Clone, Copy, Default)]
+struct FixedWindows {
+    sum_us: u64,
+    /// The longest, and what that window was set to.
+    longest: Option<(u64, u32)>,
+}
+
 /// Many messages, added up.
 #[derive(Debug, Clone, Default)]
 pub struct Explanation {
@@ -232,6 +255,7 @@ pub struct Explanation {
     /// When somebody began to consume; 0: before all of them.
     consumed_since_us: u64,
     unattended_us: u64,
+    fixed: FixedWindows,
     /// Those that have names, the slowest first; [`BARS_MAX`] at most.
     slowest: Vec<Journey>,
 }
@@ -255,6 +279,11 @@ impl Explanation {
         self.total_us = self.total_us.saturating_add(marks.total_us());
         self.skew_us = self.skew_us.max(marks.skew_us());
         for (segment, us) in marks.segments() {
+            if let Some(messages) = marks.window_messages().filter(|_| segment.to == Mark::Admitted)
+            {
+                self.fixed.sum_us = self.fixed.sum_us.saturating_add(us);
+                self.fixed.longest = self.fixed.longest.max(Some((us, messages)));
+            }
             if segment.spans(Mark::Sent) {
                 let from_us = marks.at_us(segment.from).unwrap_or(u64::MAX);
                 let before_us = self.consumed_since_us.saturating_sub(from_us).min(us);
@@ -339,6 +368,15 @@ impl Explanation {
     #[must_use]
     pub fn cause(&self, settings: &Settings) -> Option<Cause> {
         cause::of(self, settings)
+    }
+
+    /// The window that was set by hand for which messages waited longest, if most of the time that they waited for windows
+    /// was for such.
+    fn fixed_window_messages(&self) -> Option<u64> {
+        let admitted = self.shares.iter().filter(|share| share.segment.to == Mark::Admitted);
+        let waited_us = admitted.map(|share| share.sum_us).fold(0, u64::saturating_add);
+        let (_, messages) = self.fixed.longest.filter(|_| self.fixed.sum_us * 2 > waited_us)?;
+        Some(messages.into())
     }
 
     /// The time that the mean message spends in what ends with `mark`.
