@@ -7,6 +7,8 @@
 //! The reader has a thread of its own so that confirms and heartbeats are served while a slow input
 //! (`tail -f`, a terminal) has nothing for us.
 
+mod telling;
+
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IsTerminal, Write};
@@ -27,6 +29,7 @@ use serde::Serialize;
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::time::timeout;
 
+use self::telling::Telling;
 use crate::broker_url::BrokerUrl;
 use crate::exit::{Exit, Failure};
 use crate::input::{Chunk, Input, read_chunks};
@@ -68,10 +71,11 @@ pub(crate) struct Args {
     /// Messages that may wait for their confirm at a time; found out by itself unless given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     window: Option<u32>,
-    /// Mark one message in N with the times of its way so far, for consumers that ask where time goes
+    /// Mark one message in N with the times of its way so far, for consumers that ask where time goes, and at the end say
+    /// where the publisher's own went
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     explain: Option<u64>,
-    /// Print a JSON summary on standard output
+    /// Print a JSON summary on standard output, with what --explain says
     #[arg(long)]
     json: bool,
     /// The input; standard input if absent or `-`. Lines may end with LF or CR LF
@@ -111,6 +115,9 @@ struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     stopped: Option<String>,
     seconds: f64,
+    /// Where its time went, for those who ask.
+    #[serde(skip)]
+    telling: Option<Telling>,
     /// The first of the messages that were not confirmed.
     unconfirmed: Vec<FailedLine>,
 }
@@ -153,8 +160,14 @@ impl Report {
             }
         }
         eprintln!();
+        if let Some(telling) = self.telling.as_ref().filter(|_| !json) {
+            telling.lines().iter().for_each(|line| eprintln!("{line}"));
+        }
         if json {
-            let json = serde_json::to_string(self).expect("a report is plain data");
+            let mut json = serde_json::to_value(self).expect("a report is plain data");
+            if let Some(telling) = &self.telling {
+                json["explanation"] = telling.json();
+            }
             // Whoever closed the pipe still has the exit code.
             let _ = writeln!(io::stdout(), "{json}");
         }
@@ -188,7 +201,13 @@ fn publish_all(args: &Args) -> Result<Report, Failure> {
         };
         let started = Instant::now();
         let outcome = publishing.carry(&mut received, &stop).await;
+        let telling = args.explain.map(|_| Telling {
+            metrics: publishing.publisher.metrics(),
+            took: started.elapsed(),
+            window_messages: args.window,
+        });
         let mut report = publishing.finish(outcome).await;
+        report.telling = telling;
         report.seconds = started.elapsed().as_secs_f64();
         let _ = connection.close().await;
         Ok(report)

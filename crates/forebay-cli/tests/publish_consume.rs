@@ -95,7 +95,13 @@ fn consume_says_where_the_time_of_messages_went() {
     assert!(ended.err.contains("3 messages, "), "{}", ended.err);
     assert!(ended.err.contains("  stdin:3: "), "{}", ended.err);
 
-    broker.run(&["publish", "--queue", "q", "--explain", "1"], "four\n");
+    let publish = ["publish", "--queue", "q", "--explain", "1", "--window", "1"];
+    let told = broker.run(&[&publish[..], &["--json"]].concat(), "four\n").out;
+    let told: serde_json::Value = serde_json::from_str(&told).expect("one object");
+    let (confirms, window) =
+        (&told["explanation"]["confirms"]["count"], &told["explanation"]["window_set_to"]);
+    assert_eq!((confirms, window), (&1.into(), &1.into()), "{told}");
+    assert!(broker.run(&publish, "").err.contains("0 messages, a window of 1"));
     let ended = broker.run(&[&consume[..], &["100", "--json"]].concat(), "");
     let told: serde_json::Value = serde_json::from_str(&ended.err).expect("one object");
     assert_eq!((&told["messages"], &told["cause"]), (&1.into(), &"no-consumer".into()));
