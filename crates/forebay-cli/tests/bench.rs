@@ -258,7 +258,7 @@ fn an_experiment_has_cases_and_demands_and_leaves_nothing_there() {
         ("connections", ["--producers", "20"], 5),
         ("churn", ["--seconds", "0.2"], 5),
         ("enqueue", ["--seconds", "0.2"], 6),
-        ("mailbox", ["--messages", "10000"], 2),
+        ("mailbox", ["--messages", "1000"], 3), // and more where there is an Erlang
     ] {
         let [path, table, page] = [&json, &csv, &html].map(|path| path.to_str().expect("UTF-8"));
         let written = ["--json", path, "--csv", table, "--html", page];
@@ -269,7 +269,10 @@ fn an_experiment_has_cases_and_demands_and_leaves_nothing_there() {
         let found = &read(&json)["found"][0];
         assert!(found["broker"].as_str().expect("a name").starts_with("Forebay"), "{found}");
         let answer = &found["answers"][0]["Ok"];
-        assert_eq!(answer["cases"].as_array().map(Vec::len), Some(cases), "{name}: {answer}");
+        let all = answer["cases"].as_array().into_iter().flatten();
+        let theirs =
+            |case: &&Value| case["name"].as_str().is_some_and(|name| name.starts_with("Erlang"));
+        assert_eq!(all.filter(|case| !theirs(case)).count(), cases, "{name}: {answer}");
         let table = text(&ran.stdout);
         let case = answer["cases"][0]["name"].as_str().expect("a name");
         let written = |path: &Path| std::fs::read_to_string(path).expect("it was written");

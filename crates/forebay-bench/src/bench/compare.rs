@@ -190,6 +190,7 @@ mod tests {
                         Case::new(broker).with("alone", 1.0, "s"),
                     ],
                     demands: vec![Demand::at_least("declared", per_s, limit, "/s")],
+                    ..Findings::default()
                 })
             };
             let found = Found { broker: broker.into(), answers: per_s.map(answer).into() };

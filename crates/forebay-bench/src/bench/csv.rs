@@ -104,6 +104,7 @@ mod tests {
                 Ok(Findings {
                     cases: vec![Case::new("48 callers, one socket").with("p99", 1.5, "ms")],
                     demands: vec![Demand::at_most("memory", 3.0, 2.0, "KB")],
+                    ..Findings::default()
                 }),
             ],
         };

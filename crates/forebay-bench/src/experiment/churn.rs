@@ -47,7 +47,7 @@ pub(super) fn run(place: &Place) -> Result<Findings, String> {
         .map(|(after_bytes, before_bytes)| (after_bytes as f64 - before_bytes as f64) / 1e6);
     cases.push(Case::new("memory afterwards").with_known("grown by", grown_mb, "MB"));
     connection.close().map_err(told)?;
-    Ok(Findings { cases, demands: Vec::new() })
+    Ok(Findings { cases, ..Findings::default() })
 }
 
 /// All clients for as long as a measurement takes.

@@ -45,7 +45,8 @@ pub(super) fn run(place: &Place) -> Result<Findings, String> {
         Case::new("closing").with("closed", count as f64 / close_seconds, "/s"),
     ];
     let demand = |kb| Demand::at_most("memory of an idle connection", kb, KB_MAX, "KB");
-    Ok(Findings { cases, demands: kb_each.map(demand).into_iter().collect() })
+    let demands = kb_each.map(demand).into_iter().collect();
+    Ok(Findings { cases, demands, ..Findings::default() })
 }
 
 fn open(url: &str, count: usize) -> Result<(Vec<Connection>, LatencyReport), String> {

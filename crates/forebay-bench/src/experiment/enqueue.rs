@@ -54,7 +54,7 @@ pub(super) fn run(place: &Place) -> Result<Findings, String> {
                 ),
             ];
         }
-        Ok(Findings { cases, demands })
+        Ok(Findings { cases, demands, ..Findings::default() })
     })
 }
 

@@ -135,6 +135,9 @@ pub struct Findings {
     pub cases: Vec<Case>,
     /// What was asked.
     pub demands: Vec<Demand>,
+    /// What could not be measured, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// The answers of one broker.
@@ -219,6 +222,9 @@ impl Found {
                     for Demand { what, met } in &findings.demands {
                         let _ = writeln!(text, "  {} {what}", if *met { "pass" } else { "FAIL" });
                     }
+                    for note in &findings.notes {
+                        let _ = writeln!(text, "  note {note}");
+                    }
                 }
                 Err(why) => {
                     let _ = writeln!(text, "  FAILED: {why}");
@@ -252,6 +258,7 @@ mod tests {
             Ok(Findings {
                 cases: vec![case],
                 demands: vec![Demand::at_most("memory", value, 20.0, "KB")],
+                notes: if value > 20.0 { vec!["it was a busy day".into()] } else { Vec::new() },
             })
         };
         let found = Found {
@@ -263,6 +270,7 @@ Forebay 0
   idle                          opened 12.0 /s
   pass memory: 5.00 KB (≤ 20)
   FAIL memory: 30.00 KB (≤ 20)
+  note it was a busy day
   FAILED: it hung up
   pass memory: 12.00 KB (≤ 20)
 ";

@@ -58,8 +58,8 @@ pub(crate) const EXPERIMENTS: [Experiment; 5] = [
     },
     Experiment {
         name: "mailbox",
-        about: "a handler makes calls while 0, 10,000 or a million messages wait (--messages says how many at most)",
-        look_at: "a call costs the same however many wait",
+        about: "a handler makes calls while 0, 10,000 or a million messages wait (--messages says how many at most); Erlang's",
+        look_at: "a call costs the same however many wait, and however fast they come; an Erlang process beside it",
         run: mailbox::run,
     },
 ];

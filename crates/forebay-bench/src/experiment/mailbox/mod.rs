@@ -1,9 +1,12 @@
 //! Calls made by a handler while messages wait for it. Published by people whose replies had to be found behind the
 //! waiting mail: 57 times as slow with 10,000 messages.
 
+mod erlang;
+
 use std::time::{Duration, Instant};
 
 use forebay_client::{Connection, Message, Publisher, Route};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::{Case, Demand, Findings, Place, block_on, queue, told};
@@ -13,8 +16,10 @@ use crate::report::LatencyReport;
 /// Messages that wait, at least.
 const WAITING: [u64; 3] = [0, 10_000, 1_000_000];
 /// Messages that are handled, each with so many calls.
-const HANDLED: usize = 100;
+const HANDLED: u64 = 100;
 const CALLS: usize = 10;
+/// The same where it counts how fast they are published; a tenth of `--messages`, if that is less.
+const LETTERS: u64 = 10_000;
 /// How much more a call may cost with many waiting.
 const COST_MAX: f64 = 1.25;
 const QUEUE: &str = "forebay-mailbox";
@@ -44,11 +49,35 @@ pub(super) fn run(place: &Place) -> Result<Findings, String> {
                 )),
             }
         }
+        let letters = LETTERS.min(most / 10).max(1);
+        let mut run = [0.0; 2];
+        for ((name, throttled), us) in
+            [("one at a time", true), ("as they come", false)].into_iter().zip(&mut run)
+        {
+            queue::fresh(&connection, place, QUEUE).await?;
+            *us = handled(&connection, letters, throttled).await?;
+            let name = format!("{letters} letters {name}");
+            cases.push(Case::new(name).with("call", *us, "µs"));
+        }
+        demands.push(Demand::at_most(
+            "a call while letters come as they like, beside one where the next waits for the one before",
+            run[1] / run[0].max(1e-3),
+            COST_MAX,
+            "x",
+        ));
         service.abort();
         queue::delete(&connection, QUEUE).await?;
         queue::delete(&connection, SERVICE).await?;
         connection.close().await.map_err(told)?;
-        Ok(Findings { cases, demands })
+        let waiting: Vec<u64> = WAITING.into_iter().filter(|waiting| *waiting <= most).collect();
+        let mut notes = Vec::new();
+        match erlang::cases(&waiting, letters, CALLS).await? {
+            Some(beside) => cases.extend(beside),
+            None => {
+                notes.push("no escript was found, so there is no Erlang to compare with".into())
+            }
+        }
+        Ok(Findings { cases, demands, notes })
     })
 }
 
@@ -73,6 +102,42 @@ async fn calls(connection: &Connection, waiting: u64) -> Result<LatencyReport, S
         message.ack();
     }
     Ok(LatencyReport::of(&latency.0))
+}
+
+/// Calls of a handler for each of so many letters, whose publisher does not wait, or waits for each to be handled; the mean
+/// time of a call in all of it, in microseconds.
+async fn handled(connection: &Connection, letters: u64, throttled: bool) -> Result<f64, String> {
+    let publisher = connection.publisher(Route::queue(QUEUE)).build().await.map_err(told)?;
+    let mut consumer = connection.consumer(QUEUE).workers(1).build().await.map_err(told)?;
+    let (caller, service) = (connection.caller(), Route::queue(SERVICE));
+    let (tell, mut told_handled) = mpsc::channel(1);
+    let began = Instant::now();
+    let publishing = tokio::spawn(async move {
+        for _ in 0..letters {
+            // Each is confirmed, which is not waited for: the handler sees whether they all come.
+            drop(publisher.publish(mail()).await.map_err(told)?);
+            if throttled {
+                told_handled.recv().await.ok_or("the handler has ended")?;
+            }
+        }
+        publisher.idle().await;
+        Ok::<(), String>(())
+    });
+    for _ in 0..letters {
+        let Some(message) = consumer.next().await.map_err(told)? else {
+            return Err("the queue is gone".to_owned());
+        };
+        for _ in 0..CALLS {
+            caller.call(PATIENCE, &service, mail()).await.map_err(told)?;
+        }
+        message.ack();
+        if throttled {
+            tell.send(()).await.map_err(told)?;
+        }
+    }
+    let us = began.elapsed().as_secs_f64() * 1e6;
+    publishing.await.map_err(told)??;
+    Ok(us / (letters as f64 * CALLS as f64))
 }
 
 /// Many outcomes at a time.
