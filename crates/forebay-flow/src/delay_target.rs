@@ -171,10 +171,17 @@ impl DelayTarget {
         self.service_least = self.service.get().map_or(self.service_least, |us| us as f64);
     }
 
-    /// The kernel's reading, and the window that it was taken under; true if the route has become much longer.
-    pub(crate) fn set_network(&mut self, now_us: u64, rtt_us: Option<u64>, window: f64) -> bool {
+    /// The kernel's reading, the window that it was taken under, and the latency of that; true if the route has become
+    /// much longer.
+    pub(crate) fn set_network(
+        &mut self,
+        now_us: u64,
+        rtt_us: Option<u64>,
+        window: f64,
+        latency_us: f64,
+    ) -> bool {
         let before_us = self.network.get();
-        let longer = self.network.set(now_us, rtt_us, window);
+        let longer = self.network.set(now_us, rtt_us, window, latency_us);
         // From here on `s` has the network's part in it, or no longer.
         match (before_us, self.network.get()) {
             (Some(part_us), None) => self.service_least += part_us as f64,

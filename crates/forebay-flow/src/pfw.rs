@@ -11,6 +11,7 @@
 //!             up to W/32 where r is in the last quarter below the target;
 //!             W in the second round in a row with r in the first quarter)
 //!             sig > target: W *= max(0.7, target / sig), velocity = 1, then one round without a change
+//!   longer    a route that is twice as long, and 0.6 of r: startup again, from W
 //!   both      W grows no further than a visit while r is above what the target were without visits
 //!   always    8 <= W <= 20 000 messages, and max(64 KiB, 2 W * mean size) bytes
 //! ```
@@ -365,7 +366,7 @@ impl Window for Pfw {
         if rtt_us.is_some() && !std::mem::take(&mut self.confirmed_since_reading) {
             return;
         }
-        if self.delay.set_network(now_us, rtt_us, self.window) {
+        if self.delay.set_network(now_us, rtt_us, self.window, self.measured_us) {
             // What the window learned was about another route. While the reading lagged it was even cut.
             self.startup = true;
             self.suspect = false;
