@@ -1,13 +1,15 @@
 //! Publishes and consumes as fast as nothing set by hand allows, and says what it cost.
 //!
-//! `cargo run --release -p forebay-client --example speed -- amqp://localhost 200000 [WINDOW]`
+//! `cargo run --release -p forebay-client --example speed -- amqp://localhost 200000 [WINDOW|auto [N]]`
 //!
+//! With N one message in N is marked, and the consumer asks for marks: what it costs to be able to explain.
 //! CPU time is that of this process alone, read from `/proc/self/stat` in steps of 10 ms.
 
 use std::error::Error;
 use std::time::Instant;
 
-use forebay_client::{Connection, Queue, Route, Topology, Window};
+use forebay_client::{Connection, PublisherBuilder, Queue, Route, Topology, Window};
+use forebay_flow::explain::{self, Explanation};
 
 const QUEUE: &str = "bench";
 
@@ -16,16 +18,19 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let uri = arguments.next().unwrap_or_else(|| "amqp://localhost".into());
     let count: u64 = arguments.next().map_or(Ok(100_000), |count| count.parse())?;
-    let window = match arguments.next() {
+    let window = match arguments.next().as_deref() {
+        None | Some("auto") => Window::tuned(),
         Some(messages) => Window::fixed(messages.parse()?),
-        None => Window::tuned(),
     };
+    let explain_every: Option<u64> = arguments.next().map(|every| every.parse()).transpose()?;
     let connection = Connection::open(&uri).await?;
     connection.declare(Topology::new().queue(Queue::durable(QUEUE))).await?;
     connection.channel().await?.purge_queue(QUEUE).await?;
 
     let body = bytes::Bytes::from(vec![1; 1000]);
-    let publisher = connection.publisher(Route::queue(QUEUE)).window(window).build().await?;
+    let publisher = connection.publisher(Route::queue(QUEUE)).window(window);
+    let publisher = explain_every.into_iter().fold(publisher, PublisherBuilder::explain);
+    let publisher = publisher.build().await?;
     let began = Mark::now();
     let mut outcomes = std::collections::VecDeque::new();
     for _ in 0..count {
@@ -47,12 +52,24 @@ async fn main() -> Result<(), Box<dyn Error>> {
         connection.metrics().writes
     );
 
-    let mut consumer = connection.consumer(QUEUE).build().await?;
+    let consumer = connection.consumer(QUEUE);
+    let consumer = if explain_every.is_some() { consumer.explain() } else { consumer };
+    let mut consumer = consumer.build().await?;
     let began = Mark::now();
+    let mut explanation = Explanation::new();
     for _ in 0..count {
-        consumer.next().await?.ok_or("the consumer ended")?.ack();
+        let message = consumer.next().await?.ok_or("the consumer ended")?;
+        // As a pipeline does it: of each message it is asked whether it is marked.
+        let marks = explain_every.map(|_| message.marks()).unwrap_or_default();
+        if marks.at_us(explain::Mark::Offered).is_some() {
+            explanation.add(&marks);
+        }
+        message.ack();
     }
     began.report("consume", count);
+    if explain_every.is_some() {
+        println!("{explanation}");
+    }
     let metrics = consumer.metrics();
     println!("  credit {} at the end, {} ack frames", metrics.credit, metrics.ack_frames);
     drop(consumer);
