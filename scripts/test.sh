@@ -32,9 +32,10 @@ run_setup() { scripts/setup-tests.sh; }
 run_tidy() { scripts/tidy.py && scripts/mutate.py --stale; }
 run_licences() { python3 -m doctest scripts/licences.py && scripts/licences.py; }
 run_format() { component rustfmt && cargo fmt --check; }
-run_clippy() { component clippy && cargo clippy --workspace --all-targets --features forebay-bench/lapin --locked -- -D warnings; }
+run_clippy() { component clippy && cargo clippy --workspace --all-targets --features forebay-bench/lapin,forebay/opentelemetry --locked -- -D warnings; }
 # The binary's own tests are whole processes under load, so they run in release, in the step below.
-run_unit() { cargo test --workspace --exclude forebay-cli --locked --no-fail-fast; }
+# With spans; that all builds without them is seen where the engines' program is built.
+run_unit() { cargo test --workspace --exclude forebay-cli --features forebay/opentelemetry --locked --no-fail-fast; }
 # Fixed seeds, so that a change is compared with the same runs as before; fresh ones, so that time finds more.
 run_sim() {
   cargo build --profile sim --locked -p forebay-sim &&

@@ -15,6 +15,7 @@ use crate::metrics::ConsumerMetrics;
 use crate::received::Received;
 use crate::session::{CREDIT_MAX, Credit, DeliveryKey, How, Intake, Ready, Verdict};
 use crate::shell::random_u64;
+use crate::spans::Spans;
 
 /// Options of a consumer. All have defaults.
 #[derive(Debug, Clone)]
@@ -28,6 +29,7 @@ pub struct ConsumerBuilder {
     arguments: TableBuf,
     work_limit: Option<Duration>,
     explain: bool,
+    spans: Option<Arc<Spans>>,
 }
 
 impl ConsumerBuilder {
@@ -42,6 +44,7 @@ impl ConsumerBuilder {
             arguments: TableBuf::new(),
             work_limit: None,
             explain: false,
+            spans: None,
         }
     }
 
@@ -99,6 +102,19 @@ impl ConsumerBuilder {
         self
     }
 
+    /// Makes a span of OpenTelemetry (`receive`) for each message at the moment at which it is handed out. It is a child of
+    /// the current span, or of the context with which the message came where there is none, and has a link to that
+    /// context. Whether the work on it gets a span is up to the program: [`Received::process_span`].
+    ///
+    /// Not needed for a pipeline, which has spans of its own. Tracer provider and propagator are the global ones, the
+    /// provider's as it is now.
+    #[cfg(feature = "opentelemetry")]
+    #[must_use]
+    pub fn opentelemetry(mut self) -> Self {
+        self.spans = Some(Arc::new(Spans::new()));
+        self
+    }
+
     /// One more argument of `basic.consume`, for instance `x-priority`.
     #[must_use]
     pub fn argument(mut self, name: &str, value: Value<'_>) -> Self {
@@ -141,6 +157,7 @@ impl ConsumerBuilder {
         let sole = self.exclusive
             || self.arguments.as_table().get("x-stream-offset").is_some()
             || self.connection.is_consumed_once(&self.queue);
+        let spans = self.spans.map(|spans| (spans, self.queue.clone()));
         let how = How {
             queue: self.queue,
             tag: format!("forebay-{:016x}", random_u64()),
@@ -156,8 +173,8 @@ impl ConsumerBuilder {
                 Credit::new(now_us, u32::from(self.workers), max, self.credit.map(u32::from));
             session.add_intake(Intake::new(how, credit), now_us)
         });
-        let consumer =
-            Consumer { shared: Arc::new(ConsumerShared { guard, key, explain: self.explain }) };
+        let shared = ConsumerShared { guard, key, explain: self.explain, spans };
+        let consumer = Consumer { shared: Arc::new(shared) };
         let shared = &consumer.shared;
         poll_fn(|cx| shared.guard.link.with(|session, _| session.intake(key).0.poll_consuming(cx)))
             .await
@@ -235,6 +252,8 @@ struct ConsumerShared {
     guard: Arc<Guard>,
     key: usize,
     explain: bool,
+    /// And the queue's name.
+    spans: Option<(Arc<Spans>, String)>,
 }
 
 impl ConsumerShared {
@@ -245,6 +264,14 @@ impl ConsumerShared {
             message.set_delivered(now.checked_sub(Duration::from_micros(waited)).unwrap_or(now));
         }
         Delivery { message, key, taken_us: now_us, consumer: Some(self.clone()) }
+    }
+
+    /// It is handed out; not with the lock held, as spans are somebody else's code.
+    fn hand_out(&self, delivery: Delivery) -> Delivery {
+        if let Some((spans, queue)) = &self.spans {
+            spans.received(queue, &delivery);
+        }
+        delivery
     }
 }
 
@@ -283,20 +310,22 @@ impl Consumer {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Delivery>, ConsumeError>> {
         let shared = &self.shared;
-        shared.guard.link.with(|session, now_us| {
+        let polled = shared.guard.link.with(|session, now_us| {
             let (intake, machine) = session.intake(shared.key);
             let polled = intake.poll_next(machine, now_us, cx);
             polled.map_ok(|ready| Some(shared.delivery(ready?, now_us)))
-        })
+        });
+        polled.map_ok(|delivery| delivery.map(|delivery| shared.hand_out(delivery)))
     }
 
     /// A message that is here already, without waiting.
     pub fn try_next(&mut self) -> Option<Delivery> {
         let shared = &self.shared;
-        shared.guard.link.with(|session, now_us| {
+        let taken = shared.guard.link.with(|session, now_us| {
             let (intake, machine) = session.intake(shared.key);
             Some(shared.delivery(intake.take_ready(machine, now_us)?, now_us))
-        })
+        });
+        taken.map(|delivery| shared.hand_out(delivery))
     }
 
     /// Takes no more messages: those that wait here go back to their queue at once. Deliveries taken before

@@ -119,6 +119,10 @@ impl Lanes {
         Lanes { plan, state: Mutex::new(state) }
     }
 
+    pub(crate) fn target(&self) -> &Target {
+        &self.plan.target
+    }
+
     pub(crate) fn is_ordered(&self) -> bool {
         self.plan.ordered
     }

@@ -51,6 +51,8 @@ mod received;
 mod retry;
 mod session;
 mod shell;
+#[cfg_attr(not(feature = "opentelemetry"), path = "no_spans.rs")]
+mod spans;
 mod tls;
 mod tls_stream;
 

@@ -9,6 +9,7 @@ use forebay_wire::{Properties, RawProperties, ShortStr, TableBuf, Value};
 use crate::machine::Returned;
 use crate::marks::{self, OFFERED_HEADER, Stamps};
 use crate::received::Received;
+use crate::spans::PublishSpan;
 
 /// The header that marks a message which was published again after a reconnect: it may be in its queue
 /// twice, with the same message-id both times.
@@ -41,7 +42,11 @@ struct Extra {
     app_id: Option<String>,
     priority: Option<u8>,
     headers: TableBuf,
+    /// They are those of a message that was received.
+    passed_on: bool,
     forwarded: Option<Forwarded>,
+    /// While it is being published.
+    span: Option<Box<PublishSpan>>,
 }
 
 /// Properties of a message that is passed on, as they came; then none of the others count.
@@ -176,6 +181,7 @@ impl Message {
         extra.app_id = text(properties.app_id);
         extra.priority = properties.priority;
         extra.headers = properties.headers.map(marks::without).unwrap_or_default();
+        extra.passed_on = true;
         self
     }
 
@@ -205,6 +211,11 @@ impl Message {
     /// Its own routing key, if it has one.
     pub(crate) fn own_routing_key(&self) -> Option<&str> {
         self.extra.as_ref()?.routing_key.as_deref()
+    }
+
+    /// Its span, which it has while it is being published by who was asked for spans.
+    pub(crate) fn take_span(&mut self) -> Option<Box<PublishSpan>> {
+        self.extra.as_mut()?.span.take()
     }
 
     /// Its own message-id, if it has one; that of a forwarded message may be empty.
@@ -275,12 +286,41 @@ impl Message {
     }
 }
 
+#[cfg(feature = "opentelemetry")]
+impl Message {
+    pub(crate) fn set_span(&mut self, span: PublishSpan) {
+        self.extra().span = Some(Box::new(span));
+    }
+
+    pub(crate) fn own_correlation_id(&self) -> Option<&str> {
+        self.extra.as_ref()?.correlation_id.as_deref()
+    }
+
+    /// Looks at its headers, and at whether they have to stay what they are: a program that wrote them itself may have put
+    /// a trace context there, and what is forwarded is not changed.
+    pub(crate) fn with_headers<T>(
+        &self,
+        look: impl FnOnce(forebay_wire::Table<'_>, bool) -> T,
+    ) -> T {
+        let Some(extra) = &self.extra else { return look(forebay_wire::Table::default(), false) };
+        match &extra.forwarded {
+            Some(forwarded) => {
+                let headers = RawProperties::trusted(&forwarded.raw).headers();
+                look(headers.unwrap_or_default(), true)
+            }
+            None => look(extra.headers.as_table(), !extra.passed_on),
+        }
+    }
+}
+
 impl Extra {
     fn encode(&self, out: &mut Vec<u8>, id: &str, republished: bool, stamps: Option<&Stamps>) {
         let extra = self;
         let expiration = extra.expiration_ms.map(|ms| ms.to_string());
-        let stamped = stamps.map(|stamps| stamps.on(extra.headers.as_table()));
-        let headers = stamped.as_ref().unwrap_or(&extra.headers);
+        let traced = extra.span.as_ref().and_then(|span| span.headers());
+        let own = traced.unwrap_or(&extra.headers);
+        let stamped = stamps.map(|stamps| stamps.on(own.as_table()));
+        let headers = stamped.as_ref().unwrap_or(own);
         let marked =
             republished.then(|| headers.clone().with(REPUBLISHED_HEADER, Value::Bool(true)));
         let headers = marked.as_ref().unwrap_or(headers);

@@ -82,6 +82,12 @@ impl<V> Batch<V> {
         self.messages.passed(mark);
     }
 
+    /// Its span.
+    #[cfg(feature = "opentelemetry")]
+    pub(crate) fn span(&self, batcher: &'static str) -> opentelemetry::trace::SpanBuilder {
+        self.messages.span(batcher)
+    }
+
     pub(crate) fn receipt(&self) -> BatchReceipt {
         BatchReceipt(self.messages.clone())
     }
@@ -107,6 +113,8 @@ trait Messages: Send + Sync {
     fn settle_all(&self, verdict: Verdict);
     fn passed(&self, mark: Mark);
     fn bury(self: Arc<Self>, reason: String) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+    #[cfg(feature = "opentelemetry")]
+    fn span(&self, batcher: &'static str) -> opentelemetry::trace::SpanBuilder;
 }
 
 struct Behind<T> {
@@ -123,6 +131,12 @@ impl<T: Send + Sync + 'static> Messages for Behind<T> {
         for item in &self.items {
             item.passed(mark);
         }
+    }
+
+    #[cfg(feature = "opentelemetry")]
+    fn span(&self, batcher: &'static str) -> opentelemetry::trace::SpanBuilder {
+        let described = self.items.iter().filter_map(Item::described);
+        crate::spans::of_batch(batcher, self.items.len(), described)
     }
 
     fn settle_all(&self, verdict: Verdict) {

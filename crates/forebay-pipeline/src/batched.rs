@@ -148,11 +148,18 @@ where
                 Ok::<(), Infallible>(())
             }
         };
+        #[cfg(feature = "opentelemetry")]
+        let spans = policy.spans.as_ref().map(|_| {
+            Box::new(crate::spans::Spans::of_batches(move |batch: &Batch<V>| batch.span(name)))
+        });
+        #[cfg(not(feature = "opentelemetry"))]
+        let spans = None;
         let policy = Policy {
             timeout: policy.timeout,
             retries: policy.retries,
             on_failure: policy.on_failure,
             dead_letters: Some(DeadLetters::new(bury)),
+            spans,
             ..Policy::default()
         };
         let stage = Stage::new(

@@ -42,7 +42,7 @@ pub struct Chained<S: Source, H, V> {
 }
 
 enum State<S: Source, H, V> {
-    Planned(Option<Process<S, H>>),
+    Planned(Option<Box<Process<S, H>>>),
     Running { running: Running, values: mpsc::Receiver<(V, Item<S::Value>)> },
 }
 
@@ -55,7 +55,7 @@ where
 {
     pub(crate) fn new(process: Process<S, H>, buffer_max: usize) -> Self {
         let buffer_max = buffer_max.max(1);
-        Chained { state: State::Planned(Some(process)), buffer_max, beyond: 0 }
+        Chained { state: State::Planned(Some(Box::new(process))), buffer_max, beyond: 0 }
     }
 }
 

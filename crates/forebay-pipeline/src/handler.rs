@@ -13,6 +13,7 @@ use tokio::task::spawn_blocking;
 
 use crate::item::Item;
 use crate::outcome::Handled;
+use crate::spans::carried;
 
 /// The work of a stage. Made by [`Pipeline::process`](crate::Pipeline::process) and
 /// [`Pipeline::process_blocking`](crate::Pipeline::process_blocking).
@@ -97,7 +98,7 @@ where
 
     async fn handle(&self, item: Item<T>) -> Result<O, Failure> {
         let handler = self.0.clone();
-        match spawn_blocking(move || handler(item)).await {
+        match spawn_blocking(carried(move || handler(item))).await {
             Ok(output) => Ok(output),
             Err(error) if error.is_panic() => Err(Failure::panic(&*error.into_panic())),
             Err(_) => Err(Failure::Error("the runtime is shutting down".into())),

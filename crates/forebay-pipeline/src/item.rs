@@ -8,9 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use forebay_flow::explain::Mark;
 
 use crate::outcome::Verdict;
+use crate::policy::Policy;
 use crate::report::Counters;
 use crate::source::Receipt;
-use crate::trace::{Trace, Tracer};
+use crate::spans::Described;
+use crate::trace::Trace;
 
 /// A message, as handlers get it: what it carries by `Deref`, and a way to acknowledge it early.
 ///
@@ -39,12 +41,15 @@ trait Slot: Send + Sync {
     fn taken_by(&self, seat: usize);
     /// It is where dead letters go.
     fn buried(&self);
+    /// Its span, where somebody wants one.
+    fn described(&self) -> Option<&Described>;
 }
 
 struct Unsettled<R> {
     receipt: Mutex<Option<R>>,
     counters: Arc<Counters>,
     trace: Option<Box<Trace>>,
+    described: Option<Box<Described>>,
 }
 
 impl<R: Receipt> Slot for Unsettled<R> {
@@ -75,6 +80,10 @@ impl<R: Receipt> Slot for Unsettled<R> {
         }
     }
 
+    fn described(&self) -> Option<&Described> {
+        self.described.as_deref()
+    }
+
     fn is_settled(&self) -> bool {
         self.receipt.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
@@ -85,14 +94,15 @@ impl<T> Item<T> {
         value: T,
         receipt: impl Receipt,
         counters: Arc<Counters>,
-        tracer: Option<&Tracer<T>>,
+        policy: &Policy<T>,
     ) -> Item<T>
     where
         T: 'static,
     {
         let (number, attempt) = (counters.taken(), AtomicU32::new(0));
-        let trace = tracer.and_then(|tracer| tracer.arrived(number, &value));
-        let receipt = Unsettled { receipt: Mutex::new(Some(receipt)), counters, trace };
+        let trace = policy.tracer.as_ref().and_then(|tracer| tracer.arrived(number, &value));
+        let described = policy.spans.as_ref().map(|spans| spans.described(&value));
+        let receipt = Unsettled { receipt: Mutex::new(Some(receipt)), counters, trace, described };
         Item { inner: Arc::new(Inner { value, number, attempt, receipt }) }
     }
 
@@ -123,6 +133,11 @@ impl<T> Item<T> {
     /// It passed a point of its way.
     pub(crate) fn passed(&self, mark: Mark) {
         self.inner.receipt.passed(mark);
+    }
+
+    /// Its span, where somebody wants one.
+    pub(crate) fn described(&self) -> Option<&Described> {
+        self.inner.receipt.described()
     }
 
     /// The worker in `seat` begins.

@@ -51,6 +51,8 @@ mod running;
 mod seats;
 mod service;
 pub mod source;
+#[cfg_attr(not(feature = "opentelemetry"), path = "no_spans.rs")]
+mod spans;
 mod stage;
 mod supervise;
 mod trace;

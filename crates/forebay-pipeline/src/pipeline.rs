@@ -203,6 +203,24 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
         self
     }
 
+    /// Makes a span of OpenTelemetry for each attempt at a message, as `span_of` describes it, and attaches it while the
+    /// handler works: what the handler begins, publishes or logs belongs to it. The first link of the description, if there is
+    /// one, is the context with which the message came, and the span is its child. An error, a panic or a timeout is the span's
+    /// `error.type` and status. A batch has a span of its own, with a link to where each message came from; an SDK may
+    /// keep the first 128 links only, unless `OTEL_SPAN_LINK_COUNT_LIMIT` says otherwise.
+    ///
+    /// For messages of a queue `span_of` is `|order: &Received| order.process_span("orders")`. The tracer provider is the
+    /// global one as it is now.
+    #[cfg(feature = "opentelemetry")]
+    #[must_use]
+    pub fn opentelemetry(
+        mut self,
+        span_of: impl Fn(&S::Value) -> opentelemetry::trace::SpanBuilder + Send + Sync + 'static,
+    ) -> Self {
+        self.policy.spans = Some(Box::new(crate::spans::Spans::new(span_of)));
+        self
+    }
+
     /// Where [`Outcome::DeadLetter`] sends messages, with the reason: for instance to a queue of their own. A
     /// message that was sent there is acknowledged; if sending fails it goes back to its source.
     #[must_use]

@@ -11,6 +11,7 @@ use crate::dispatch::Lane;
 use crate::handler::{Failure, catching};
 use crate::item::Item;
 use crate::outcome::{Outcome, Verdict};
+use crate::spans::Spans;
 use crate::trace::Tracer;
 
 /// Finds a value's lane.
@@ -27,6 +28,7 @@ pub(crate) struct Policy<T> {
     pub(crate) rate_per_s: Option<u64>,
     pub(crate) breaker: Option<Breaker>,
     pub(crate) tracer: Option<Tracer<T>>,
+    pub(crate) spans: Option<Box<Spans<T>>>,
 }
 
 impl<T> Default for Policy<T> {
@@ -40,6 +42,7 @@ impl<T> Default for Policy<T> {
             rate_per_s: None,
             breaker: None,
             tracer: None,
+            spans: None,
         }
     }
 }

@@ -28,6 +28,7 @@ use crate::outcome::{Handled, Outcome, Step};
 use crate::policy::{Policy, conclude};
 use crate::report::{Counters, Report};
 use crate::source::{Source, SourceError};
+use crate::spans;
 use crate::trace::Tracer;
 use crate::tuning::Tuning;
 
@@ -57,6 +58,16 @@ pub(crate) struct Attempted<O> {
     result: Result<O, Failure>,
     /// How long it took, where somebody wants to know.
     took_us: Option<u64>,
+    /// Where somebody wants one.
+    span: Option<spans::Attempt>,
+}
+
+/// The work of an attempt, as its span has it if there is one.
+async fn within<W: Future>(span: Option<&spans::Attempt>, work: W) -> W::Output {
+    match span {
+        None => work.await,
+        Some(span) => span.around(work).await,
+    }
 }
 
 /// Where values for batches go.
@@ -153,8 +164,7 @@ where
             match taken {
                 Poll::Ready(Ok(Some((value, receipt)))) => {
                     let lane = self.policy.ordered_by.as_ref().map(|lane_of| lane_of(&value));
-                    let tracer = self.policy.tracer.as_ref();
-                    let item = Item::new(value, receipt, self.counters.clone(), tracer);
+                    let item = Item::new(value, receipt, self.counters.clone(), &self.policy);
                     floor = self.floor();
                     floor.dispatch.arrived(item, lane);
                 }
@@ -209,14 +219,17 @@ where
     /// One attempt at a message, by the worker in `seat`.
     pub(crate) async fn attempt(&self, item: &Item<S::Value>, seat: usize) -> Attempted<H::Output> {
         let begun_us = self.tuning.is_on().then(|| self.now_us());
-        let work = self.handler.handle(item.begin(seat));
+        let begun = item.begin(seat);
+        let described = self.policy.spans.as_ref().zip(item.described());
+        let span = described.map(|(spans, described)| spans.begin(described, item.attempt()));
+        let work = within(span.as_ref(), self.handler.handle(begun));
         let result = match self.policy.timeout {
             None => work.await,
             Some(limit) => timeout(limit, work).await.unwrap_or(Err(Failure::TimedOut(limit))),
         };
         item.passed(Mark::Handled);
         let took_us = begun_us.map(|begun_us| self.now_us().saturating_sub(begun_us));
-        Attempted { result, took_us }
+        Attempted { result, took_us, span }
     }
 
     /// A worker is done with what it took: settles it, hands it on, which may have to wait for room there, or
@@ -228,6 +241,10 @@ where
     ) -> Option<Started<Item<S::Value>>> {
         let item = &started.message;
         let step = attempted.result.and_then(|output| output.handled().map_err(Failure::Error));
+        let span = attempted.span.as_ref();
+        if let Some(span) = span {
+            span.ended(step.as_ref().err());
+        }
         let again = |step| matches!(step, &Step::Settle(Outcome::Requeue | Outcome::Retry(_)));
         self.learn(attempted.took_us, step.as_ref().is_ok_and(|step| !again(step)));
         let decided = match step {
@@ -255,7 +272,7 @@ where
                 // Before the lane's next may start, so that verdicts of a key come in its order.
                 let reason = reason.as_deref().unwrap_or("its handler said so");
                 let dead_letters = self.policy.dead_letters.as_ref();
-                conclude(item, outcome, reason, dead_letters).await;
+                within(span, conclude(item, outcome, reason, dead_letters)).await;
             }
             None => {}
         }

@@ -37,3 +37,5 @@ pub use forebay_server::{
     Config, Data, DurabilitySetting, InProcessStream, ServerFailed, Snapshot, StartError,
     UserSetting,
 };
+#[cfg(feature = "opentelemetry")]
+pub use opentelemetry;

@@ -500,6 +500,10 @@ impl Ledger {
         self.open -= 1;
         let entry = &mut self.entries[key];
         debug_assert!(entry.settled.is_none(), "a message is settled once");
+        if let Some(span) = entry.message.take_span() {
+            let id = self.id.of(entry.number);
+            span.concluded(id, outcome.as_ref().err());
+        }
         if entry.abandoned {
             if let Err(unconfirmed) = &outcome {
                 self.metrics.abandoned_unconfirmed += 1;
