@@ -5,17 +5,19 @@ use std::future::poll_fn;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_wire::{TableBuf, Value};
 
 use crate::connection::{Connection, Guard};
 use crate::error::{ConsumeError, OpenError};
+use crate::message::since_1970_us;
 use crate::metrics::ConsumerMetrics;
 use crate::received::Received;
 use crate::session::{CREDIT_MAX, Credit, DeliveryKey, How, Intake, Ready, Verdict};
 use crate::shell::random_u64;
 use crate::spans::Spans;
+use crate::system_clock::SystemClock;
 
 /// Options of a consumer. All have defaults.
 #[derive(Debug, Clone)]
@@ -173,7 +175,8 @@ impl ConsumerBuilder {
                 Credit::new(now_us, u32::from(self.workers), max, self.credit.map(u32::from));
             session.add_intake(Intake::new(how, credit), now_us)
         });
-        let shared = ConsumerShared { guard, key, explain: self.explain, spans };
+        let clock = self.explain.then(SystemClock::default);
+        let shared = ConsumerShared { guard, key, clock, spans };
         let consumer = Consumer { shared: Arc::new(shared) };
         let shared = &consumer.shared;
         poll_fn(|cx| shared.guard.link.with(|session, _| session.intake(key).0.poll_consuming(cx)))
@@ -251,7 +254,8 @@ pub struct Consumer {
 struct ConsumerShared {
     guard: Arc<Guard>,
     key: usize,
-    explain: bool,
+    /// Where messages are marked.
+    clock: Option<SystemClock>,
     /// And the queue's name.
     spans: Option<(Arc<Spans>, String)>,
 }
@@ -259,9 +263,8 @@ struct ConsumerShared {
 impl ConsumerShared {
     fn delivery(self: &Arc<Self>, ready: Ready, now_us: u64) -> Delivery {
         let Ready { key, mut message, came_us } = ready;
-        if self.explain {
-            let (now, waited) = (Instant::now(), now_us.saturating_sub(came_us));
-            message.set_delivered(now.checked_sub(Duration::from_micros(waited)).unwrap_or(now));
+        if let Some(clock) = &self.clock {
+            message.set_delivered(clock.at(came_us, now_us, since_1970_us));
         }
         Delivery { message, key, taken_us: now_us, consumer: Some(self.clone()) }
     }

@@ -53,6 +53,7 @@ mod session;
 mod shell;
 #[cfg_attr(not(feature = "opentelemetry"), path = "no_spans.rs")]
 mod spans;
+mod system_clock;
 mod tls;
 mod tls_stream;
 

@@ -1,13 +1,11 @@
 //! A message that came from a broker, owned.
 
-use std::time::Instant;
-
 use forebay_flow::explain::{Mark, Marks};
 use forebay_wire::{Properties, RawProperties};
 
 use crate::machine::{Delivery, Returned};
 use crate::marks;
-use crate::message::{Message, since_1970_us};
+use crate::message::Message;
 
 /// A received message. One allocation holds all its parts:
 /// `exchange | routing key | properties | body`.
@@ -19,8 +17,8 @@ pub struct Received {
     exchange_end: u32,
     routing_key_end: u32,
     properties_end: u32,
-    /// When its client had read it, if its consumer was asked.
-    delivered: Option<Instant>,
+    /// When its client had read it, in microseconds since 1970, if its consumer was asked.
+    delivered_us: Option<u64>,
 }
 
 impl Received {
@@ -47,7 +45,7 @@ impl Received {
             exchange_end: exchange_end as u32,
             routing_key_end: routing_key_end as u32,
             properties_end: properties_end as u32,
-            delivered: None,
+            delivered_us: None,
         }
     }
 
@@ -111,14 +109,12 @@ impl Received {
     /// ([`ConsumerBuilder::explain`](crate::ConsumerBuilder::explain)). Each by the clock of who said it.
     pub fn marks(&self) -> Marks {
         let marks = self.raw_properties().headers().map(marks::read).unwrap_or_default();
-        let Some(delivered) = self.delivered else { return marks };
-        let ago_us = u64::try_from(delivered.elapsed().as_micros()).unwrap_or(u64::MAX);
-        marks.with(Mark::Delivered, since_1970_us().saturating_sub(ago_us))
+        self.delivered_us.into_iter().fold(marks, |marks, us| marks.with(Mark::Delivered, us))
     }
 
-    /// Its client had read it then.
-    pub(crate) fn set_delivered(&mut self, at: Instant) {
-        self.delivered = Some(at);
+    /// Its client had read it then, in microseconds since 1970.
+    pub(crate) fn set_delivered(&mut self, at_us: u64) {
+        self.delivered_us = Some(at_us);
     }
 
     /// Its body.
