@@ -42,6 +42,9 @@ pub struct Enqueue {
     /// Bytes of a body
     #[arg(long, value_name = "BYTES", default_value_t = 200)]
     size: usize,
+    /// Callers need no order among them, so that the client may use several connections
+    #[arg(long)]
+    unordered: bool,
     /// Seconds of each measurement
     #[arg(long, value_name = "S", default_value_t = 4.0)]
     seconds: f64,
@@ -78,6 +81,7 @@ struct Record<'a> {
     seed: u64,
     seconds: f64,
     size_bytes: usize,
+    unordered: bool,
     rows: &'a [Row],
     judged: Vec<Judged>,
 }
@@ -142,6 +146,7 @@ impl Enqueue {
             seed: self.setting.seed,
             seconds: self.seconds,
             size_bytes: self.size,
+            unordered: self.unordered,
             rows: &rows,
             judged,
         })?;
@@ -168,8 +173,9 @@ impl Enqueue {
         turn: Option<Arc<Mutex<()>>>,
     ) -> Result<Run, String> {
         let connection = Connection::open(&broker.url).await.map_err(|error| error.to_string())?;
-        let publisher = connection.publisher(Route::queue(&queue.name)).build().await;
-        let publisher = publisher.map_err(|error| error.to_string())?;
+        let publisher = connection.publisher(Route::queue(&queue.name));
+        let publisher = if self.unordered { publisher.unordered() } else { publisher };
+        let publisher = publisher.build().await.map_err(|error| error.to_string())?;
         let began = Instant::now();
         let length = Duration::from_secs_f64(self.seconds);
         let message = Message::new(vec![b'x'; self.size]);
