@@ -20,6 +20,7 @@ use self::marking::Marking;
 use crate::broker_url::BrokerUrl;
 use crate::exit::{Exit, Failure};
 use crate::explained;
+use crate::otlp::Tracing;
 use crate::runtime::runtime;
 use crate::stop_signal::StopSignal;
 
@@ -75,6 +76,7 @@ pub(crate) fn run(args: Args) -> Exit {
 
 fn consume(args: &Args) -> Result<u64, Failure> {
     let stop = StopSignal::listen().map_err(|error| format!("cannot handle signals: {error}"))?;
+    let tracing = Tracing::from_env();
     runtime()?.block_on(async {
         let builder = Connection::builder().name("forebay consume").without_recovery();
         let connection = builder.open(&args.broker.url).await?;
@@ -87,6 +89,7 @@ fn consume(args: &Args) -> Result<u64, Failure> {
             None => consumer.credit_max(credit_max),
         };
         let consumer = if args.explain.is_some() { consumer.explain() } else { consumer };
+        let consumer = tracing.consumer(consumer);
         let consumer = consumer.build().await.map_err(|error| error.to_string())?;
         let mut writing = Writing {
             args,

@@ -13,6 +13,8 @@ mod explained;
 mod figures;
 mod http;
 mod input;
+#[cfg_attr(not(feature = "otlp"), path = "no_otlp.rs")]
+mod otlp;
 mod pipe;
 mod publish;
 mod runtime;

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -33,6 +33,7 @@ use self::telling::Telling;
 use crate::broker_url::BrokerUrl;
 use crate::exit::{Exit, Failure};
 use crate::input::{Chunk, Input, read_chunks};
+use crate::otlp::Tracing;
 use crate::runtime::runtime;
 use crate::stop_signal::StopSignal;
 
@@ -178,11 +179,14 @@ impl Report {
 fn publish_all(args: &Args) -> Result<Report, Failure> {
     let stop = StopSignal::listen().map_err(|error| format!("cannot handle signals: {error}"))?;
     let input = Input::open(args.file.as_deref())?;
+    let tracing = Tracing::from_env();
+    let _parent = tracing.within_parent();
     runtime()?.block_on(async {
         // A second run with the same ids is better than one that waits for a broker without end.
         let builder = Connection::builder().name("forebay publish").without_recovery();
         let connection = builder.open(&args.broker.url).await?;
-        let publisher = publisher(&connection, args).await.map_err(|fault| fault.to_string())?;
+        let publisher = publisher(&connection, args, &tracing).await;
+        let publisher = publisher.map_err(|fault| fault.to_string())?;
 
         let (chunks, mut received) = channel(CHUNKS_AHEAD);
         let whole = args.whole;
@@ -215,7 +219,11 @@ fn publish_all(args: &Args) -> Result<Report, Failure> {
 }
 
 /// A publisher whose target exists.
-async fn publisher(connection: &Connection, args: &Args) -> Result<Publisher, ChannelFault> {
+async fn publisher(
+    connection: &Connection,
+    args: &Args,
+    tracing: &Tracing,
+) -> Result<Publisher, ChannelFault> {
     let route = if let Some(queue) = &args.queue {
         // First passively: the queue may exist with arguments that we do not know.
         let passive = DeclareQueue { passive: true, ..Default::default() };
@@ -237,7 +245,7 @@ async fn publisher(connection: &Connection, args: &Args) -> Result<Publisher, Ch
         Route::exchange(exchange, args.routing_key.as_deref().unwrap_or_default())
     };
     let window = args.window.map_or_else(Window::tuned, Window::fixed);
-    let publisher = connection.publisher(route).window(window);
+    let publisher = tracing.publisher(connection.publisher(route).window(window));
     args.explain.into_iter().fold(publisher, PublisherBuilder::explain).build().await
 }
 
@@ -333,18 +341,17 @@ impl Publishing {
         let id = format!("{}:{line}", self.input_name);
         // AMQP allows 255 bytes, file systems mostly as much for the name alone.
         let id = if id.len() > 255 { format!("line:{line}") } else { id };
-        let mut message = Message::new(body).message_id(id);
+        let publisher = self.publisher.clone();
+        let mut publishing = pin!(publisher.publish(Message::new(body).message_id(id)));
         let outcome = loop {
-            match self.publisher.publish_within(SIGNAL_PATIENCE, message).await {
-                Ok(outcome) => break outcome,
-                Err(NotPublished { reason: NotPublishedReason::DeadlinePassed, message: back }) => {
-                    message = back;
-                    self.take_outcomes(stop, Duration::ZERO).await?;
-                }
-                Err(NotPublished { reason: NotPublishedReason::Lost(lost), .. }) => {
+            match timeout(SIGNAL_PATIENCE, &mut publishing).await {
+                Ok(Ok(outcome)) => break outcome,
+                // There is no room yet.
+                Err(_) => self.take_outcomes(stop, Duration::ZERO).await?,
+                Ok(Err(NotPublished { reason: NotPublishedReason::Lost(lost), .. })) => {
                     return Err(Stop::Broker(lost.to_string()));
                 }
-                Err(refused) => return Err(Stop::Broker(refused.to_string())),
+                Ok(Err(refused)) => return Err(Stop::Broker(refused.to_string())),
             }
         };
         self.report.published = line;

@@ -24,6 +24,7 @@ use self::service::Services;
 use self::telling::Asked;
 use crate::broker_url::BrokerUrl;
 use crate::exit::Exit;
+use crate::otlp::Tracing;
 use crate::runtime::runtime;
 use crate::stop_signal::StopSignal;
 
@@ -39,7 +40,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 The program finds in its environment: FOREBAY_ROUTING_KEY, FOREBAY_EXCHANGE, FOREBAY_MESSAGE_ID,
-FOREBAY_REDELIVERED (0 or 1) and FOREBAY_ATTEMPT (from 1). What it writes goes where ours goes.
+FOREBAY_REDELIVERED (0 or 1) and FOREBAY_ATTEMPT (from 1), and TRACEPARENT if OpenTelemetry's variables ask for
+spans (OTEL_EXPORTER_OTLP_ENDPOINT and so on). What it writes goes where ours goes.
 
 With --stream it gets each message as a line and answers each with one line: 'ack', 'reject' or
 'requeue', and after that word whatever it likes. It must not keep answers in a buffer. It is started
@@ -123,6 +125,7 @@ impl Args {
         &self,
         process: Process<forebay::pipeline::QueueSource, H>,
         explaining: Option<Explaining<Received>>,
+        tracing: &Tracing,
     ) -> Process<forebay::pipeline::QueueSource, H>
     where
         H: forebay::pipeline::Handler<Received>,
@@ -138,6 +141,7 @@ impl Args {
             None => process,
             Some(limit_s) => process.timeout(Duration::from_secs(limit_s)),
         };
+        let process = tracing.process(process, &self.queue);
         explaining.into_iter().fold(process, Process::explain_by)
     }
 
@@ -146,6 +150,7 @@ impl Args {
         connection: &Connection,
         program: Arc<Program>,
         explaining: Option<Explaining<Received>>,
+        tracing: &Tracing,
     ) -> Running {
         let pipeline = Pipeline::from(connection.source(&self.queue));
         if self.stream {
@@ -154,14 +159,16 @@ impl Args {
                 let services = services.clone();
                 async move { services.ask(&message).await.inspect_err(|why| say(why)) }
             };
-            self.policy(pipeline.process(self.concurrency(), handler), explaining).start()
+            let process = pipeline.process(self.concurrency(), handler);
+            self.policy(process, explaining, tracing).start()
         } else {
             let reject_on: Arc<[i32]> = self.reject_on.clone().into();
             let handler = move |message: Item<Received>| {
                 let (program, reject_on) = (program.clone(), reject_on.clone());
                 async move { program.run(&message, &reject_on).await.inspect_err(|why| say(why)) }
             };
-            self.policy(pipeline.process(self.concurrency(), handler), explaining).start()
+            let process = pipeline.process(self.concurrency(), handler);
+            self.policy(process, explaining, tracing).start()
         }
     }
 }
@@ -188,11 +195,12 @@ pub(crate) fn run(args: Args) -> Exit {
 fn pipe(args: &Args) -> Result<Report, String> {
     let program = Arc::new(Program::find(&args.command)?);
     let stop = StopSignal::listen().map_err(|error| format!("cannot handle signals: {error}"))?;
+    let tracing = Tracing::from_env();
     runtime()?.block_on(async {
         let builder = Connection::builder().name("forebay pipe");
         let connection = builder.open(&args.broker.url).await.map_err(|error| error.to_string())?;
         let telling = args.asked.telling();
-        let running = args.start(&connection, program, telling.explaining());
+        let running = args.start(&connection, program, telling.explaining(), &tracing);
         let control = running.control();
         let mut ending = std::pin::pin!(running.join());
         let mut look = interval(SIGNAL_PATIENCE);

@@ -11,6 +11,8 @@ use forebay::pipeline::{Item, Outcome};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
+use crate::otlp;
+
 /// What to start. That it is there was seen once.
 #[derive(Debug)]
 pub(crate) struct Program {
@@ -77,7 +79,8 @@ impl Program {
             .env("FOREBAY_EXCHANGE", text(message.exchange()))
             .env("FOREBAY_MESSAGE_ID", message_id.unwrap_or_default())
             .env("FOREBAY_REDELIVERED", u8::from(message.redelivered()).to_string())
-            .env("FOREBAY_ATTEMPT", message.attempt().to_string());
+            .env("FOREBAY_ATTEMPT", message.attempt().to_string())
+            .envs(otlp::environment());
         let mut child =
             command.spawn().map_err(|error| format!("cannot start '{}': {error}", self.name))?;
         let mut stdin = child.stdin.take().expect("it is piped");

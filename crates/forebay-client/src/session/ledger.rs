@@ -501,8 +501,11 @@ impl Ledger {
         let entry = &mut self.entries[key];
         debug_assert!(entry.settled.is_none(), "a message is settled once");
         if let Some(span) = entry.message.take_span() {
-            let id = self.id.of(entry.number);
-            span.concluded(id, outcome.as_ref().err());
+            let why_not = outcome.as_ref().err();
+            match entry.message.own_message_id() {
+                Some(own) => span.concluded(&String::from_utf8_lossy(own), why_not),
+                None => span.concluded(self.id.of(entry.number), why_not),
+            }
         }
         if entry.abandoned {
             if let Err(unconfirmed) = &outcome {
