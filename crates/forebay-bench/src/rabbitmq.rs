@@ -48,7 +48,12 @@ impl RabbitMq {
         fs::create_dir_all(&directory).map_err(told)?;
         let [port, dist_port, epmd_port] = free_ports().map_err(told)?;
         fs::write(directory.join("enabled_plugins"), "[].\n").map_err(told)?;
-        let settings = format!("listeners.tcp.default = 127.0.0.1:{port}\n");
+        // Two thousand connections at once, on few cores, take longer than the 10 s that it gives each.
+        let settings = format!(
+            "listeners.tcp.default = 127.0.0.1:{port}\n\
+             tcp_listen_options.backlog = 4096\n\
+             handshake_timeout = 60000\n"
+        );
         fs::write(directory.join("rabbitmq.conf"), settings).map_err(told)?;
         let output = File::create(directory.join("stdout")).map_err(told)?;
         let at = |name: &str| directory.join(name);
