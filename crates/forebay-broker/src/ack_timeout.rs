@@ -13,6 +13,8 @@
 //!   delivered ───── timeout / 2 ─────▶ channel.flow ──── flow-ok ────▶ as if delivered at the asking
 //!                                          └──── nothing, timeout / 2 ────▶ channel.close 406
 //! ```
+//! While publishes of its connection are held back, the answer may stand behind them and its delay is our doing: then
+//! the timeout counts anew.
 
 use forebay_wire::{Table, Value, channel};
 
@@ -73,7 +75,7 @@ pub(crate) struct Lease {
 }
 
 /// Whole seconds: a shard's clock starts near 0 and fits for 136 years.
-fn seconds(now_us: u64) -> u32 {
+pub(crate) fn seconds(now_us: u64) -> u32 {
     (now_us / 1_000_000) as u32
 }
 
@@ -107,22 +109,27 @@ impl Shard {
             return;
         }
         connection.acks_checked_s = seconds(now_us);
-        let leases = connection.capabilities.leases;
+        if connection.held {
+            connection.held_s = seconds(now_us);
+        }
+        let (leases, held_s) = (connection.capabilities.leases, connection.held_s);
         let (mut late, mut ask) = (Vec::new(), Vec::new());
         for (number, channel) in connection.channels.iter_mut().enumerate() {
             let Some(channel) = channel else { continue };
-            let renewed_s = channel.lease.renewed_s;
+            let Lease { renewed_s, asked_s } = channel.lease;
+            let answers = leases && asked_s.is_some();
+            let since_s = if answers { renewed_s.max(held_s) } else { renewed_s };
             let deliveries = channel.unacked.iter();
             // With one timeout for all, nothing is later than the oldest.
             let looked_at = if channel.mixed_ack_limits { usize::MAX } else { 1 };
             let (mut passed, mut half_over) = (None, false);
             for Delivery { limit, .. } in deliveries.take(looked_at) {
-                passed = passed.or(limit.passed(now_us, renewed_s));
+                passed = passed.or(limit.passed(now_us, since_s));
                 half_over |= limit.is_half_over(now_us, renewed_s);
             }
             if let Some(timeout_ms) = passed {
                 late.push((number as u16, timeout_ms));
-            } else if leases && half_over && channel.lease.asked_s.is_none() {
+            } else if leases && half_over && asked_s.is_none() {
                 channel.lease.asked_s = Some(seconds(now_us));
                 ask.push(number as u16);
             }

@@ -184,6 +184,8 @@ pub(crate) struct Connection {
     pub(crate) partial: Vec<u8>,
     /// There is no room for the publish at the beginning of `partial`.
     pub(crate) held: bool,
+    /// When a publish was last held, in seconds on the shard's clock.
+    pub(crate) held_s: u32,
     /// So much of `partial` may pass all the same, once.
     pub(crate) pass_bytes: usize,
     pub(crate) out: Outgoing,
@@ -244,6 +246,7 @@ impl Connection {
             permissions: None,
             partial: Vec::new(),
             held: false,
+            held_s: 0,
             pass_bytes: 0,
             out: Outgoing::default(),
             channels: Vec::new(),

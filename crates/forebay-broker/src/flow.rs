@@ -15,6 +15,7 @@
 use forebay_flow::receive_buffer_bytes;
 use forebay_wire::{ShortStr, connection};
 
+use crate::ack_timeout::seconds;
 use crate::connection::{OUT_HARD_BYTES, Stage};
 use crate::input::ConnectionId;
 use crate::shard::{Shard, Stopping};
@@ -144,7 +145,7 @@ impl Shard {
         let (gate, now_us) = (self.gate_of(id), self.now_us);
         let Some(connection) = self.connection(id) else { return };
         connection.waits.hold(gate, now_us);
-        connection.held = true;
+        (connection.held, connection.held_s) = (true, seconds(now_us));
         self.becomes_publisher(id);
     }
 

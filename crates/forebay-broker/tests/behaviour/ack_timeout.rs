@@ -1,7 +1,7 @@
-use forebay_broker::{ConnectionId, ShardConfig};
-use forebay_wire::{TableBuf, Value, basic, channel};
+use forebay_broker::{Admission, ConnectionId, Input, ShardConfig};
+use forebay_wire::{Properties, TableBuf, Value, basic, channel, write_method};
 
-use crate::rig::{Rig, consume, declare, short};
+use crate::rig::{Rig, consume, declare, publish_bytes, short};
 
 const TIMED_OUT: &str = "channel.close 406 PRECONDITION_FAILED - delivery acknowledgement on \
                          channel 1 timed out. Timeout value used:";
@@ -182,6 +182,33 @@ fn the_job_of_a_worker_that_answers_no_more_is_back_within_its_timeout() {
     // Too late.
     rig.method(worker, 1, &channel::FlowOk { active: true });
     assert_eq!(rig.trace(worker), [""; 0]);
+}
+
+#[test]
+fn an_answer_behind_a_publish_that_is_held_back_is_waited_for() {
+    let mut rig = Rig::small();
+    let (worker, other) = job(&mut rig, true);
+    rig.method(other, 1, &declare("full", false));
+    rig.fill(other, "full");
+    rig.pass(45_000);
+    assert!(rig.sent(worker).contains(&"1 channel.flow".to_owned()));
+    let mut bytes = publish_bytes("", "q", false, &Properties::default(), b"next");
+    write_method(&mut bytes, 1, &channel::FlowOk { active: true });
+    rig.bytes(worker, &bytes);
+    assert_eq!(rig.shard.held_bytes(worker), bytes.len());
+    // Nobody goes on with what is held, for longer than the timeout.
+    for _ in 0..100 {
+        rig.now_us += 1_000_000;
+        rig.step(Input::Tick);
+        rig.step(Input::Turn { busy: false });
+    }
+    assert_eq!(rig.sent(worker), [""; 0], "it could not be heard");
+    assert_eq!(rig.shard.admission(worker), Admission::Resume);
+    rig.bytes(worker, &[]);
+    assert_eq!(rig.shard.held_bytes(worker), 0, "it has answered");
+    rig.pass(2 * (60_000 + SHORT_SLACK_MS));
+    let told = rig.sent(worker);
+    assert!(told.last().unwrap().contains(TIMED_OUT), "the next time it does not: {told:?}");
 }
 
 #[test]
