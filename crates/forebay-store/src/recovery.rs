@@ -209,6 +209,8 @@ pub(crate) fn read_log(
         }
 
         let mut number = expected.expect("set above");
+        // A header that goes back is itself the damage, and ends nothing before it.
+        let next_first = next_first.filter(|next| *next > number);
         let stop = loop {
             if next_first.is_some_and(|limit| number >= limit) {
                 break None;
