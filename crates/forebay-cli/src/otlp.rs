@@ -296,7 +296,7 @@ impl Client {
             post = post.with_header(name.as_str(), value.to_str()?);
         }
         let answer = post.send_lazy()?;
-        let code = u16::try_from(answer.status_code)?;
+        let code = answer.status_code;
         let mut response = Response::builder().status(code);
         // The exporter tries again when it is told to.
         let after =
