@@ -32,7 +32,11 @@ run_setup() { scripts/setup-tests.sh; }
 run_tidy() { scripts/tidy.py && scripts/mutate.py --stale; }
 run_licences() { python3 -m doctest scripts/licences.py && scripts/licences.py; }
 run_format() { component rustfmt && cargo fmt --check; }
-run_clippy() { component clippy && cargo clippy --workspace --all-targets --features forebay-bench/lapin,forebay/opentelemetry --locked -- -D warnings; }
+run_clippy() {
+  component clippy &&
+    cargo clippy --workspace --all-targets --features forebay-bench/lapin,forebay/opentelemetry --locked -- -D warnings &&
+    cargo clippy -p forebay-cli --no-default-features --locked -- -D warnings
+}
 # The binary's own tests are whole processes under load, so they run in release, in the step below.
 # With spans; that all builds without them is seen where the engines' program is built.
 run_unit() { cargo test --workspace --exclude forebay-cli --features forebay/opentelemetry --locked --no-fail-fast; }

@@ -1,5 +1,7 @@
 //! Without the feature `otlp` nothing is traced.
 
+use std::convert::Infallible;
+
 use forebay::pipeline::{Handler, Process, QueueSource};
 use forebay::{ConsumerBuilder, PublisherBuilder, Received};
 
@@ -10,7 +12,9 @@ impl Tracing {
         Tracing
     }
 
-    pub(crate) fn within_parent(&self) {}
+    pub(crate) fn within_parent(&self) -> Option<Infallible> {
+        None
+    }
 
     pub(crate) fn publisher(&self, publisher: PublisherBuilder) -> PublisherBuilder {
         publisher

@@ -78,8 +78,8 @@ pub(crate) struct DelayTarget {
     service_least: f64,
     base_us: f64,
     target_us: f64,
-    /// The window up to which the target was raised for a visit's sake; 0 if it was not.
-    raised_for: f64,
+    /// What fills a visit, where the target was raised for its sake; otherwise infinite.
+    window_max: f64,
 }
 
 impl DelayTarget {
@@ -94,7 +94,7 @@ impl DelayTarget {
             service_least: f64::INFINITY,
             base_us: 0.0,
             target_us: 0.0,
-            raised_for: 0.0,
+            window_max: f64::INFINITY,
         }
     }
 
@@ -115,7 +115,7 @@ impl DelayTarget {
 
     /// The largest window that this latency is good for: where only a visit's sake makes it so, what fills the visit.
     pub(crate) fn window_max(&self) -> f64 {
-        if self.raised_for > 0.0 { self.raised_for } else { f64::INFINITY }
+        self.window_max
     }
 
     /// Between the two, at this share of what queueing may add.
@@ -161,7 +161,7 @@ impl DelayTarget {
         let visit_messages = VISITS * self.visit_bytes / (size_bytes + OVERHEAD_BYTES);
         let visit_us = standing_us * visit_messages / window - self.base_us;
         let raised = visit_us > allowance_us && standing_us - self.base_us > allowance_us;
-        self.raised_for = if raised { visit_messages } else { 0.0 };
+        self.window_max = if raised { visit_messages } else { f64::INFINITY };
         let allowance_us = allowance_us.max(visit_us.min(VISIT_ALLOWANCE_MAX_US));
         self.target_us = self.base_us + allowance_us.min(self.added_max_us);
     }

@@ -11,8 +11,8 @@
 //!             up to W/32 where r is in the last quarter below the target;
 //!             W in the second round in a row with r in the first quarter)
 //!             sig > target: W *= max(0.7, target / sig), velocity = 1, then one round without a change
+//!   both      W grows no further than a visit while sig is above what the target were without visits
 //!   longer    a route that is twice as long, and 0.6 of r: startup again, from W
-//!   both      W grows no further than a visit while r is above what the target were without visits
 //!   always    8 <= W <= 20 000 messages, and max(64 KiB, 2 W * mean size) bytes
 //! ```
 //!
