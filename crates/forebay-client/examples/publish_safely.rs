@@ -11,6 +11,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     connection.declare(Topology::new().queue(Queue::durable("orders"))).await?;
     let orders = connection.publisher(Route::queue("orders")).build().await?;
     orders.publish("one").await?.await?; // first await: there was room; second: it is on disk
-    connection.close().await?;
+    connection.close().await?; // fails if a message is not confirmed and no outcome was awaited that said so
     Ok(())
 }

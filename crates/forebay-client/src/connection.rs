@@ -13,15 +13,19 @@ use tracing::Instrument;
 use crate::caller::Caller;
 use crate::channel::Channel;
 use crate::consumer::ConsumerBuilder;
-use crate::error::{ChannelFault, DeclareError, Lost, OpenError};
+use crate::error::{ChannelFault, CloseError, DeclareError, Lost, OpenError};
 use crate::happening::Happening;
 use crate::machine::{Limits, Options, Server};
 use crate::metrics::ConnectionMetrics;
+use crate::outcome::Unheard;
 use crate::pool::{CONNECTIONS_MAX, Pool};
 use crate::publisher::{PublisherBuilder, Route};
 use crate::retry::Recovery;
 use crate::session::{Phase, Topology};
 use crate::shell::{ByteStream, Dialer, Driver, HAPPENINGS_KEPT, Link, StreamFuture};
+
+/// How long closing waits for outcomes, unless set.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A handle on a broker. Clones share it.
 ///
@@ -52,6 +56,7 @@ pub(crate) struct Setup {
     dialer: Dialer,
     options: Options,
     recovery: Option<Recovery>,
+    close_patience: Duration,
     topology: Arc<Mutex<Topology>>,
     happenings: broadcast::Sender<Happening>,
 }
@@ -75,6 +80,7 @@ pub struct ConnectionBuilder {
     options: Options,
     recovery: Option<Recovery>,
     connections_max: Option<u32>,
+    close_patience: Duration,
 }
 
 impl Default for ConnectionBuilder {
@@ -83,6 +89,7 @@ impl Default for ConnectionBuilder {
             options: Options::default(),
             recovery: Some(Recovery::default()),
             connections_max: None,
+            close_patience: CLOSE_PATIENCE,
         }
     }
 }
@@ -131,6 +138,14 @@ impl ConnectionBuilder {
     #[must_use]
     pub fn connections_max(mut self, connections: u32) -> Self {
         self.connections_max = Some(connections.max(1));
+        self
+    }
+
+    /// How long [`Connection::close`] waits for outcomes; 5 s unless set. Then it waits for the broker's agreement to the
+    /// end, 5 s at most.
+    #[must_use]
+    pub fn close_patience(mut self, patience: Duration) -> Self {
+        self.close_patience = patience;
         self
     }
 
@@ -213,6 +228,7 @@ impl Connection {
             dialer,
             options: builder.options,
             recovery: builder.recovery,
+            close_patience: builder.close_patience,
             topology: Arc::default(),
             happenings,
         };
@@ -312,32 +328,46 @@ impl Connection {
         self.shared.main.link.with(|session, _| session.machine.limits())
     }
 
-    /// Brings every publish to its outcome (5 s at most), gives back what waits in consumers, and closes.
-    /// All else on the connection finds it closed.
+    /// Brings every publish to its outcome, gives back what waits in consumers, and closes. Outcomes are waited for as
+    /// long as [`ConnectionBuilder::close_patience`] says, and not while there is no connection. All else on the
+    /// connection finds it closed.
     ///
     /// # Errors
-    /// The connection was gone for good before.
+    /// Messages are not confirmed and nobody was told so, since the connection was opened; or it was gone for good
+    /// before, or broke meanwhile. `Ok` therefore says: everything that was published is on the broker, but for what
+    /// an outcome that was awaited told. A connection that is dropped instead tells nobody.
     ///
     /// # Cancellation
     /// A dropped future changes nothing: the connection closes all the same.
-    pub async fn close(self) -> Result<(), Lost> {
+    pub async fn close(self) -> Result<(), CloseError> {
         let consuming = self.shared.consuming.lock().await.take();
-        let mut outcome = Ok(());
-        let further = self.shared.pool.close().into_iter().chain([self.shared.main.clone()]);
+        let (further, mut unheard) = self.shared.pool.close();
+        let further = further.into_iter().chain([self.shared.main.clone()]);
+        let mut lost = None;
         for guard in consuming.into_iter().chain(further) {
-            let before = guard.link.with(|session, _| session.phase().clone());
-            if let Phase::Over(lost) = before {
-                outcome = Err(lost);
-                continue;
-            }
-            guard.link.close();
+            let before = guard.link.with(|session, _| session.over().cloned());
             let driver = guard.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if before.is_none() {
+                guard.link.close();
+            }
             if let Some(driver) = driver {
                 // It never panics; if the runtime stops, everything does.
                 let _ = driver.await;
             }
+            let (after, here) =
+                guard.link.with(|session, _| (session.over().cloned(), session.unheard()));
+            unheard.add(here);
+            lost = lost.or(before).or(after.filter(|after| *after != Lost::ClosedByUs));
         }
-        outcome
+        let Unheard { rejected, returned, unknown } = unheard;
+        match lost {
+            _ if unheard != Unheard::default() => {
+                let lost = lost.filter(|lost| *lost != Lost::ClosedByUs);
+                Err(CloseError::Unconfirmed { rejected, returned, unknown, lost })
+            }
+            Some(lost) => Err(CloseError::Lost(lost)),
+            None => Ok(()),
+        }
     }
 
     /// The sockets for publishing.
@@ -384,6 +414,7 @@ impl Setup {
             options,
             topology: self.topology.clone(),
             recovery: self.recovery,
+            close_patience_us: u64::try_from(self.close_patience.as_micros()).unwrap_or(u64::MAX),
         };
         let span = tracing::info_span!("amqp", connection = options_name.as_deref().unwrap_or(""));
         let driver = tokio::spawn(driver.run(opened).instrument(span));

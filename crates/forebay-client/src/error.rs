@@ -187,6 +187,54 @@ impl From<ChannelFault> for ConsumeError {
     }
 }
 
+/// What was not in order when a connection was closed. It is closed all the same.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CloseError {
+    /// Published messages are not confirmed, and nobody was told: their [outcomes](crate::Outcome) were dropped, or
+    /// are kept and were not awaited so far. An outcome that was awaited is not counted, whatever it was.
+    Unconfirmed {
+        /// Messages that the broker refused.
+        rejected: u64,
+        /// Messages that no queue took.
+        returned: u64,
+        /// Messages that were admitted and had no answer. They may have arrived.
+        unknown: u64,
+        /// How the connection ended, if not by our will.
+        lost: Option<Lost>,
+    },
+    /// The connection was gone for good before, or broke while it was closed: the last acknowledgements may be lost.
+    Lost(Lost),
+}
+
+impl fmt::Display for CloseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (rejected, returned, unknown, lost) = match self {
+            CloseError::Unconfirmed { rejected, returned, unknown, lost } => {
+                (*rejected, *returned, *unknown, lost)
+            }
+            CloseError::Lost(lost) => return lost.fmt(f),
+        };
+        let why = [
+            (rejected, "rejected by the broker"),
+            (returned, "taken by no queue"),
+            (unknown, "without an answer"),
+        ];
+        let why = why.iter().filter(|(count, _)| *count > 0);
+        let why: Vec<_> = why.map(|(count, why)| format!("{count} {why}")).collect();
+        let (count, why) = (rejected + returned + unknown, why.join(", "));
+        write!(
+            f,
+            "published messages not confirmed: {count} ({why}); await each outcome to know which"
+        )?;
+        match lost {
+            Some(lost) => write!(f, "; {lost}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for CloseError {}
+
 /// Why a topology was not declared.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeclareError {
@@ -232,6 +280,17 @@ impl std::error::Error for DeclareError {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_not_confirmed_is_counted_by_kind() {
+        let lost = Some(Lost::Io("cut".into()));
+        let error = CloseError::Unconfirmed { rejected: 2, returned: 0, unknown: 1, lost };
+        assert_eq!(
+            error.to_string(),
+            "published messages not confirmed: 3 (2 rejected by the broker, 1 without an answer); await each outcome \
+             to know which; the connection was lost: cut"
+        );
+    }
 
     #[test]
     fn a_missing_plug_in_is_told_with_what_to_do() {

@@ -64,7 +64,7 @@ pub use consumer::{
     BuildConsumerError, Consumer, ConsumerBuilder, ConsumerLimits, Delivery, Settlement, Stale,
 };
 pub use deliveries::Deliveries;
-pub use error::{ChannelFault, ConsumeError, DeclareError, Lost, OpenError, Refusal};
+pub use error::{ChannelFault, CloseError, ConsumeError, DeclareError, Lost, OpenError, Refusal};
 pub use happening::{Happening, PublisherChannelFault};
 pub use marks::OFFERED_HEADER;
 pub use message::{Message, REPUBLISHED_HEADER, TooLong};

@@ -53,6 +53,30 @@ impl fmt::Display for Unconfirmed {
 
 impl std::error::Error for Unconfirmed {}
 
+/// Outcomes other than confirmed that nobody was told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Unheard {
+    pub(crate) rejected: u64,
+    pub(crate) returned: u64,
+    pub(crate) unknown: u64,
+}
+
+impl Unheard {
+    pub(crate) fn count(&mut self, unconfirmed: &Unconfirmed) {
+        match unconfirmed {
+            Unconfirmed::Rejected => self.rejected += 1,
+            Unconfirmed::Returned(_) => self.returned += 1,
+            Unconfirmed::Unknown(_) => self.unknown += 1,
+        }
+    }
+
+    pub(crate) fn add(&mut self, other: Unheard) {
+        self.rejected += other.rejected;
+        self.returned += other.returned;
+        self.unknown += other.unknown;
+    }
+}
+
 /// A message that was not sent: nothing of it has left, and it is handed back.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NotPublished {

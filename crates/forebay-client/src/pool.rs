@@ -12,6 +12,7 @@ use forebay_flow::{Connections, Decision, Delivered};
 use crate::connection::{Guard, Setup};
 use crate::happening::Happening;
 use crate::lanes::Lanes;
+use crate::outcome::Unheard;
 
 /// Connections of a pool at most, unless set.
 pub(crate) const CONNECTIONS_MAX: u32 = 4;
@@ -30,8 +31,10 @@ pub(crate) struct Pool {
 struct State {
     /// The first is the connection's own. Empty once the pool is closed.
     members: Vec<Arc<Guard>>,
-    /// Left by all publishers; each goes when nothing is in flight on it.
+    /// Left by all publishers; each goes when nothing is in flight on it, and no outcome of it is kept.
     retired: Vec<Arc<Guard>>,
+    /// Of connections that are gone.
+    unheard: Unheard,
     publishers: Vec<Publishing>,
     /// Somebody looks at the rate.
     kept: bool,
@@ -46,8 +49,13 @@ struct Publishing {
 
 impl Pool {
     pub(crate) fn new(setup: Setup, main: Arc<Guard>, max: u32) -> Arc<Pool> {
-        let state =
-            State { members: vec![main], retired: Vec::new(), publishers: Vec::new(), kept: false };
+        let state = State {
+            members: vec![main],
+            retired: Vec::new(),
+            unheard: Unheard::default(),
+            publishers: Vec::new(),
+            kept: false,
+        };
         Arc::new(Pool { setup, max: max.max(1), state: Mutex::new(state) })
     }
 
@@ -78,12 +86,13 @@ impl Pool {
         self.lock().members.clone()
     }
 
-    /// No connection will be opened or left any more; those there were beside the first one.
-    pub(crate) fn close(&self) -> Vec<Arc<Guard>> {
+    /// No connection will be opened or left any more; those there were beside the first one, and what nobody was told
+    /// of on those that are gone.
+    pub(crate) fn close(&self) -> (Vec<Arc<Guard>>, Unheard) {
         let mut state = self.lock();
         let mut guards = std::mem::take(&mut state.members);
         guards.append(&mut state.retired);
-        guards.into_iter().skip(1).collect()
+        (guards.into_iter().skip(1).collect(), state.unheard)
     }
 
     /// What all publishers did since the last look, and how many connections they could use.
@@ -92,7 +101,6 @@ impl Pool {
         if state.members.is_empty() {
             return None;
         }
-        state.retired.retain(|guard| !guard.link.with(|session, _| session.is_quiet()));
         let mut delivered = Delivered { messages: 0, waited: false, latency_us: 0 };
         let mut useful = 0_u32;
         state.publishers.retain_mut(|publishing| {
@@ -107,6 +115,7 @@ impl Pool {
             useful = useful.saturating_add(if lanes.is_ordered() { 1 } else { u32::MAX });
             true
         });
+        state.forget_retired();
         delivered.waited |= state.members.iter().any(|guard| guard.link.is_behind());
         Some((delivered, useful))
     }
@@ -167,6 +176,19 @@ impl Pool {
 }
 
 impl State {
+    /// A connection that was left goes with the last publisher and outcome on it.
+    fn forget_retired(&mut self) {
+        let State { retired, unheard, .. } = self;
+        retired.retain(|guard| {
+            let (used, here) =
+                guard.link.with(|session, _| (session.has_publishers(), session.unheard()));
+            if !used {
+                unheard.add(here);
+            }
+            used
+        });
+    }
+
     /// For each member, the weight of the ordered publishers on it.
     fn crowds(&self, weight: impl Fn(&Publishing) -> u64) -> Vec<u64> {
         let mut crowds = vec![0; self.members.len()];

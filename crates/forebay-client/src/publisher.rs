@@ -440,7 +440,8 @@ impl Drop for Waiting<'_> {
 /// What becomes of one published message: the future of exactly one outcome.
 ///
 /// It need not be awaited at once; a program may keep a thousand and await them in any order. If it is
-/// dropped the message goes on its way, and an outcome other than confirmed is logged and counted.
+/// dropped the message goes on its way, and an outcome other than confirmed is logged, counted, and an error of
+/// [`Connection::close`].
 #[must_use = "the message is not safe before its outcome says so; await it"]
 pub struct Outcome {
     lane: Arc<Lane>,

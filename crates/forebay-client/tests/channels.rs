@@ -3,7 +3,7 @@
 mod rig;
 
 use forebay_client::{
-    ChannelFault, Connection, Consume, DeclareExchange, DeclareQueue, Lost, OpenError,
+    ChannelFault, CloseError, Connection, Consume, DeclareExchange, DeclareQueue, Lost, OpenError,
 };
 use forebay_wire::{Properties, ShortStr, Table};
 use rig::{Broker, soon};
@@ -169,7 +169,8 @@ async fn after_closing_everything_says_so() {
     let fault = channel.declare_queue("q", DeclareQueue::default()).await.unwrap_err();
     assert_eq!(fault, ChannelFault::Lost(Lost::ClosedByUs));
     assert!(again.channel().await.is_err());
-    assert_eq!(soon("closed", again.close()).await, Err(Lost::ClosedByUs));
+    let twice = soon("closed", again.close()).await;
+    assert_eq!(twice, Err(CloseError::Lost(Lost::ClosedByUs)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

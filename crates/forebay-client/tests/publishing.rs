@@ -5,11 +5,11 @@ mod rig;
 use std::time::Duration;
 
 use forebay_client::{
-    Happening, Message, NotPublishedReason, Partitions, Queue, Route, Unconfirmed, UnknownReason,
-    Window,
+    CloseError, Connection, Happening, Message, NotPublishedReason, Partitions, Queue, Route,
+    Unconfirmed, UnknownReason, Window,
 };
 use forebay_wire::{ShortStr, basic, connection as amqp_connection};
-use rig::peer::connected;
+use rig::peer::{Peer, Sent, connected};
 use rig::{Broker, declare, depth, soon, with_queue};
 
 #[tokio::test]
@@ -238,6 +238,88 @@ async fn closing_waits_for_the_outcomes() {
     }
     let refused = orders.publish("late").await.unwrap_err();
     assert!(matches!(refused.reason, NotPublishedReason::Lost(_)));
+}
+
+/// Closes; the broker agrees, and says nothing else.
+async fn closed(connection: Connection, peer: &mut Peer) -> Result<(), CloseError> {
+    let closing = tokio::spawn(connection.close());
+    while !matches!(peer.next().await, Sent::Method { name: "connection.close", .. }) {}
+    soon("closed", closing).await.unwrap()
+}
+
+#[tokio::test]
+async fn closing_fails_over_what_was_refused_and_nobody_heard_of() {
+    let (connection, mut peer, _door) = connected(Default::default()).await;
+    let publisher = connection.publisher(Route::queue("q")).build().await.unwrap();
+    let heard = publisher.publish("heard").await.unwrap();
+    drop(publisher.publish("dropped before").await.unwrap());
+    let dropped_after = publisher.publish("dropped after").await.unwrap();
+    let kept = publisher.publish("kept").await.unwrap();
+    drop(publisher.publish("confirmed").await.unwrap());
+    let (channel, ..) = peer.published().await;
+    peer.send(channel, &basic::Nack { delivery_tag: 4, multiple: true, requeue: false }).await;
+    peer.confirm(channel, 5, false).await;
+    assert_eq!(soon("an outcome", heard).await, Err(Unconfirmed::Rejected));
+    drop(dropped_after);
+    assert_eq!(publisher.metrics().abandoned_unconfirmed, 2);
+    let error = closed(connection, &mut peer).await.unwrap_err();
+    let counts = CloseError::Unconfirmed { rejected: 3, returned: 0, unknown: 0, lost: None };
+    assert_eq!(error, counts);
+    assert!(error.to_string().contains("not confirmed: 3 (3 rejected"), "{error}");
+    // It is told all the same to whoever asks later.
+    assert_eq!(soon("an outcome", kept).await, Err(Unconfirmed::Rejected));
+}
+
+#[tokio::test]
+async fn closing_fails_over_what_had_no_answer_in_time() {
+    let builder = Connection::builder().close_patience(Duration::from_millis(1));
+    let (connection, mut peer, _door) = connected(builder).await;
+    let publisher = connection.publisher(Route::queue("q")).build().await.unwrap();
+    drop(publisher.publish("dropped").await.unwrap());
+    let _kept = publisher.publish("kept").await.unwrap();
+    let awaited = tokio::spawn(publisher.publish("awaited").await.unwrap());
+    peer.published().await;
+    let unknown = closed(connection, &mut peer).await;
+    let counts = CloseError::Unconfirmed { rejected: 0, returned: 0, unknown: 2, lost: None };
+    assert_eq!(unknown, Err(counts), "the third is told to its task");
+    assert!(matches!(awaited.await.unwrap(), Err(Unconfirmed::Unknown(_))));
+}
+
+#[tokio::test]
+async fn closing_fails_over_what_a_loss_left_unknown() {
+    let builder = Connection::builder().without_recovery();
+    let (connection, mut peer, _door) = connected(builder).await;
+    let publisher = connection.publisher(Route::queue("q")).build().await.unwrap();
+    drop(publisher.publish("dropped").await.unwrap());
+    peer.published().await;
+    drop(peer);
+    soon("idle", publisher.idle()).await;
+    match soon("closed", connection.close()).await {
+        Err(CloseError::Unconfirmed { unknown: 1, lost: Some(_), .. }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn closing_is_in_order_if_all_is_confirmed_and_not_if_something_came_back() {
+    let broker = Broker::start();
+    for nowhere in [0, 2] {
+        let (connection, orders) = with_queue(&broker, "orders").await;
+        for _ in 0..100 {
+            drop(orders.publish("x").await.unwrap());
+        }
+        for _ in 0..nowhere {
+            drop(orders.publish(Message::new("x").routing_key("nowhere")).await.unwrap());
+        }
+        let returned = match soon("closed", connection.close()).await {
+            Ok(()) => 0,
+            Err(CloseError::Unconfirmed { rejected: 0, returned, unknown: 0, lost: None }) => {
+                returned
+            }
+            Err(other) => panic!("{other:?}"),
+        };
+        assert_eq!(returned, nowhere);
+    }
 }
 
 #[tokio::test]

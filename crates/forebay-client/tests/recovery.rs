@@ -5,8 +5,8 @@ mod rig;
 use std::time::Duration;
 
 use forebay_client::{
-    Binding, Connection, Exchange, Happening, Lost, NotPublishedReason, Queue, Route, Topology,
-    Unconfirmed, UnknownReason, Window,
+    Binding, CloseError, Connection, Exchange, Happening, Lost, NotPublishedReason, Queue, Route,
+    Topology, Unconfirmed, UnknownReason, Window,
 };
 use rig::peer::{Sent, connected};
 use rig::{Broker, soon};
@@ -172,5 +172,8 @@ async fn closing_while_it_connects_again_ends_at_once() {
     }
     let channel = connection.channel().await;
     assert!(channel.is_err());
-    assert!(matches!(soon("closed", connection.close()).await, Ok(()) | Err(Lost::ClosedByUs)));
+    assert!(matches!(
+        soon("closed", connection.close()).await,
+        Ok(()) | Err(CloseError::Lost(Lost::ClosedByUs))
+    ));
 }

@@ -14,6 +14,7 @@
 //! let job = jobs.next().await?.expect("it was published above");
 //! assert_eq!(job.body(), b"one");
 //! job.ack();
+//! connection.close().await?; // fails if anything published is not confirmed
 //! broker.close()?;
 //! # Ok(())
 //! # }

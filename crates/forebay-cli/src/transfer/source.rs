@@ -1,7 +1,7 @@
 //! Where the messages come from.
 
 use forebay_client::{
-    CREDIT_MAX, ChannelFault, Connection, Consumer, DeclareQueue, Delivery, Happening, Lost,
+    CREDIT_MAX, ChannelFault, CloseError, Connection, Consumer, DeclareQueue, Delivery, Happening,
 };
 use tokio::sync::broadcast;
 
@@ -78,7 +78,7 @@ impl Source {
     }
 
     /// Sends the last acks and waits until the source has them.
-    pub(super) async fn close(&mut self) -> Result<(), Lost> {
+    pub(super) async fn close(&mut self) -> Result<(), CloseError> {
         self.stop();
         self.consumer = None;
         self.connection.clone().close().await

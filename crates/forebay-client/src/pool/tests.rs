@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forebay_server::{Config, Data, Server};
 
-use crate::{Connection, Message, Outcome, Publisher, Queue, Route, Topology, Window};
+use crate::{CloseError, Connection, Message, Outcome, Publisher, Queue, Route, Topology, Window};
 
 use super::Pool;
 
@@ -158,5 +158,26 @@ async fn a_new_connection_gets_its_share_of_the_publishers() {
     assert_eq!(crowds(), [4, 4], "a new one goes where there are fewer");
     drop(publishers);
     assert_eq!(crowds(), [0, 0]);
+    broker.stop().unwrap();
+}
+
+#[tokio::test]
+async fn closing_counts_what_was_not_confirmed_on_connections_that_are_gone() {
+    let broker = broker();
+    let connection = connect(&broker).await;
+    let publisher =
+        connection.publisher(Route::queue("nowhere")).unordered().build().await.unwrap();
+    grow(&connection).await;
+    for _ in 0..10 {
+        drop(publisher.publish("x").await.unwrap());
+    }
+    publisher.idle().await;
+    pool(&connection).shrink();
+    pool(&connection).look();
+    assert!(pool(&connection).lock().retired.is_empty());
+    match connection.close().await {
+        Err(CloseError::Unconfirmed { rejected: 0, returned: 10, unknown: 0, lost: None }) => {}
+        other => panic!("{other:?}"),
+    }
     broker.stop().unwrap();
 }

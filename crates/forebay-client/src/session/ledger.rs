@@ -16,14 +16,13 @@
 
 mod channel;
 mod doubt;
+mod settlement;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::task::{Context, Poll, Waker};
 
 use forebay_flow::explain::Mark;
-use forebay_flow::{
-    Admission, Amount, Gate, Load, Sample, WAITERS_MAX, WaiterId, Window, WindowState,
-};
+use forebay_flow::{Admission, Amount, Gate, WAITERS_MAX, WaiterId, Window, WindowState};
 use forebay_wire::{RawProperties, ShortStr};
 use slab::Slab;
 
@@ -36,7 +35,7 @@ use crate::machine::{Machine, PublishError, Returned, Settled};
 use crate::marks::Stamps;
 use crate::message::Message;
 use crate::metrics::PublisherMetrics;
-use crate::outcome::{Confirmed, NotPublishedReason, Unconfirmed};
+use crate::outcome::{Confirmed, NotPublishedReason, Unconfirmed, Unheard};
 
 /// What became of one message.
 pub(crate) type Outcome = Result<Confirmed, Unconfirmed>;
@@ -73,6 +72,8 @@ struct Entry {
     returned: Option<Box<Refusal>>,
     settled: Option<Outcome>,
     abandoned: bool, // its caller no longer asks
+    /// Its caller waited when it was settled, and was woken.
+    awaited: bool,
     waker: Option<Waker>,
 }
 
@@ -122,6 +123,8 @@ pub(crate) struct Ledger {
     blocked: bool,
     handle_gone: bool,
     metrics: PublisherMetrics,
+    /// Outcomes whose futures were dropped.
+    unheard: Unheard,
     properties: Vec<u8>,
 }
 
@@ -157,6 +160,7 @@ impl Ledger {
             blocked: false,
             handle_gone: false,
             metrics: PublisherMetrics::default(),
+            unheard: Unheard::default(),
             properties: Vec::new(),
         }
     }
@@ -245,30 +249,6 @@ impl Ledger {
         self.gate.cancel(id);
         if self.is_idle() {
             self.idle_wakers.drain(..).for_each(Waker::wake);
-        }
-    }
-
-    /// The outcome of an admitted message, once; the entry is gone with it.
-    pub(crate) fn poll_outcome(&mut self, entry: usize, cx: &mut Context<'_>) -> Poll<Outcome> {
-        let found = self.entries.get_mut(entry).expect("an outcome is asked for until it is there");
-        if found.settled.is_none() {
-            remember(&mut found.waker, cx);
-            return Poll::Pending;
-        }
-        let entry = self.entries.remove(entry);
-        Poll::Ready(entry.settled.expect("it was looked at above"))
-    }
-
-    pub(crate) fn abandon(&mut self, entry: usize) {
-        match self.entries.get_mut(entry) {
-            Some(found) if found.settled.is_some() => {
-                self.entries.remove(entry);
-            }
-            Some(found) => {
-                found.abandoned = true;
-                found.waker = None;
-            }
-            None => {}
         }
     }
 
@@ -425,6 +405,7 @@ impl Ledger {
             returned: None,
             settled: None,
             abandoned: false,
+            awaited: false,
             waker: None,
         });
         if !self.unsent.is_empty() || !self.write(machine, entry, now_us) {
@@ -472,78 +453,5 @@ impl Ledger {
             }
             Err(PublishError::Full | PublishError::NotOpen) => false,
         }
-    }
-
-    fn outcome(&mut self, key: usize, acked: bool, now_us: u64, bytes: u64, load: Load) -> Outcome {
-        let entry = &mut self.entries[key];
-        let rtt_us = now_us.saturating_sub(entry.sent_at_us);
-        if !acked {
-            self.window.rejected(now_us, load);
-            self.metrics.rejected += 1;
-            return Err(Unconfirmed::Rejected);
-        }
-        self.window.confirmed(now_us, Sample { rtt_us, bytes }, load);
-        self.metrics.confirm_latency.add(rtt_us);
-        match entry.returned.take() {
-            Some(why) => {
-                self.metrics.returned += 1;
-                Err(Unconfirmed::Returned(*why))
-            }
-            None => {
-                self.metrics.confirmed += 1;
-                Ok(Confirmed { republished: entry.republished })
-            }
-        }
-    }
-
-    fn finish(&mut self, key: usize, outcome: Outcome, wakeups: &mut Vec<Waker>) {
-        self.open -= 1;
-        let entry = &mut self.entries[key];
-        debug_assert!(entry.settled.is_none(), "a message is settled once");
-        if let Some(span) = entry.message.take_span() {
-            let why_not = outcome.as_ref().err();
-            match entry.message.own_message_id() {
-                Some(own) => span.concluded(&String::from_utf8_lossy(own), why_not),
-                None => span.concluded(self.id.of(entry.number), why_not),
-            }
-        }
-        if entry.abandoned {
-            if let Err(unconfirmed) = &outcome {
-                self.metrics.abandoned_unconfirmed += 1;
-                tracing::warn!(
-                    exchange = self.target.exchange,
-                    routing_key = self.target.routing_key,
-                    "nobody waited for this outcome: {unconfirmed}"
-                );
-            }
-            self.entries.remove(key);
-        } else {
-            entry.settled = Some(outcome);
-            // The body is needed no longer; the outcome may be looked at much later.
-            entry.message = Message::new(Vec::new());
-            wakeups.extend(entry.waker.take());
-        }
-        if self.open == 0 {
-            wakeups.append(&mut self.idle_wakers);
-        }
-    }
-
-    fn settle_all(&mut self, unknown: &Unconfirmed, wakeups: &mut Vec<Waker>) {
-        self.by_sequence.clear();
-        self.doubt = None;
-        self.unsent.clear();
-        for key in self.open_entries() {
-            self.settle_unknown(key, unknown, wakeups);
-        }
-    }
-
-    fn open_entries(&self) -> Vec<usize> {
-        self.entries.iter().filter(|(_, e)| e.settled.is_none()).map(|(key, _)| key).collect()
-    }
-
-    fn settle_unknown(&mut self, key: usize, unknown: &Unconfirmed, wakeups: &mut Vec<Waker>) {
-        self.metrics.unknown += 1;
-        self.gate.settle(Amount::message(self.entries[key].message.body.len() as u64));
-        self.finish(key, Err(unknown.clone()), wakeups);
     }
 }

@@ -22,6 +22,7 @@ mod events;
 mod intake;
 mod ledger;
 mod message_id;
+mod publishers;
 mod requests;
 mod taken;
 mod tap;
@@ -32,12 +33,12 @@ mod work_limit;
 use std::task::{Context, Waker};
 
 use events::Todo;
-use forebay_flow::{FAIR_VISITS, VISIT_MOST_BYTES};
 use slab::Slab;
 
 use crate::error::{Lost, Refusal};
 use crate::happening::Happening;
 use crate::machine::{Machine, Options};
+use crate::outcome::Unheard;
 
 pub use calls::CALLS_MAX;
 pub(crate) use calls::Calls;
@@ -85,6 +86,8 @@ pub(crate) struct Session {
     owners: Vec<Owner>,
     users: Slab<UserChannel>,
     ledgers: Slab<Ledger>,
+    /// Of ledgers that are gone.
+    unheard: Unheard,
     intakes: Slab<Intake>,
     calls: Slab<Calls>,
     /// To be declared once the login is through.
@@ -115,6 +118,7 @@ impl Session {
             owners: Vec::new(),
             users: Slab::new(),
             ledgers: Slab::new(),
+            unheard: Unheard::default(),
             intakes: Slab::new(),
             calls: Slab::new(),
             topology: Topology::new(),
@@ -136,6 +140,14 @@ impl Session {
 
     pub(crate) fn phase(&self) -> &Phase {
         &self.phase
+    }
+
+    /// Why there is no connection and will be none, if so.
+    pub(crate) fn over(&self) -> Option<&Lost> {
+        match &self.phase {
+            Phase::Over(lost) => Some(lost),
+            _ => None,
+        }
     }
 
     pub(crate) fn blocked(&self) -> Option<&str> {
@@ -225,11 +237,6 @@ impl Session {
             self.replace_faulty(key, now_us);
         }
         Ok(())
-    }
-
-    /// Whether every publish has its outcome.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.ledgers.iter().all(|(_, ledger)| ledger.is_idle())
     }
 
     /// Nothing more is wanted: consumers give back what waits, acks go out, the connection closes.
@@ -324,67 +331,6 @@ impl Session {
         }
     }
 
-    // ---- publishers
-
-    pub(crate) fn add_ledger(&mut self, ledger: Ledger, now_us: u64) -> usize {
-        let key = self.ledgers.insert(ledger);
-        if let Phase::Over(lost) = self.phase.clone() {
-            self.ledgers[key].give_up(&lost, &mut self.wakeups);
-        } else if self.phase == Phase::Up {
-            self.open_ledger(key, now_us);
-        }
-        key
-    }
-
-    pub(crate) fn ledger(&mut self, key: usize) -> (&mut Ledger, &mut Machine) {
-        (&mut self.ledgers[key], &mut self.machine)
-    }
-
-    /// A publish could not go out at once.
-    pub(crate) fn publish(
-        &mut self,
-        key: usize,
-        message: crate::Message,
-        stamps: Option<Box<crate::marks::Stamps>>,
-        now_us: u64,
-    ) -> Published {
-        let full = self.machine.outgoing().len() >= self.machine.outgoing_bytes_max();
-        self.backlog |= full;
-        self.ledgers[key].publish(&mut self.machine, message, stamps, now_us)
-    }
-
-    /// Whether a message of this publisher would leave at once.
-    pub(crate) fn has_room(&self, key: usize) -> bool {
-        self.phase == Phase::Up && self.ledgers[key].has_room()
-    }
-
-    /// Its last handle is gone; it goes when nothing is in flight.
-    pub(crate) fn drop_ledger(&mut self, key: usize) {
-        self.ledgers[key].handle_dropped();
-        self.sweep_ledger(key);
-    }
-
-    /// Gives a publisher another channel if its own is no good.
-    fn replace_faulty(&mut self, key: usize, now_us: u64) {
-        let ledger = &mut self.ledgers[key];
-        let (Some(fault), Some(number)) = (ledger.fault(now_us), ledger.channel()) else { return };
-        ledger.replace();
-        let _ = self.machine.close_channel(number);
-        self.own(number, Owner::Nobody);
-        self.happenings.push(Happening::PublisherChannelReplaced { fault });
-        self.open_ledger(key, now_us);
-    }
-
-    fn sweep_ledger(&mut self, key: usize) {
-        if self.ledgers[key].is_over() {
-            let ledger = self.ledgers.remove(key);
-            if let Some(number) = ledger.channel() {
-                let _ = self.machine.close_channel(number);
-                self.own(number, Owner::Nobody);
-            }
-        }
-    }
-
     // ---- consumers
 
     pub(crate) fn add_intake(&mut self, intake: Intake, now_us: u64) -> usize {
@@ -475,25 +421,6 @@ impl Session {
         for key in self.calls.iter().map(|(key, _)| key).collect::<Vec<_>>() {
             self.open_calls(key);
         }
-    }
-
-    fn open_ledger(&mut self, key: usize, now_us: u64) {
-        let named = self.machine.server().can(NAMED_PUBLISHERS);
-        let visits = self.machine.server().can(FAIR_VISITS);
-        let words = if named { self.ledgers[key].open_words() } else { String::new() };
-        let Ok(number) = self.machine.open_channel_with(&words) else { return };
-        let Ok(()) = self.machine.select_confirms(number) else { return };
-        self.own(number, Owner::Ledger(key));
-        let ledger = &mut self.ledgers[key];
-        ledger.set_visit_bytes(if visits { VISIT_MOST_BYTES as u64 } else { 0 });
-        if self.blocked.is_some() {
-            ledger.blocked(now_us);
-        }
-        if named && ledger.is_in_doubt() {
-            return; // it goes on with the answer
-        }
-        ledger.opened(number, now_us);
-        self.backlog |= ledger.pump(&mut self.machine, now_us, &mut self.wakeups);
     }
 
     fn open_intake(&mut self, key: usize, now_us: u64) {

@@ -33,8 +33,8 @@ use crate::session::{Phase, Topology};
 const RECEIVE_BYTES: usize = 256 * 1024;
 /// How long a server may take to complete the login.
 const LOGIN_PATIENCE_US: u64 = 10_000_000;
-/// How long outcomes are waited for when the connection is closed, and then the server's agreement.
-const CLOSE_PATIENCE_US: u64 = 5_000_000;
+/// How long the server's agreement to the end is waited for.
+const AGREEMENT_PATIENCE_US: u64 = 5_000_000;
 /// How often the kernel is asked for the round trip, at most.
 const RTT_INTERVAL_US: u64 = 100_000;
 /// Rounds of writing and reading before other tasks have their turn.
@@ -50,6 +50,8 @@ pub(crate) struct Driver {
     pub(crate) topology: Arc<Mutex<Topology>>,
     /// `None`: the first loss is the last.
     pub(crate) recovery: Option<Recovery>,
+    /// How long outcomes are waited for when the connection is closed.
+    pub(crate) close_patience_us: u64,
 }
 
 impl Driver {
@@ -148,7 +150,7 @@ impl Driver {
         };
         let topology = self.topology.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.link.with(|session, _| session.begin(self.options.clone(), topology));
-        let mut serving = Serving::new(&self.link, stream, &self.options);
+        let mut serving = Serving::new(self, stream);
         let lost = poll_fn(|cx| {
             let polled = serving.poll(cx);
             if serving.up && !serving.announced {
@@ -199,6 +201,7 @@ struct Serving<'l> {
     write_failed: Option<String>,
     timer: Pin<Box<Sleep>>,
     login_until_us: u64,
+    close_patience_us: u64,
     close_until_us: Option<u64>,
     next_beat_us: u64,
     rtt: Option<KernelRtt>,
@@ -208,7 +211,8 @@ struct Serving<'l> {
 }
 
 impl<'l> Serving<'l> {
-    fn new(link: &'l Link, stream: Stream, options: &Options) -> Serving<'l> {
+    fn new(driver: &'l Driver, stream: Stream) -> Serving<'l> {
+        let Driver { link, options, close_patience_us, .. } = driver;
         let addresses =
             stream.tcp().and_then(|tcp| tcp.local_addr().ok().zip(tcp.peer_addr().ok()));
         let now_us = link.now_us();
@@ -221,6 +225,7 @@ impl<'l> Serving<'l> {
             write_failed: None,
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
             login_until_us: now_us + LOGIN_PATIENCE_US,
+            close_patience_us: *close_patience_us,
             close_until_us: None,
             next_beat_us: u64::MAX,
             rtt: addresses.and_then(|(local, peer)| KernelRtt::new(local, peer)),
@@ -357,7 +362,10 @@ impl<'l> Serving<'l> {
                 "the server did not complete the login within {seconds} s"
             )));
         }
-        if self.close_until_us.is_some_and(|until_us| now_us >= until_us + CLOSE_PATIENCE_US) {
+        if self
+            .close_until_us
+            .is_some_and(|until_us| now_us >= until_us.saturating_add(AGREEMENT_PATIENCE_US))
+        {
             return Err(Lost::ClosedByUs);
         }
         let mut locked = self.link.lock();
@@ -376,7 +384,8 @@ impl<'l> Serving<'l> {
             self.next_beat_us = now_us + interval_us;
         }
         if locked.close && self.up {
-            let until_us = *self.close_until_us.get_or_insert(now_us + CLOSE_PATIENCE_US);
+            let until_us =
+                *self.close_until_us.get_or_insert(now_us.saturating_add(self.close_patience_us));
             if locked.session.is_quiet() || now_us >= until_us {
                 locked.session.close_now();
             }
@@ -411,7 +420,7 @@ impl<'l> Serving<'l> {
             (!self.up).then_some(self.login_until_us),
             self.close_until_us.map(|until_us| {
                 if locked.session.machine.state() == State::Closing {
-                    until_us + CLOSE_PATIENCE_US
+                    until_us.saturating_add(AGREEMENT_PATIENCE_US)
                 } else {
                     until_us
                 }

@@ -1,0 +1,108 @@
+//! A session's publishers: each a [`Ledger`] with a channel of its own.
+
+use forebay_flow::{FAIR_VISITS, VISIT_MOST_BYTES};
+
+use super::{Ledger, NAMED_PUBLISHERS, Owner, Phase, Published, Session};
+use crate::happening::Happening;
+use crate::machine::Machine;
+use crate::outcome::Unheard;
+
+impl Session {
+    pub(crate) fn add_ledger(&mut self, ledger: Ledger, now_us: u64) -> usize {
+        let key = self.ledgers.insert(ledger);
+        if let Phase::Over(lost) = self.phase.clone() {
+            self.ledgers[key].give_up(&lost, &mut self.wakeups);
+        } else if self.phase == Phase::Up {
+            self.open_ledger(key, now_us);
+        }
+        key
+    }
+
+    pub(crate) fn ledger(&mut self, key: usize) -> (&mut Ledger, &mut Machine) {
+        (&mut self.ledgers[key], &mut self.machine)
+    }
+
+    /// A publish could not go out at once.
+    pub(crate) fn publish(
+        &mut self,
+        key: usize,
+        message: crate::Message,
+        stamps: Option<Box<crate::marks::Stamps>>,
+        now_us: u64,
+    ) -> Published {
+        let full = self.machine.outgoing().len() >= self.machine.outgoing_bytes_max();
+        self.backlog |= full;
+        self.ledgers[key].publish(&mut self.machine, message, stamps, now_us)
+    }
+
+    /// Whether a message of this publisher would leave at once.
+    pub(crate) fn has_room(&self, key: usize) -> bool {
+        self.phase == Phase::Up && self.ledgers[key].has_room()
+    }
+
+    /// Its last handle is gone; it goes when nothing is in flight.
+    pub(crate) fn drop_ledger(&mut self, key: usize) {
+        self.ledgers[key].handle_dropped();
+        self.sweep_ledger(key);
+    }
+
+    /// Gives a publisher another channel if its own is no good.
+    pub(super) fn replace_faulty(&mut self, key: usize, now_us: u64) {
+        let ledger = &mut self.ledgers[key];
+        let (Some(fault), Some(number)) = (ledger.fault(now_us), ledger.channel()) else { return };
+        ledger.replace();
+        let _ = self.machine.close_channel(number);
+        self.own(number, Owner::Nobody);
+        self.happenings.push(Happening::PublisherChannelReplaced { fault });
+        self.open_ledger(key, now_us);
+    }
+
+    pub(super) fn sweep_ledger(&mut self, key: usize) {
+        if self.ledgers[key].is_over() {
+            let ledger = self.ledgers.remove(key);
+            self.unheard.add(ledger.unheard());
+            if let Some(number) = ledger.channel() {
+                let _ = self.machine.close_channel(number);
+                self.own(number, Owner::Nobody);
+            }
+        }
+    }
+
+    pub(super) fn open_ledger(&mut self, key: usize, now_us: u64) {
+        let named = self.machine.server().can(NAMED_PUBLISHERS);
+        let visits = self.machine.server().can(FAIR_VISITS);
+        let words = if named { self.ledgers[key].open_words() } else { String::new() };
+        let Ok(number) = self.machine.open_channel_with(&words) else { return };
+        let Ok(()) = self.machine.select_confirms(number) else { return };
+        self.own(number, Owner::Ledger(key));
+        let ledger = &mut self.ledgers[key];
+        ledger.set_visit_bytes(if visits { VISIT_MOST_BYTES as u64 } else { 0 });
+        if self.blocked.is_some() {
+            ledger.blocked(now_us);
+        }
+        if named && ledger.is_in_doubt() {
+            return; // it goes on with the answer
+        }
+        ledger.opened(number, now_us);
+        self.backlog |= ledger.pump(&mut self.machine, now_us, &mut self.wakeups);
+    }
+
+    /// Whether every publish has its outcome.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.ledgers.iter().all(|(_, ledger)| ledger.is_idle())
+    }
+
+    /// Whether there is any publisher, or an outcome that somebody keeps.
+    pub(crate) fn has_publishers(&self) -> bool {
+        !self.ledgers.is_empty()
+    }
+
+    /// What is not confirmed, and nobody was told of, over all publishers that there were.
+    pub(crate) fn unheard(&self) -> Unheard {
+        let mut unheard = self.unheard;
+        for (_, ledger) in &self.ledgers {
+            unheard.add(ledger.unheard());
+        }
+        unheard
+    }
+}
