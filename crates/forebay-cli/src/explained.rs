@@ -1,7 +1,7 @@
 //! What the marks of messages add up to, for people and for machines: the end of `pipe --explain` and its like.
 
 use forebay::Received;
-use forebay::pipeline::explain::{Explanation, Journey, Segment, Settings, Share};
+use forebay::pipeline::explain::{Detour, Explanation, Journey, Pauses, Segment, Settings, Share};
 use serde_json::{Value, json};
 
 /// Messages that are named as the slowest.
@@ -64,6 +64,9 @@ pub(crate) fn json(explanation: &Explanation, settings: &Settings) -> Value {
             "batch_workers": settings.batch_workers,
             "rate_per_s": settings.rate_per_s,
             "ordered": settings.ordered,
+            "timeout_us": settings.timeout_us,
+            "retries": settings.retries.map(pauses),
+            "breaker": settings.breaker.map(pauses),
         },
         "slowest": slowest.collect::<Vec<_>>(),
     })
@@ -75,7 +78,9 @@ pub(crate) fn message_json(journey: &Journey, settings: &Settings) -> Value {
     let segments = journey.marks.segments().map(|(passed, us)| {
         let mut object = segment(passed);
         object["us"] = us.into();
-        object["until_us"] = journey.marks.at_us(passed.to).into();
+        // A detour is a sum: it has no end.
+        let until_us = journey.marks.at_us(passed.to).filter(|_| passed.detour.is_none());
+        object["until_us"] = until_us.into();
         object
     });
     json!({
@@ -88,6 +93,16 @@ pub(crate) fn message_json(journey: &Journey, settings: &Settings) -> Value {
     })
 }
 
+fn pauses(pauses: Pauses) -> Value {
+    let Pauses { count, first_us, max_us } = pauses;
+    json!({ "count": count, "first_us": first_us, "max_us": max_us })
+}
+
 fn segment(segment: Segment) -> Value {
-    json!({ "name": segment.name(), "from": segment.from.name(), "to": segment.to.name() })
+    json!({
+        "name": segment.name(),
+        "from": segment.from.name(),
+        "to": segment.to.name(),
+        "detour": segment.detour.map(Detour::name),
+    })
 }

@@ -1,6 +1,8 @@
 //! Whether the right cause is named: set-ups that are bad on purpose, and what their messages' marks look like.
 
-use forebay_flow::explain::{Cause, Explanation, MARKS, Mark, Marks, Settings};
+use forebay_flow::explain::{
+    Cause, DETOURS, Detour, Explanation, MARKS, Mark, Marks, Pauses, Settings,
+};
 use proptest::prelude::*;
 
 /// Times between the marks of a healthy message, all known: window, socket, way, disk, queue, way, buffer, handler,
@@ -124,6 +126,85 @@ fn work_that_is_slow_by_itself_is_no_wait() {
     assert!(handler.to_string().contains("700049 us a message"), "{handler}");
 }
 
+/// A message that waits in its queue for a second and in its consumer for another, and is healthy otherwise.
+fn held(detours: &[(Detour, u64)], queue_breaker_us: u64, batched: bool) -> Marks {
+    let second = 1_000_000;
+    let mut marks = Marks::new().with(Mark::Received, 0).with(Mark::Sent, second);
+    marks = marks.with(Mark::Delivered, second + 200).with(Mark::Taken, 2 * second + 200);
+    let mut at_us = 2 * second + 1_200;
+    marks.passed(Mark::Handled, at_us);
+    if batched {
+        at_us += second + 700;
+        marks = marks.with(Mark::Begun, at_us - 700).with(Mark::Done, at_us);
+    }
+    marks.passed(Mark::Settled, at_us + 100);
+    detours.iter().for_each(|(detour, us)| marks.detoured(*detour, *us));
+    marks.queued_behind_breaker(queue_breaker_us);
+    marks
+}
+
+#[test]
+fn what_a_message_did_beside_waiting_is_blamed_and_not_whoever_it_would_have_waited_for() {
+    let all = settings(|settings| {
+        (settings.workers, settings.prefetch, settings.ordered) = (Some(4), Some(250), true);
+        settings.retries = Some(Pauses { count: 5, first_us: 500_000, max_us: 60_000_000 });
+        settings.breaker = Some(Pauses { count: 10, first_us: 400_000, max_us: 9_000_000 });
+        settings.timeout_us = Some(900_000);
+    });
+    let cause = |marks: Marks| {
+        let mut explanation = Explanation::new();
+        explanation.add(&marks);
+        explanation.cause(&all).expect("there is a message")
+    };
+    let (retries, breaker) = (all.retries, all.breaker);
+    let mostly = 990_000;
+    // Twice a pause of a half, in its consumer: not the key, not the prefetch.
+    let mut waits = held(&[], 300_000, false);
+    assert_eq!(cause(waits), Cause::KeyBusy);
+    waits.detoured(Detour::Pauses, mostly / 2);
+    waits.detoured(Detour::Pauses, mostly / 2);
+    let pause = cause(waits);
+    assert_eq!(pause, Cause::RetryPause { pause_us: mostly, retries });
+    assert!(pause.to_string().contains("retries is set to 5, after 500000 us"), "{pause}");
+    let asked = Cause::RetryPause { pause_us: mostly, retries: None };
+    assert!(asked.to_string().contains("Outcome::Retry"), "{asked}");
+    // An attempt that fails late.
+    let late = cause(held(&[(Detour::Attempts, mostly)], 300_000, false));
+    assert_eq!(late, Cause::EarlierAttempts { attempts_us: mostly, timeout_us: Some(900_000) });
+    assert!(late.to_string().contains("timeout of 900000 us"), "{late}");
+    // A breaker that is open while some lie here and others there: together it is the most.
+    let open = cause(held(&[(Detour::Breaker, 600_000)], 600_000, false));
+    assert_eq!(open, Cause::BreakerOpen { open_us: 1_200_000, breaker });
+    assert!(open.to_string().contains("after 10 failures in a row nothing begins for 400000 us"));
+    // A batch that was tried again.
+    let first = [(Detour::Attempts, 600_000), (Detour::BatchPauses, mostly)];
+    let batch = held(&first, 600_000, true);
+    assert_eq!(cause(batch), Cause::RetryPause { pause_us: mostly, retries });
+    let batch = held(&[(Detour::Pauses, 500_000), (Detour::BatchAttempts, mostly)], 600_000, true);
+    assert_eq!(cause(batch).name(), "earlier-attempts");
+}
+
+#[test]
+fn detours_are_segments_in_the_order_of_the_way() {
+    let mut explanation = Explanation::new();
+    explanation.add(&held(&[(Detour::Breaker, 1), (Detour::Pauses, 400_000)], 600_000, false));
+    let text = explanation.to_string();
+    let names: Vec<&str> =
+        text.lines().skip(1).filter_map(|line| line.rsplit("  ").next()).collect();
+    let expected = [
+        "queue",
+        "open circuit breaker",
+        "way to the consumer",
+        "consumer's buffer",
+        "pauses before retries",
+        "handler",
+        "acknowledgement",
+    ];
+    assert_eq!(names, expected, "{text}");
+    let sums: Vec<u64> = explanation.shares().iter().map(|share| share.sum_us).collect();
+    assert_eq!(sums, [400_000, 600_001, 200, 599_999, 400_000, 1_000, 100]);
+}
+
 #[test]
 fn a_segment_goes_by_what_it_spans() {
     let without = [&UNBATCHED[..], &FOREIGN[..]].concat();
@@ -196,6 +277,8 @@ proptest! {
     fn segments_add_up_whatever_is_known_and_whatever_clocks_say(
         messages in prop::collection::vec(
             prop::collection::vec(prop::option::of(0..1_000_000_000_u64), MARKS.len()), 1..20),
+        detours in prop::collection::vec((0..DETOURS.len(), 0..2_000_000_000_u64), 0..10),
+        queue_breaker_us in prop_oneof![Just(0), 0..2_000_000_000_u64],
     ) {
         let mut explanation = Explanation::new();
         for stamps in messages {
@@ -205,8 +288,23 @@ proptest! {
                     marks.passed(mark, at_us);
                 }
             }
+            let undisturbed = marks;
+            for (detour, us) in &detours {
+                marks.detoured(DETOURS[*detour], *us);
+            }
+            marks.queued_behind_breaker(queue_breaker_us);
             let sum: u64 = marks.segments().map(|(_, us)| us).sum();
             prop_assert_eq!(sum, marks.total_us());
+            prop_assert_eq!(marks.total_us(), undisturbed.total_us(), "a detour is a part of it");
+            let segments: Vec<_> = marks.segments().collect();
+            for (segment, us) in undisturbed.segments() {
+                let left = segments.iter().filter(|(other, _)| *other == segment);
+                prop_assert!(left.map(|(_, us)| *us).sum::<u64>() <= us, "taken out of {segment:?}");
+            }
+            let mut told: Vec<_> = segments.iter().map(|(segment, _)| *segment).collect();
+            told.sort_unstable();
+            told.dedup();
+            prop_assert_eq!(told.len(), segments.len(), "each is told once");
             explanation.add(&marks);
         }
         let sum: u64 = explanation.shares().iter().map(|share| share.sum_us).sum();

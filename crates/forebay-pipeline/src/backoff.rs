@@ -3,6 +3,8 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
+use forebay_flow::explain::Pauses;
+
 /// So many attempts, with pauses that double.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
@@ -18,6 +20,12 @@ impl Backoff {
     #[must_use]
     pub fn new(retries: u32, first: Duration, max: Duration) -> Backoff {
         Backoff { retries, first, max }
+    }
+
+    pub(crate) fn pauses(&self) -> Pauses {
+        let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let (first_us, max_us) = (us(self.first.min(self.max)), us(self.max));
+        Pauses { count: self.retries.into(), first_us, max_us }
     }
 
     /// The pause after the failure of attempt number `attempt`, counted from 1, of message number `message`;

@@ -77,6 +77,11 @@ impl<V> Batch<V> {
         self.messages.clone().bury(reason)
     }
 
+    /// It is tried again after so long.
+    pub(crate) fn put_off(&self, pause: Duration) {
+        self.messages.put_off(pause);
+    }
+
     /// Its messages passed a point of their way.
     pub(crate) fn passed(&self, mark: Mark) {
         self.messages.passed(mark);
@@ -111,6 +116,7 @@ impl<V: fmt::Debug> fmt::Debug for Batch<V> {
 trait Messages: Send + Sync {
     fn settle(&self, index: usize, verdict: Verdict) -> bool;
     fn settle_all(&self, verdict: Verdict);
+    fn put_off(&self, pause: Duration);
     fn passed(&self, mark: Mark);
     fn bury(self: Arc<Self>, reason: String) -> Pin<Box<dyn Future<Output = ()> + Send>>;
     #[cfg(feature = "opentelemetry")]
@@ -125,6 +131,12 @@ struct Behind<T> {
 impl<T: Send + Sync + 'static> Messages for Behind<T> {
     fn settle(&self, index: usize, verdict: Verdict) -> bool {
         self.items[index].settle(verdict)
+    }
+
+    fn put_off(&self, pause: Duration) {
+        for item in &self.items {
+            item.put_off(pause);
+        }
     }
 
     fn passed(&self, mark: Mark) {

@@ -159,6 +159,7 @@ where
             retries: policy.retries,
             on_failure: policy.on_failure,
             dead_letters: Some(DeadLetters::new(bury)),
+            on_put_off: Some(Box::new(|batch: &Batch<V>, pause| batch.put_off(pause))),
             spans,
             ..Policy::default()
         };

@@ -11,6 +11,8 @@
 
 use std::time::Duration;
 
+use forebay_flow::explain::Pauses;
+
 /// A circuit breaker. No clock: times are microseconds of the caller's. See
 /// [`Process::breaker`](crate::Process::breaker).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +40,11 @@ impl Breaker {
             pauses: 0,
             open_until_us: None,
         }
+    }
+
+    pub(crate) fn pauses(&self) -> Pauses {
+        let (first_us, max_us) = (self.first_us.min(self.max_us), self.max_us);
+        Pauses { count: self.after.into(), first_us, max_us }
     }
 
     /// A call did what it was for.

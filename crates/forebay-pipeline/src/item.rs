@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use forebay_flow::explain::Mark;
 
@@ -39,6 +40,8 @@ trait Slot: Send + Sync {
     fn passed(&self, mark: Mark);
     /// The worker in this seat took it.
     fn taken_by(&self, seat: usize);
+    /// It is tried again after so long.
+    fn put_off(&self, pause: Duration);
     /// It is where dead letters go.
     fn buried(&self);
     /// Its span, where somebody wants one.
@@ -71,6 +74,12 @@ impl<R: Receipt> Slot for Unsettled<R> {
     fn taken_by(&self, seat: usize) {
         if let Some(trace) = &self.trace {
             trace.taken_by(seat);
+        }
+    }
+
+    fn put_off(&self, pause: Duration) {
+        if let Some(trace) = &self.trace {
+            trace.put_off(pause);
         }
     }
 
@@ -133,6 +142,11 @@ impl<T> Item<T> {
     /// It passed a point of its way.
     pub(crate) fn passed(&self, mark: Mark) {
         self.inner.receipt.passed(mark);
+    }
+
+    /// It is tried again after so long.
+    pub(crate) fn put_off(&self, pause: Duration) {
+        self.inner.receipt.put_off(pause);
     }
 
     /// Its span, where somebody wants one.

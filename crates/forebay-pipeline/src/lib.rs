@@ -43,6 +43,7 @@ mod floor;
 mod handler;
 mod item;
 mod needs;
+mod outages;
 mod outcome;
 mod pipeline;
 mod policy;

@@ -17,6 +17,9 @@ use crate::trace::Tracer;
 /// Finds a value's lane.
 pub(crate) type LaneOf<T> = Box<dyn Fn(&T) -> Lane + Send + Sync>;
 
+/// Is told that a value is tried again after so long.
+pub(crate) type OnPutOff<T> = Box<dyn Fn(&T, Duration) + Send + Sync>;
+
 /// Options of a stage.
 pub(crate) struct Policy<T> {
     pub(crate) ordered_by: Option<LaneOf<T>>,
@@ -28,6 +31,7 @@ pub(crate) struct Policy<T> {
     pub(crate) rate_per_s: Option<u64>,
     pub(crate) breaker: Option<Breaker>,
     pub(crate) tracer: Option<Tracer<T>>,
+    pub(crate) on_put_off: Option<OnPutOff<T>>,
     pub(crate) spans: Option<Box<Spans<T>>>,
 }
 
@@ -42,6 +46,7 @@ impl<T> Default for Policy<T> {
             rate_per_s: None,
             breaker: None,
             tracer: None,
+            on_put_off: None,
             spans: None,
         }
     }

@@ -288,10 +288,15 @@ where
     fn learn(&self, took_us: Option<u64>, succeeded: bool) {
         if self.policy.breaker.is_some() {
             let mut floor = self.floor();
-            match &mut floor.breaker {
-                Some(breaker) if succeeded => breaker.succeeded(),
-                Some(breaker) => breaker.failed(self.now_us()),
-                None => {}
+            if let Some(breaker) = &mut floor.breaker {
+                if succeeded {
+                    breaker.succeeded()
+                } else {
+                    breaker.failed(self.now_us())
+                }
+                if let Some(tracer) = &self.policy.tracer {
+                    tracer.breaker(breaker.open_until_us().and_then(|us| self.instant(us)));
+                }
             }
         }
         let Some(took_us) = took_us else { return };
@@ -337,6 +342,10 @@ where
         pause: Duration,
     ) -> Option<Started<Item<S::Value>>> {
         self.counters.retried();
+        started.message.put_off(pause);
+        if let Some(tell) = &self.policy.on_put_off {
+            tell(&started.message, pause);
+        }
         let pause_us = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
         let kept = self.floor().put_off(started, self.now_us().saturating_add(pause_us)).err();
         match kept {
@@ -362,7 +371,11 @@ where
     /// When there is something for [`Stage::tick`].
     pub(crate) fn next_tick(&self) -> Option<Instant> {
         let due_us = self.floor().next_tick_us()?;
-        self.begun.checked_add(Duration::from_micros(due_us))
+        self.instant(due_us)
+    }
+
+    fn instant(&self, at_us: u64) -> Option<Instant> {
+        self.begun.checked_add(Duration::from_micros(at_us))
     }
 
     /// Time has passed.
@@ -459,8 +472,11 @@ where
         settings.batch_messages = self.needs.batch_messages.map(|messages| messages as u64);
         settings.rate_per_s = self.floor().rate_per_s();
         settings.ordered = self.policy.ordered_by.is_some();
-        let delay_us = |delay: Duration| u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
-        settings.batch_delay_us = self.needs.batch_delay.map(delay_us);
+        let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        settings.batch_delay_us = self.needs.batch_delay.map(us);
+        settings.timeout_us = self.policy.timeout.map(us);
+        settings.retries = self.policy.retries.map(|backoff| backoff.pauses());
+        settings.breaker = self.policy.breaker.map(|breaker| breaker.pauses());
         settings
     }
 

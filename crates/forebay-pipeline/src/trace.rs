@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use forebay_flow::explain::{Explanation, Journey, Mark, Marks, Sample};
+use forebay_flow::explain::{Detour, Explanation, Journey, MARKS, Mark, Marks, Sample};
 use tokio::time::Instant;
+
+use crate::outages::Outages;
 
 /// Tells something of a message.
 type Of<T, A> = Box<dyn Fn(&T) -> A + Send + Sync>;
@@ -53,11 +55,18 @@ impl<T> fmt::Debug for Explaining<T> {
 pub(crate) struct Tracer<T> {
     how: Explaining<T>,
     sample: Arc<Mutex<Sample>>,
+    outages: Arc<Mutex<Outages>>,
 }
 
 impl<T> Tracer<T> {
     pub(crate) fn new(how: Explaining<T>) -> Tracer<T> {
-        Tracer { how, sample: Arc::new(Mutex::new(Sample::since(since_1970_us()))) }
+        let sample = Arc::new(Mutex::new(Sample::since(since_1970_us())));
+        Tracer { how, sample, outages: Arc::default() }
+    }
+
+    /// From now on nothing begins until then; `None`: what is there may.
+    pub(crate) fn breaker(&self, open_until: Option<Instant>) {
+        lock(&self.outages).saw(Instant::now(), open_until);
     }
 
     /// The marks of message number `number`, which has arrived, if it gets any.
@@ -75,9 +84,11 @@ impl<T> Tracer<T> {
         let name = name.unwrap_or_else(|| format!("message {}", number.saturating_add(1)));
         Some(Box::new(Trace {
             journey: Mutex::new(Journey { name, worker: None, marks }),
+            pause: Mutex::default(),
             arrived: Instant::now(),
             arrived_us,
             sample: self.sample.clone(),
+            outages: self.outages.clone(),
             each: self.how.each.clone(),
         }))
     }
@@ -90,24 +101,89 @@ impl<T> Tracer<T> {
 /// The marks of one message. The system's clock was asked when it arrived, so that time does not go back from there.
 pub(crate) struct Trace {
     journey: Mutex<Journey>,
+    /// Before the attempt to come.
+    pause: Mutex<Option<Pause>>,
     arrived: Instant,
     /// Microseconds since 1970.
     arrived_us: u64,
     sample: Arc<Mutex<Sample>>,
+    outages: Arc<Mutex<Outages>>,
     each: Option<Tell>,
+}
+
+/// Of a message that was put off. Times are microseconds since 1970, as all of a [`Trace`].
+#[derive(Clone, Copy)]
+struct Pause {
+    detour: Detour,
+    from_us: u64,
+    until_us: u64,
 }
 
 impl Trace {
     /// The worker in `seat`, from 0, took it.
     pub(crate) fn taken_by(&self, seat: usize) {
-        lock(&self.journey).worker = Some(seat as u64 + 1);
+        let (now_us, mut journey) = (self.now_us(), lock(&self.journey));
+        journey.worker = Some(seat as u64 + 1);
+        self.behind_breaker(&mut journey.marks, now_us);
+        drop(journey);
         self.passed(Mark::Taken);
     }
 
+    /// An attempt at it, or at its batch, was in vain; the next is `pause` from now.
+    pub(crate) fn put_off(&self, pause: Duration) {
+        let from_us = self.now_us();
+        let marks = &mut lock(&self.journey).marks;
+        let (begun, ended, attempts, detour) = match marks.at_us(Mark::Begun) {
+            None => (Mark::Taken, Mark::Handled, Detour::Attempts, Detour::Pauses),
+            Some(_) => (Mark::Begun, Mark::Done, Detour::BatchAttempts, Detour::BatchPauses),
+        };
+        let begun_us = marks.at_us(begun).unwrap_or(from_us);
+        marks.detoured(attempts, from_us.saturating_sub(begun_us));
+        marks.forget(begun);
+        marks.forget(ended);
+        let until_us = from_us.saturating_add(micros(pause));
+        *lock(&self.pause) = Some(Pause { detour, from_us, until_us });
+    }
+
+    /// How long it could not begin, of the time for which it waited for that.
+    fn behind_breaker(&self, marks: &mut Marks, now_us: u64) {
+        let outages = lock(&self.outages);
+        let open_us = |from_us, until_us| {
+            micros(outages.within(self.instant(from_us), self.instant(until_us)))
+        };
+        let delivered_us = marks.at_us(Mark::Delivered).unwrap_or(self.arrived_us);
+        if let Some(pause) = *lock(&self.pause) {
+            marks.detoured(Detour::Breaker, open_us(pause.until_us, now_us));
+            return;
+        }
+        marks.detoured(Detour::Breaker, open_us(delivered_us, now_us));
+        let before = MARKS.iter().rev().skip_while(|mark| **mark >= Mark::Sent);
+        if let Some(queued_us) = before.copied().find_map(|mark| marks.at_us(mark)) {
+            let sent_us = marks.at_us(Mark::Sent).unwrap_or(delivered_us);
+            marks.queued_behind_breaker(open_us(queued_us, sent_us));
+        }
+    }
+
+    fn now_us(&self) -> u64 {
+        self.arrived_us.saturating_add(micros(self.arrived.elapsed()))
+    }
+
+    /// By the clock of the process.
+    fn instant(&self, at_us: u64) -> Instant {
+        let after = Duration::from_micros(at_us.saturating_sub(self.arrived_us));
+        let before = Duration::from_micros(self.arrived_us.saturating_sub(at_us));
+        let at = self.arrived.checked_sub(before).and_then(|at| at.checked_add(after));
+        at.unwrap_or(self.arrived)
+    }
+
     pub(crate) fn passed(&self, mark: Mark) {
-        let after_us = u64::try_from(self.arrived.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let now_us = self.now_us();
         let mut journey = lock(&self.journey);
-        journey.marks.passed(mark, self.arrived_us.saturating_add(after_us));
+        if let Some(pause) = lock(&self.pause).take_if(|pause| pause.detour.before() == mark) {
+            let pause_us = now_us.min(pause.until_us).saturating_sub(pause.from_us);
+            journey.marks.detoured(pause.detour, pause_us);
+        }
+        journey.marks.passed(mark, now_us);
         if mark != Mark::Settled {
             return;
         }
@@ -121,8 +197,11 @@ impl Trace {
 }
 
 fn since_1970_us() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

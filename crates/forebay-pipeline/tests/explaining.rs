@@ -5,17 +5,34 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use forebay_pipeline::explain::{Cause, Explanation, Mark, Marks};
-use forebay_pipeline::{Batch, Explaining, Item, Pipeline, ToBatch, source};
+use forebay_pipeline::explain::{Cause, Detour, Explanation, Mark, Marks, Segment};
+use forebay_pipeline::{
+    Backoff, Batch, Breaker, Control, Explaining, Item, Pipeline, ToBatch, source,
+};
 use support::in_virtual_time;
 use tokio::time::sleep;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Mean milliseconds of what ends with `mark`.
+/// Mean milliseconds of the wait for `mark`.
 fn mean_ms(explanation: &Explanation, mark: Mark) -> u64 {
-    let share = explanation.shares().iter().find(|share| share.segment.to == mark);
+    let wait = |segment: Segment| segment.to == mark && segment.detour.is_none();
+    let share = explanation.shares().iter().find(|share| wait(share.segment));
     share.map_or(0, |share| share.sum_us / share.messages / 1_000)
+}
+
+/// Milliseconds of all messages together.
+fn detour_ms(explanation: &Explanation, detour: Detour) -> u64 {
+    let share = explanation.shares().iter().find(|share| share.segment.detour == Some(detour));
+    share.map_or(0, |share| share.sum_us / 1_000)
+}
+
+/// What was explained at the end; its segments add up.
+fn added_up(control: &Control) -> Explanation {
+    let explanation = control.explanation().expect("it was asked for");
+    let sum: u64 = explanation.shares().iter().map(|share| share.sum_us).sum();
+    assert_eq!(sum, explanation.total_us());
+    explanation
 }
 
 /// Where nobody waits for another, handlers are all there is.
@@ -52,6 +69,86 @@ fn a_hot_key_is_seen_as_a_wait_for_its_turn() {
         let explanation = control.explanation().unwrap();
         assert!(mean_ms(&explanation, Mark::Taken) > 20, "{explanation:?}");
         assert_eq!(explanation.largest().unwrap().segment.to, Mark::Taken);
+    });
+}
+
+/// Its pauses are not its key's fault.
+#[test]
+fn pauses_before_retries_and_the_attempts_before_them_are_told_apart_from_waiting() {
+    in_virtual_time(async {
+        let running = Pipeline::from(source::iter(0..1_u32))
+            .process(1, async |message: Item<u32>| {
+                sleep(10 * MS).await;
+                if message.attempt() < 3 { Err("not yet") } else { Ok(()) }
+            })
+            .ordered_by(|_| ())
+            .retries(Backoff::new(5, 400 * MS, 400 * MS))
+            .explain(1, |_| Marks::new())
+            .start();
+        let control = running.control();
+        running.join().await.unwrap();
+        let explanation = added_up(&control);
+        assert_eq!(detour_ms(&explanation, Detour::Attempts) / 10, 2);
+        assert!((400..=800).contains(&detour_ms(&explanation, Detour::Pauses)), "{explanation}");
+        assert!(mean_ms(&explanation, Mark::Taken) <= 2, "{explanation}");
+        assert_eq!(mean_ms(&explanation, Mark::Handled), 10);
+        assert_eq!(control.cause().unwrap().name(), "retry-pause");
+        let drawn = explanation.timeline("jobs").text(60);
+        assert!(drawn.contains("▒ retries, breaker"), "{drawn}");
+    });
+}
+
+/// Open for 1 s and for 2 s; pauses that end meanwhile are a part of that, and count as pauses.
+#[test]
+fn what_an_open_breaker_holds_back_is_told_as_that() {
+    in_virtual_time(async {
+        let running = Pipeline::from(source::iter(0..1_u32))
+            .process(
+                1,
+                async |message: Item<u32>| {
+                    if message.attempt() < 3 { Err("not yet") } else { Ok(()) }
+                },
+            )
+            .retries(Backoff::new(5, 100 * MS, 100 * MS))
+            .breaker(Breaker::new(1, 1_000 * MS, 2_000 * MS))
+            .explain(1, |_| Marks::new())
+            .start();
+        let control = running.control();
+        running.join().await.unwrap();
+        let explanation = added_up(&control);
+        let pauses_ms = detour_ms(&explanation, Detour::Pauses);
+        let open_ms = detour_ms(&explanation, Detour::Breaker);
+        assert!((100..=200).contains(&pauses_ms), "{explanation}");
+        assert!((2_990..=3_000).contains(&(pauses_ms + open_ms)), "{explanation}");
+        let cause = control.cause().unwrap();
+        assert_eq!(cause.name(), "breaker-open");
+        assert!(cause.to_string().contains("nothing begins for 1000000 us"), "{cause}");
+    });
+}
+
+#[test]
+fn a_batch_that_is_tried_again_pauses_and_does_not_wait_to_be_full() {
+    in_virtual_time(async {
+        let running = Pipeline::from(source::iter(0..10_u32))
+            .process(4, async |_: Item<u32>| ToBatch::new(()))
+            .retries(Backoff::new(5, 600 * MS, 600 * MS))
+            .timeout(50 * MS)
+            .explain(1, |_| Marks::new())
+            .batch("rows", 10, 500 * MS, async |batch: Item<Batch<()>>| {
+                // The first attempt takes too long, the second fails.
+                sleep(if batch.attempt() == 1 { 1_000 * MS } else { 20 * MS }).await;
+                if batch.attempt() < 3 { Err("not yet") } else { Ok(()) }
+            })
+            .start();
+        let control = running.control();
+        running.join().await.unwrap();
+        let explanation = added_up(&control);
+        assert_eq!(explanation.messages(), 10);
+        assert_eq!(detour_ms(&explanation, Detour::BatchAttempts) / 100, 7, "{explanation}");
+        let pauses_ms = detour_ms(&explanation, Detour::BatchPauses);
+        assert!((6_000..=12_000).contains(&pauses_ms), "{explanation}");
+        assert_eq!(mean_ms(&explanation, Mark::Done), 20, "of the last one");
+        assert_eq!(control.cause().unwrap().name(), "retry-pause");
     });
 }
 

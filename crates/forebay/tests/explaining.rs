@@ -6,9 +6,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay::pipeline::explain::{Cause, Mark};
+use forebay::pipeline::explain::{Cause, Mark, Pauses};
 use forebay::pipeline::{
-    Batch, Control, Item, Pipeline, QueueSource, Queues, Running, Source, ToBatch,
+    Backoff, Batch, Breaker, Control, Item, Pipeline, QueueSource, Queues, Running, Source, ToBatch,
 };
 use forebay::{Broker, Connection, Queue, Received, Route, Topology, Window};
 use forebay_bench::link::{Conditions, LinkProxy};
@@ -222,6 +222,87 @@ async fn a_key_that_all_messages_have() {
     scene.publish(&scene.near, Window::tuned(), 40).await;
     scene.until_done(40).await;
     assert_eq!(ended(running).await.cause(), Some(Cause::KeyBusy));
+}
+
+/// A handler whose first attempt at each message takes so long, and is in vain.
+fn once_more(
+    done: &Arc<Semaphore>,
+    attempt: Duration,
+) -> impl Fn(Item<Received>) -> Trying + Clone + Send + Sync + 'static {
+    let done = done.clone();
+    move |message| {
+        let done = done.clone();
+        Box::pin(async move {
+            if message.attempt() == 1 {
+                sleep(attempt).await;
+                return Err("not at once");
+            }
+            done.add_permits(1);
+            Ok(())
+        })
+    }
+}
+
+type Trying = std::pin::Pin<Box<dyn Future<Output = Result<(), &'static str>> + Send>>;
+
+#[tokio::test]
+async fn retries_that_pause_for_long() {
+    let scene = Scene::new().await;
+    let running = Pipeline::from(scene.near.source("q"))
+        .process(4, once_more(&scene.done, Duration::ZERO))
+        .retries(Backoff::new(3, 600 * MS, 600 * MS))
+        .explain(1, Received::marks)
+        .start();
+    scene.ready().await;
+    scene.publish(&scene.near, Window::tuned(), 20).await;
+    scene.until_done(20).await;
+    let cause = ended(running).await.cause();
+    let retries = Some(Pauses { count: 3, first_us: 600_000, max_us: 600_000 });
+    let Some(Cause::RetryPause { pause_us: 300_000..=600_000, retries: found }) = cause else {
+        panic!("{cause:?}")
+    };
+    assert_eq!(found, retries);
+}
+
+#[tokio::test]
+async fn attempts_that_fail_late() {
+    let scene = Scene::new().await;
+    let running = Pipeline::from(scene.near.source("q"))
+        .process(4, once_more(&scene.done, 500 * MS))
+        .retries(Backoff::new(3, MS, MS))
+        .explain(1, Received::marks)
+        .start();
+    scene.ready().await;
+    scene.publish(&scene.near, Window::tuned(), 4).await;
+    scene.until_done(4).await;
+    let cause = ended(running).await.cause();
+    let late = matches!(cause, Some(Cause::EarlierAttempts { attempts_us: 500_000.., .. }));
+    assert!(late, "{cause:?}");
+}
+
+/// Most of what waits is in the queue, the rest in the client.
+#[tokio::test]
+async fn a_breaker_that_two_failures_open() {
+    let scene = Scene::new().await;
+    let (done, failures) = (scene.done.clone(), Arc::new(Semaphore::new(0)));
+    let to_come = failures.clone();
+    let running = Pipeline::from(scene.near.source("q"))
+        .process(2, move |_: Item<Received>| {
+            let down = failures.try_acquire().map(|failure| failure.forget()).is_ok();
+            done.add_permits(1);
+            async move { if down { Err("it is down") } else { Ok(()) } }
+        })
+        .breaker(Breaker::new(2, 1_000 * MS, 1_000 * MS))
+        .explain(1, Received::marks)
+        .start();
+    scene.ready().await;
+    to_come.add_permits(2);
+    scene.publish(&scene.near, Window::tuned(), 40).await;
+    scene.until_done(40).await;
+    let cause = ended(running).await.cause();
+    let breaker = Some(Pauses { count: 2, first_us: 1_000_000, max_us: 1_000_000 });
+    let Some(Cause::BreakerOpen { breaker: found, .. }) = cause else { panic!("{cause:?}") };
+    assert_eq!(found, breaker);
 }
 
 /// What is explained is what somebody with a watch would have seen.

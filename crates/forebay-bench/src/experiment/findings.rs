@@ -59,6 +59,7 @@ pub struct Job {
 impl Drawn {
     fn timeline(&self) -> Timeline {
         let bars = self.jobs.iter().map(|job| Bar {
+            held_us: 0,
             name: job.by.clone(),
             came_us: job.came_us,
             begun_us: job.begun_us,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Explanation, Mark, Segment};
+use super::{Detour, Explanation, Mark, Segment, Share};
 
 /// What is known of a set-up; what is not known is `None`, and is not blamed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,6 +25,23 @@ pub struct Settings {
     pub rate_per_s: Option<u64>,
     /// Messages of a key are worked on one after the other.
     pub ordered: bool,
+    /// The longest that an attempt may take.
+    pub timeout_us: Option<u64>,
+    /// Attempts after the first, and the shortest and longest pause before one.
+    pub retries: Option<Pauses>,
+    /// Failures in a row that open the circuit breaker, and for how long it is open.
+    pub breaker: Option<Pauses>,
+}
+
+/// A setting after which something pauses, for longer and longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pauses {
+    /// How many of what it counts.
+    pub count: u64,
+    /// The first pause.
+    pub first_us: u64,
+    /// The longest.
+    pub max_us: u64,
 }
 
 /// Why messages waited. Displayed it is a sentence with what to change.
@@ -80,6 +97,27 @@ pub enum Cause {
     KeyBusy,
     /// Messages wait in the consumer for its workers.
     WorkersBehind,
+    /// Messages whose attempt failed pause before the next.
+    RetryPause {
+        /// Their mean time in pauses.
+        pause_us: u64,
+        /// What is set; `None` where handlers say for how long.
+        retries: Option<Pauses>,
+    },
+    /// Attempts that fail, or ask for another, take the time.
+    EarlierAttempts {
+        /// Their mean time for a message that had such.
+        attempts_us: u64,
+        /// When they are ended.
+        timeout_us: Option<u64>,
+    },
+    /// Messages may not begin, because many in a row failed.
+    BreakerOpen {
+        /// Their mean time behind it.
+        open_us: u64,
+        /// What is set.
+        breaker: Option<Pauses>,
+    },
     /// The handlers' own work.
     Handler {
         /// Its mean time.
@@ -116,7 +154,11 @@ pub enum Cause {
 const DELAY_PERCENT: std::ops::RangeInclusive<u64> = 40..=110;
 
 pub(super) fn of(explanation: &Explanation, settings: &Settings) -> Option<Cause> {
-    let largest = explanation.largest()?.segment;
+    let share = explanation.largest()?;
+    let largest = share.segment;
+    if let Some(detour) = largest.detour {
+        return Some(detoured(detour, &share, settings));
+    }
     let handler_us = explanation.mean_us(Mark::Handled);
     let batch_us = explanation.mean_us(Mark::Done);
     let wait_us = explanation.mean_us(largest.to);
@@ -131,14 +173,28 @@ pub(super) fn of(explanation: &Explanation, settings: &Settings) -> Option<Cause
         Mark::Stored => Cause::Disk,
         Mark::Taken if largest.from == Mark::Delivered => hoarded(settings),
         Mark::Sent | Mark::Delivered | Mark::Taken => {
-            let unattended = explanation.unattended_us() * 2 > explanation.largest()?.sum_us;
-            if unattended { Cause::NoConsumer } else { queued(largest, settings, handler_us) }
+            let unattended = explanation.unattended_us() * 2 > share.sum_us;
+            // What keeps workers busy.
+            let busy_us = handler_us + explanation.mean_detour_us(Detour::Attempts);
+            if unattended { Cause::NoConsumer } else { queued(largest, settings, busy_us) }
         }
         Mark::Handled => Cause::Handler { handler_us },
         Mark::Begun => batched(settings, wait_us, batch_us),
         Mark::Done => Cause::BatchHandler { batch_us },
         Mark::Settled => Cause::AckDelayed,
     })
+}
+
+fn detoured(detour: Detour, share: &Share, settings: &Settings) -> Cause {
+    let mean_us = share.sum_us / share.messages.max(1);
+    let Settings { retries, breaker, timeout_us, .. } = *settings;
+    match detour {
+        Detour::Breaker => Cause::BreakerOpen { open_us: mean_us, breaker },
+        Detour::Pauses | Detour::BatchPauses => Cause::RetryPause { pause_us: mean_us, retries },
+        Detour::Attempts | Detour::BatchAttempts => {
+            Cause::EarlierAttempts { attempts_us: mean_us, timeout_us }
+        }
+    }
 }
 
 fn queued(segment: Segment, settings: &Settings, handler_us: u64) -> Cause {
@@ -210,6 +266,9 @@ impl Cause {
             Cause::PrefetchHoards { .. } => "prefetch-hoards",
             Cause::KeyBusy => "key-busy",
             Cause::WorkersBehind => "workers-behind",
+            Cause::RetryPause { .. } => "retry-pause",
+            Cause::EarlierAttempts { .. } => "earlier-attempts",
+            Cause::BreakerOpen { .. } => "breaker-open",
             Cause::Handler { .. } => "handler",
             Cause::PrefetchBelowBatch { .. } => "prefetch-below-batch",
             Cause::BatchNeverFull { .. } => "batch-never-full",
@@ -279,6 +338,36 @@ impl fmt::Display for Cause {
             Cause::WorkersBehind => f.write_str(
                 "messages wait in the consumer for its workers: handlers hold up the runtime, or take very different times",
             ),
+            Cause::RetryPause { pause_us, retries: None } => write!(
+                f,
+                "messages that are tried again pause for {pause_us} us, as their handler asks (Outcome::Retry); let it ask for \
+                 less, or see why it has to"
+            ),
+            Cause::RetryPause { pause_us, retries: Some(Pauses { count, first_us, max_us }) } => write!(
+                f,
+                "messages that fail pause for {pause_us} us before they are tried again: retries is set to {count}, after \
+                 {first_us} us and up to {max_us} us; see why they fail, or shorten the pauses"
+            ),
+            Cause::EarlierAttempts { attempts_us, timeout_us } => {
+                write!(f, "attempts that fail take {attempts_us} us of a message that is tried again; ")?;
+                match timeout_us {
+                    Some(timeout_us) => write!(
+                        f,
+                        "see why they fail, and whether it shows before their timeout of {timeout_us} us"
+                    ),
+                    None => f.write_str("see why they fail, or end them sooner by a timeout"),
+                }
+            }
+            Cause::BreakerOpen { open_us, breaker } => {
+                write!(f, "messages wait {open_us} us while the circuit breaker is open")?;
+                if let Some(Pauses { count, first_us, max_us }) = breaker {
+                    write!(
+                        f,
+                        ": after {count} failures in a row nothing begins for {first_us} us, and up to {max_us} us while they go on"
+                    )?;
+                }
+                f.write_str("; see why they fail, or let it open later and for less")
+            }
             Cause::Handler { handler_us } => {
                 write!(f, "the handler itself takes {handler_us} us a message; make it faster")
             }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::text::Duration;
-use super::{Bar, Explanation, MARKS, Mark, Marks, Segment};
+use super::{Bar, Detour, Explanation, MARKS, Mark, Marks, Segment};
 
 /// One message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Journey {
     }
 
     /// It as a bar: it waits from when it was in its queue, or where that is not known from when it was written or came, and
-    /// is worked on by its handler, or its batch's where that takes longer. `None`: no worker had it.
+    /// is worked on by its handler, or its batch's where that takes longer, at the last attempt. `None`: no worker had it.
     #[must_use]
     pub fn bar(&self) -> Option<Bar> {
         let at_us = |mark| self.marks.at_us(mark);
@@ -40,6 +40,11 @@ impl Journey {
         let stages = [(Mark::Taken, Mark::Handled), (Mark::Begun, Mark::Done)];
         let longest = |work: &(u64, u64)| work.1.saturating_sub(work.0);
         let (begun_us, done_us) = stages.into_iter().filter_map(work).max_by_key(longest)?;
+        let in_batch = at_us(Mark::Begun) == Some(begun_us);
+        let before = |detour: Detour| in_batch || detour.before() == Mark::Taken;
+        let detours =
+            self.marks.segments().filter(|(segment, _)| segment.detour.is_some_and(before));
+        let held_us = detours.map(|(_, us)| us).sum();
         let before = MARKS[..=Mark::Received as usize].iter().rev();
         let came_us = before.copied().find_map(at_us).or(at_us(Mark::Delivered));
         Some(Bar {
@@ -48,6 +53,7 @@ impl Journey {
                 None => shortened(&self.name),
             },
             came_us: came_us.unwrap_or(begun_us).min(begun_us),
+            held_us,
             begun_us,
             done_us: done_us.max(begun_us),
         })
@@ -125,6 +131,13 @@ mod tests {
             "orders:17: 1.00 s, of it 900.0 ms consumer's buffer, worker 3"
         );
         assert_eq!(one.explanation().total_us(), 1_000_000);
+        let mut tried = one.clone();
+        tried.marks.detoured(Detour::Pauses, 800_000);
+        assert_eq!(
+            tried.to_string(),
+            "orders:17: 1.00 s, of it 800.0 ms pauses before retries, worker 3"
+        );
+        assert_eq!(tried.bar().unwrap().held_us, 800_000);
         let unknown = Journey { worker: None, ..journey("m", &[]) };
         assert_eq!(unknown.to_string(), "m: 0 us");
         assert_eq!(unknown.bar(), None);

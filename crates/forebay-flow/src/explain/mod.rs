@@ -6,222 +6,27 @@
 //! ```
 //! A mark is a time at which a message passed a point of its way. Each segment between two marks has a name, that of
 //! the wait it is; where a mark between them is missing (a broker that is not ours stamps none) the segment goes by what it
-//! spans. So the segments of a message add up to the whole, whatever is known.
+//! spans. What a message did before a mark beside waiting for it, attempts that failed, pauses, an open circuit breaker, is
+//! taken out of that wait as segments of their own ([`Detour`]). So the segments of a message add up to the whole, whatever
+//! is known.
 //!
 //! [`Explanation`] adds up messages and says which segment is the largest and what makes it so, by the settings that
 //! are known. Nothing here reads a clock: marks are microseconds of one, and where machines with clocks of their own
 //! stamp them, a mark before the one before it counts as the same time, and what it lacked is told as `skew_us`.
 
 mod cause;
+mod detour;
 mod journey;
+mod marks;
 pub mod queue;
 mod text;
 mod timeline;
 
-use std::num::{NonZeroU32, NonZeroU64};
-
-pub use cause::{Cause, Settings};
+pub use cause::{Cause, Pauses, Settings};
+pub use detour::{DETOURS, Detour};
 pub use journey::{Journey, Sample};
+pub use marks::{MARKS, Mark, Marks, Segment};
 pub use timeline::{BARS_MAX, Bar, Timeline, svg};
-
-/// A point on a message's way. In this order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Mark {
-    /// The program offered it to its publisher.
-    Offered,
-    /// The window had room.
-    Admitted,
-    /// It was written to the socket.
-    Written,
-    /// The broker had read it.
-    Received,
-    /// It was on disk, and in its queue: where a broker delivers nothing before. Ours does, and has no such mark.
-    Stored,
-    /// The broker sent it to a consumer.
-    Sent,
-    /// The consumer's client had read it.
-    Delivered,
-    /// A worker took it.
-    Taken,
-    /// Its handler was done, by itself or to hand it to a batch.
-    Handled,
-    /// The handler of its batch began.
-    Begun,
-    /// And was done.
-    Done,
-    /// It was acknowledged.
-    Settled,
-}
-
-/// All marks, in their order.
-pub const MARKS: [Mark; 12] = [
-    Mark::Offered,
-    Mark::Admitted,
-    Mark::Written,
-    Mark::Received,
-    Mark::Stored,
-    Mark::Sent,
-    Mark::Delivered,
-    Mark::Taken,
-    Mark::Handled,
-    Mark::Begun,
-    Mark::Done,
-    Mark::Settled,
-];
-
-impl Mark {
-    /// Its name, for machines. Never changes.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Mark::Offered => "offered",
-            Mark::Admitted => "admitted",
-            Mark::Written => "written",
-            Mark::Received => "received",
-            Mark::Stored => "stored",
-            Mark::Sent => "sent",
-            Mark::Delivered => "delivered",
-            Mark::Taken => "taken",
-            Mark::Handled => "handled",
-            Mark::Begun => "begun",
-            Mark::Done => "done",
-            Mark::Settled => "settled",
-        }
-    }
-
-    /// What a message waits for when this is the next mark it passes.
-    fn wait(self) -> &'static str {
-        match self {
-            Mark::Offered => "before it was offered",
-            Mark::Admitted => "publisher's window",
-            Mark::Written => "publisher's socket",
-            Mark::Received => "way to the broker",
-            Mark::Stored => "disk",
-            Mark::Sent => "queue",
-            Mark::Delivered => "way to the consumer",
-            Mark::Taken => "consumer's buffer",
-            Mark::Handled => "handler",
-            Mark::Begun => "batch",
-            Mark::Done => "batch handler",
-            Mark::Settled => "acknowledgement",
-        }
-    }
-}
-
-/// A part of a message's time: what it waited for between two marks that are known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Segment {
-    /// It begins with this,
-    pub from: Mark,
-    /// and ends with this.
-    pub to: Mark,
-}
-
-impl Segment {
-    /// The waits it spans, the first and the last.
-    #[must_use]
-    pub fn name(self) -> String {
-        let first = MARKS[self.from as usize + 1];
-        // Some marks are optional: without a batch, or a broker that waits for its disk, these are neighbours.
-        let neighbours = [(Mark::Handled, Mark::Settled), (Mark::Received, Mark::Sent)];
-        if first == self.to || neighbours.contains(&(self.from, self.to)) {
-            return self.to.wait().to_owned();
-        }
-        format!("{} to {}", first.wait(), self.to.wait())
-    }
-
-    /// Whether `mark` is its end, or was skipped within it.
-    #[must_use]
-    pub fn spans(self, mark: Mark) -> bool {
-        mark > self.from && mark <= self.to
-    }
-}
-
-/// The marks of one message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Marks {
-    at_us: [Option<NonZeroU64>; MARKS.len()],
-    window_messages: Option<NonZeroU32>,
-}
-
-impl Marks {
-    /// None.
-    #[must_use]
-    pub fn new() -> Marks {
-        Marks::default()
-    }
-
-    /// It passed `mark` at this time; later attempts replace earlier ones.
-    pub fn passed(&mut self, mark: Mark, at_us: u64) {
-        // One more than the time, which halves what messages without marks carry.
-        self.at_us[mark as usize] = Some(NonZeroU64::MIN.saturating_add(at_us));
-    }
-
-    /// The same, in a row.
-    #[must_use]
-    pub fn with(mut self, mark: Mark, at_us: u64) -> Marks {
-        self.passed(mark, at_us);
-        self
-    }
-
-    /// When it passed `mark`, if that is known.
-    #[must_use]
-    pub fn at_us(&self, mark: Mark) -> Option<u64> {
-        self.at_us[mark as usize].map(|after| after.get() - 1)
-    }
-
-    /// The same of a publisher whose window was set by hand, to so many messages.
-    #[must_use]
-    pub fn with_window(self, messages: u32) -> Marks {
-        Marks { window_messages: NonZeroU32::new(messages), ..self }
-    }
-
-    /// What its publisher's window was set to by hand; `None` if it tunes itself, or nobody says.
-    #[must_use]
-    pub fn window_messages(&self) -> Option<u32> {
-        self.window_messages.map(NonZeroU32::get)
-    }
-
-    /// Its segments with their times, which add up to [`Marks::total_us`].
-    pub fn segments(&self) -> impl Iterator<Item = (Segment, u64)> + '_ {
-        let mut known = self.known();
-        let mut before = known.next();
-        std::iter::from_fn(move || {
-            let (from, from_us) = before?;
-            let (to, to_us) = known.next()?;
-            before = Some((to, to_us));
-            Some((Segment { from, to }, to_us - from_us))
-        })
-    }
-
-    /// From its first mark to its last, as segments see them; 0 for fewer than two.
-    #[must_use]
-    pub fn total_us(&self) -> u64 {
-        let mut known = self.known();
-        let first = known.next().map_or(0, |(_, at_us)| at_us);
-        known.last().map_or(0, |(_, at_us)| at_us - first)
-    }
-
-    /// By how much clocks disagreed at least: the largest step back.
-    #[must_use]
-    pub fn skew_us(&self) -> u64 {
-        let mut latest_us = 0;
-        let stamped = MARKS.into_iter().filter_map(|mark| self.at_us(mark));
-        stamped.fold(0, |skew_us, at_us| {
-            latest_us = latest_us.max(at_us);
-            skew_us.max(latest_us - at_us)
-        })
-    }
-
-    /// Marks in their order, never before the one before.
-    fn known(&self) -> impl Iterator<Item = (Mark, u64)> + '_ {
-        let mut latest_us = 0;
-        MARKS.into_iter().filter_map(move |mark| {
-            latest_us = latest_us.max(self.at_us(mark)?);
-            Some((mark, latest_us))
-        })
-    }
-}
 
 /// The time of a segment over many messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -247,7 +52,7 @@ struct FixedWindows {
 /// Many messages, added up.
 #[derive(Debug, Clone, Default)]
 pub struct Explanation {
-    /// In the order of the way; as many as there are different segments, 66 at most.
+    /// In the order of the way; as many as there are different segments, 71 at most.
     shares: Vec<Share>,
     messages: u64,
     total_us: u64,
@@ -289,8 +94,7 @@ impl Explanation {
                 let before_us = self.consumed_since_us.saturating_sub(from_us).min(us);
                 self.unattended_us = self.unattended_us.saturating_add(before_us);
             }
-            let key = |share: &Share| (share.segment.from, share.segment.to);
-            let place = self.shares.binary_search_by_key(&(segment.from, segment.to), key);
+            let place = self.shares.binary_search_by_key(&segment, |share| share.segment);
             let index = place.unwrap_or_else(|index| {
                 let share = Share { segment, messages: 0, sum_us: 0, max_us: 0 };
                 self.shares.insert(index, share);
@@ -379,9 +183,18 @@ impl Explanation {
         Some(messages.into())
     }
 
-    /// The time that the mean message spends in what ends with `mark`.
+    /// The time that the mean message waits for `mark`, without detours.
     fn mean_us(&self, mark: Mark) -> u64 {
-        let ends = self.shares.iter().filter(|share| share.segment.to == mark);
+        self.mean_us_of(|segment| segment.to == mark && segment.detour.is_none())
+    }
+
+    /// The time that the mean message spends on this.
+    fn mean_detour_us(&self, detour: Detour) -> u64 {
+        self.mean_us_of(|segment| segment.detour == Some(detour))
+    }
+
+    fn mean_us_of(&self, of: impl Fn(Segment) -> bool) -> u64 {
+        let ends = self.shares.iter().filter(|share| of(share.segment));
         ends.map(|share| share.sum_us).sum::<u64>().checked_div(self.messages).unwrap_or(0)
     }
 }

@@ -11,6 +11,9 @@ use std::fmt::Write;
 /// Bars of one drawing; of more, those that took longest, waiting and working, are drawn.
 pub const BARS_MAX: usize = 25;
 
+/// What a message is held back by, beside those before it.
+const HELD: &str = "retries, breaker";
+
 /// One message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bar {
@@ -18,6 +21,8 @@ pub struct Bar {
     pub name: String,
     /// When it could have begun.
     pub came_us: u64,
+    /// Of that wait, so long for attempts that failed, pauses, and an open circuit breaker; drawn as its end.
+    pub held_us: u64,
     /// When it did; not before it came.
     pub begun_us: u64,
     /// When it was done; not before it began.
@@ -27,6 +32,10 @@ pub struct Bar {
 impl Bar {
     fn length_us(&self) -> u64 {
         self.done_us.saturating_sub(self.came_us)
+    }
+
+    fn held_from_us(&self) -> u64 {
+        self.begun_us.saturating_sub(self.held_us).max(self.came_us)
     }
 }
 
@@ -82,11 +91,14 @@ impl Timeline {
             let begun = column(bar.begun_us).min(width - 1);
             let came = column(bar.came_us).min(begun);
             let done = column(bar.done_us).clamp(begun + 1, width);
-            let (waited, worked) = ("░".repeat(begun - came), "█".repeat(done - begun));
-            let _ = writeln!(text, "  {:<names$}  {}{waited}{worked}", bar.name, " ".repeat(came));
+            let held = column(bar.held_from_us()).clamp(came, begun);
+            let (waited, held) = ("░".repeat(held - came), "▒".repeat(begun - held));
+            let (before, worked) = (" ".repeat(came), "█".repeat(done - begun));
+            let _ = writeln!(text, "  {:<names$}  {before}{waited}{held}{worked}", bar.name);
         }
         let _ = writeln!(text, "  {:<names$}  {}", "", self.scale(width));
-        let _ = writeln!(text, "  {:<names$}  ░ waiting  █ working{}", "", self.rest());
+        let held = if self.is_held() { format!("▒ {HELD}  ") } else { String::new() };
+        let _ = writeln!(text, "  {:<names$}  ░ waiting  {held}█ working{}", "", self.rest());
         text
     }
 
@@ -103,6 +115,10 @@ impl Timeline {
             }
         }
         scale + " ms"
+    }
+
+    fn is_held(&self) -> bool {
+        self.bars.iter().any(|bar| bar.held_us > 0)
     }
 
     fn names(&self) -> usize {
@@ -150,7 +166,8 @@ pub fn svg(timelines: &[Timeline]) -> String {
          width=\"{width}\" height=\"{height}\" role=\"img\">\n<style>\n\
          .timeline text {{ font: 11px system-ui, sans-serif; fill: #333 }}\n\
          .timeline .title {{ font-size: 13px; font-weight: 600 }}\n\
-         .timeline .waited {{ fill: #e69f00; fill-opacity: .55 }}\n.timeline .worked {{ fill: #0072b2 }}\n\
+         .timeline .waited {{ fill: #e69f00; fill-opacity: .55 }}\n.timeline .held {{ fill: #cc79a7 }}\n\
+         .timeline .worked {{ fill: #0072b2 }}\n\
          .timeline line {{ stroke: #888; stroke-opacity: .35 }}\n\
          @media (prefers-color-scheme: dark) {{ .timeline text {{ fill: #ddd }} .timeline .worked {{ fill: #56b4e9 }} }}\n\
          </style>\n"
@@ -160,8 +177,11 @@ pub fn svg(timelines: &[Timeline]) -> String {
         timeline.draw(&mut svg, &mut top, span_us);
     }
     let baseline = top + 18;
-    for (index, (class, word)) in [("waited", "waiting"), ("worked", "working")].iter().enumerate()
-    {
+    let mut legend = vec![("waited", "waiting"), ("worked", "working")];
+    if timelines.iter().any(Timeline::is_held) {
+        legend.push(("held", HELD));
+    }
+    for (index, (class, word)) in legend.iter().enumerate() {
         let left = NAMES_PX + index as u64 * 90;
         let _ = writeln!(
             svg,
@@ -208,7 +228,8 @@ impl Timeline {
                 escaped(&bar.name)
             );
             for (class, from_us, until_us, least) in [
-                ("waited", bar.came_us, bar.begun_us, 0.0),
+                ("waited", bar.came_us, bar.held_from_us(), 0.0),
+                ("held", bar.held_from_us(), bar.begun_us, 0.0),
                 ("worked", bar.begun_us, bar.done_us, 1.0),
             ] {
                 let (left, length) = (x(from_us), (x(until_us) - x(from_us)).max(least));
@@ -237,7 +258,7 @@ mod tests {
     fn bar(name: &str, came_ms: u64, begun_ms: u64, done_ms: u64) -> Bar {
         let [came_us, begun_us, done_us] =
             [came_ms, begun_ms, done_ms].map(|ms| ms * 1_000 + 7_000);
-        Bar { name: name.into(), came_us, begun_us, done_us }
+        Bar { name: name.into(), came_us, held_us: 0, begun_us, done_us }
     }
 
     #[test]
@@ -252,6 +273,19 @@ mod tests {
          ░ waiting  █ working
 ";
         assert_eq!(Timeline::new("jobs", bars).text(40), expected);
+    }
+
+    #[test]
+    fn what_held_a_message_back_is_told_apart_from_waiting() {
+        let held = Bar { held_us: 250_000, ..bar("tried", 0, 500, 1_000) };
+        let all = Bar { held_us: 600_000, ..bar("long", 0, 500, 1_000) };
+        let jobs = Timeline::new("jobs", vec![held, all]);
+        let text = jobs.text(40);
+        assert!(text.contains("  tried  ░░░░░░░▒▒▒▒▒▒▒▒████████████████\n"), "{text}");
+        assert!(text.contains("  long   ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒████████████████\n"), "{text}");
+        assert!(text.ends_with("░ waiting  ▒ retries, breaker  █ working\n"), "{text}");
+        let picture = svg(&[jobs]);
+        assert_eq!(picture.matches("class=\"held\"").count(), 3, "two, and what it means");
     }
 
     #[test]
