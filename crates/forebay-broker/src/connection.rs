@@ -207,8 +207,8 @@ pub(crate) struct Connection {
     pub(crate) publisher: bool,
     /// What its socket's receive buffer was asked to be.
     pub(crate) receive_bytes: u64,
-    /// `connection.blocked` was sent and `unblocked` not yet.
-    pub(crate) blocked_told: bool,
+    /// When `connection.blocked` was sent, if `unblocked` was not yet.
+    pub(crate) blocked_us: Option<u64>,
     /// Queues (by their numbers) that hold its publishes.
     pub(crate) waits_for: Vec<u64>,
     /// Too many of its publishes are unconfirmed.
@@ -260,7 +260,7 @@ impl Connection {
             stage_us: now_us,
             publisher: false,
             receive_bytes: 0,
-            blocked_told: false,
+            blocked_us: None,
             waits_for: Vec::new(),
             confirms_full: false,
             trickle_us: 0,

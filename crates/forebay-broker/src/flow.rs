@@ -8,12 +8,12 @@
 //!   memory ≥ 50 %      longest queues are spilled to disk
 //!   open batch full    publishes are held until the disk has caught up (silent)
 //!   memory ≥ 100 %     the same, until memory is back
-//!   … for 1 s, or      connection.blocked to publishing connections
-//!   little disk space
+//!   … for 1 s, or      connection.blocked to publishing connections (`alarms.rs`)
+//!   little disk space,
+//!   a stalled log
 //! ```
 
 use forebay_flow::receive_buffer_bytes;
-use forebay_wire::{ShortStr, connection};
 
 use crate::ack_timeout::seconds;
 use crate::connection::{OUT_HARD_BYTES, Stage};
@@ -31,12 +31,6 @@ const TRICKLE_BYTES: usize = 4 * 1024;
 /// A pause shorter than this is a ripple of the disk: publishers are not read up to their next publish
 /// for its sake.
 const RIPPLE_US: u64 = 50_000;
-
-/// A pause shorter than this stays silent.
-const ALARM_AFTER_US: u64 = 1_000_000;
-
-/// An alarm ends when memory is below this part of the budget, in percent.
-const ALARM_CLEAR_PERCENT: u64 = 80;
 
 /// What is read and not committed takes at most this part of the memory budget.
 pub(crate) const INGRESS_PER_MEMORY: u64 = 16;
@@ -174,7 +168,7 @@ impl Shard {
 
     /// What messages may take: the budget without what publishers' sockets hold; that is a third of it
     /// at most, while there are so many that the smallest buffers are too large.
-    fn memory_max_bytes(&self) -> u64 {
+    pub(crate) fn memory_max_bytes(&self) -> u64 {
         let budget = self.config.memory_budget_bytes;
         budget - self.receive_bytes.min(budget / RECEIVE_PER_MEMORY)
     }
@@ -229,53 +223,9 @@ impl Shard {
         if self.evacuating.is_some() && !self.store.is_full() {
             self.evacuate_some();
         }
-        let budget = self.memory_max_bytes();
-        let now_us = self.now_us;
-        let since = |was: Option<u64>, is: bool| is.then(|| was.unwrap_or(now_us));
-        self.paused_since_us = since(self.paused_since_us, self.publishers_paused());
-        let memory_short = self.memory_bytes >= budget;
-        self.memory_short_since_us = since(self.memory_short_since_us, memory_short);
-        let memory_long_short =
-            self.memory_short_since_us.is_some_and(|since| now_us >= since + ALARM_AFTER_US);
-        let memory_alarm = match self.alarm {
-            Some(reason) if reason.contains("memory") => {
-                self.memory_bytes >= budget / 100 * ALARM_CLEAR_PERCENT
-            }
-            _ => memory_long_short,
-        };
-        let reason = match (memory_alarm, self.low_space) {
-            (true, true) => Some("low on memory & disk"),
-            (true, false) => Some("low on memory"),
-            (false, true) => Some("low on disk"),
-            (false, false) => None,
-        };
-        if reason != self.alarm {
-            self.alarm = reason;
-            for index in 0..self.connections.len() {
-                self.tell_alarm(ConnectionId(index as u32));
-            }
-        }
-    }
-
-    /// Tells a publishing connection of an alarm, once per episode, and of its end.
-    pub(crate) fn tell_alarm(&mut self, id: ConnectionId) {
-        let alarm = self.alarm;
-        let Some(connection) = self.connection(id) else { return };
-        if connection.stage != Stage::Open || !connection.capabilities.connection_blocked {
-            return;
-        }
-        match alarm {
-            Some(reason) if connection.publisher && !connection.blocked_told => {
-                connection.blocked_told = true;
-                let reason = ShortStr::truncated(reason);
-                self.send(id, 0, &connection::Blocked { reason });
-            }
-            None if connection.blocked_told => {
-                connection.blocked_told = false;
-                self.send(id, 0, &connection::Unblocked::default());
-            }
-            _ => {}
-        }
+        self.paused_since_us =
+            self.publishers_paused().then(|| self.paused_since_us.unwrap_or(self.now_us));
+        self.look_at_alarms();
     }
 
     /// When flow control wants to look again, if anything is held back.

@@ -18,6 +18,7 @@
 
 pub mod access;
 mod ack_timeout;
+mod alarms;
 mod balancing;
 mod channel;
 mod channel_methods;

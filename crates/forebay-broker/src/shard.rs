@@ -10,6 +10,7 @@ use forebay_wire::WireMethod;
 use hashbrown::HashMap;
 use slab::Slab;
 
+use crate::alarms::Alarms;
 use crate::config::ShardConfig;
 use crate::confirm::Ack;
 use crate::connection::{Connection, Stage};
@@ -139,9 +140,7 @@ pub struct Shard {
     pub(crate) committed_bytes: u64,
     /// Since when publishes have been held, as of the end of the last turn.
     pub(crate) paused_since_us: Option<u64>,
-    /// Since when memory has been at its budget.
-    pub(crate) memory_short_since_us: Option<u64>,
-    pub(crate) alarm: Option<&'static str>,
+    pub(crate) alarms: Alarms,
     pub(crate) stopping: Stopping,
     /// The disk has failed: every step says so from then on.
     pub(crate) failed: Option<StoreFailed>,
@@ -207,8 +206,7 @@ impl Shard {
             ingress,
             committed_bytes: 0,
             paused_since_us: None,
-            memory_short_since_us: None,
-            alarm: None,
+            alarms: Alarms::default(),
             stopping: Stopping::No,
             failed: None,
             counters: Counters::default(),
@@ -309,7 +307,8 @@ impl Shard {
         let store = self.store.next_deadline_us();
         let flow = self.flow_deadline_us();
         let balance = self.balance_deadline_us();
-        [timer, store, flow, balance].into_iter().flatten().min()
+        let alarms = self.alarms_deadline_us();
+        [timer, store, flow, balance, alarms].into_iter().flatten().min()
     }
 
     /// After [`Input::Shutdown`]: everything is told, closed and on disk.
@@ -383,10 +382,7 @@ impl Shard {
     /// The next number of a splitmix64 sequence (Steele et al. 2014), for names and tokens.
     pub(crate) fn random(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        mixed(self.random)
     }
 
     /// A name nobody else has: `prefix` and 22 characters.
@@ -519,4 +515,11 @@ pub(crate) fn release(memory_bytes: &mut u64, message: Arc<Message>) {
         debug_assert!(*memory_bytes >= message.memory_bytes());
         *memory_bytes -= message.memory_bytes();
     }
+}
+
+/// A number that looks like another one's by chance only: the last step of splitmix64.
+pub(crate) fn mixed(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
 }

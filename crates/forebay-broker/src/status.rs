@@ -109,7 +109,7 @@ pub struct Status {
     pub receive_bytes: u64,
     /// Queues that hold publishers, because their consumers are slower.
     pub queues_holding: usize,
-    /// Why publishers were told `connection.blocked`.
+    /// Why publishers were told `connection.blocked`; `None` once it is over, though some may hear of that a second later.
     pub alarm: Option<&'static str>,
     /// Totals.
     pub counters: Counters,
@@ -159,7 +159,7 @@ impl Shard {
                 .filter_map(|key| balance(self.queues.get(key.0 as usize)?))
                 .filter(|balance| balance.state() == BalanceState::Holding)
                 .count(),
-            alarm: self.alarm,
+            alarm: self.alarms.reason(),
             counters: self.counters.clone(),
             waits: self.wait_report(now_us),
             sync_latencies: self.sync_latencies.clone(),

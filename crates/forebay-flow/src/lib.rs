@@ -14,6 +14,7 @@
 //! | [`explain`] | where the time of messages went, and which setting or resource took it |
 //! | [`receive_buffer_bytes`] | how much may wait for it in a socket |
 //! | [`Balance`] | when a queue's publishers wait for its consumers |
+//! | [`Alarm`] | when a resource is so short that its users are told |
 //! | [`TokenBucket`], [`max_min`] | who may have how much of a rate, of a capacity |
 //!
 //! Deliberately absent: AMQP, sockets, clocks, threads, unseeded random numbers. Time is an argument, `now_us`:
@@ -21,6 +22,7 @@
 
 mod ack_coalescer;
 mod aimd;
+pub mod alarm;
 mod amount;
 pub mod balance;
 mod baseline;
@@ -49,6 +51,7 @@ pub mod workers;
 
 pub use ack_coalescer::{AckCoalescer, BATCH_MAX, DELAY_MAX_US, Settlement, UnknownTag};
 pub use aimd::Aimd;
+pub use alarm::Alarm;
 pub use amount::Amount;
 pub use balance::{Balance, BalanceState};
 pub use baseline::{Baseline, Rule};

@@ -99,7 +99,7 @@ pub fn text(snapshot: &Snapshot) -> String {
     );
     page.gauge(
         "forebay_publishers_blocked",
-        "1 while publishers are held back by an alarm.",
+        "1 while publishers are blocked for memory, disk space or a stalled log.",
         u8::from(broker.alarm.is_some()),
     );
     page.counter(

@@ -36,6 +36,7 @@ mod error;
 mod event;
 pub mod fault_disk;
 mod home;
+mod in_flight;
 mod listing;
 mod log;
 mod options;

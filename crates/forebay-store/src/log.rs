@@ -26,6 +26,7 @@ use crate::commit::{Decision, Pacing, Pending};
 use crate::error::StoreFailed;
 use crate::event::Event;
 use crate::home::{BatchNo, Home, QueueId, RunId, Seq};
+use crate::in_flight::InFlight;
 use crate::options::{Durability, Options};
 use crate::record::QUEUES_MAX;
 use crate::request::{Completion, Request, Work, WorkError};
@@ -45,28 +46,6 @@ pub(crate) struct QueueState {
     pub(crate) next_seq: Seq,
     /// As the broker noted it; exact after a clean stop.
     pub(crate) delivered_upto: Seq,
-}
-
-#[derive(Debug)]
-enum InFlight {
-    Batch {
-        number: BatchNo,
-        bytes: usize,
-        publishes: u32,
-        waiters: u32,
-        /// Whether anything is in it; `false` for a seal.
-        real: bool,
-        /// Whether it is synced with the write.
-        synced: bool,
-        /// Whether the segment before was synced first.
-        synced_before: bool,
-        /// Whether it is the final batch.
-        last: bool,
-        since_us: u64,
-    },
-    Sync {
-        upto: BatchNo,
-    },
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -298,12 +277,13 @@ impl Log {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        let in_flight = match &self.in_flight {
-            Some(InFlight::Batch { bytes, .. }) => *bytes,
-            _ => 0,
-        };
+        let in_flight = self.in_flight.as_ref().map_or(0, InFlight::bytes);
         let room = self.uncommitted_max_bytes.saturating_sub(in_flight);
         self.open_bytes() >= room.max(self.options.batch_max_bytes)
+    }
+
+    pub(crate) fn busy_since_us(&self) -> Option<u64> {
+        self.in_flight.as_ref().map(InFlight::since_us)
     }
 
     pub(crate) fn set_uncommitted_max(&mut self, bytes: usize) {
@@ -367,7 +347,7 @@ impl Log {
             Decision::WaitUntil(_) | Decision::Idle => {}
         }
         if self.sync_due_us().is_some_and(|due_us| due_us <= self.now_us) {
-            self.in_flight = Some(InFlight::Sync { upto: self.written });
+            self.in_flight = Some(InFlight::Sync { upto: self.written, since_us: self.now_us });
             let epoch = self.last_written_epoch();
             return Some(Request { work: Work::Sync { epoch } });
         }
@@ -540,7 +520,7 @@ impl Log {
                 Ok(())
             }
             (Work::Sync { .. }, Ok(_)) => {
-                if let Some(InFlight::Sync { upto }) = self.in_flight.take() {
+                if let Some(InFlight::Sync { upto, .. }) = self.in_flight.take() {
                     self.synced = self.synced.max(upto);
                     self.unsynced_since_us = (self.synced < self.written).then_some(self.now_us);
                 }

@@ -256,6 +256,12 @@ impl Store {
         self.log.as_ref().is_some_and(|log| log.is_full())
     }
 
+    /// Since when the disk has been at the one write or sync of the log that is in flight, in monotonic
+    /// microseconds; `None` while there is none, and in memory.
+    pub fn log_busy_since_us(&self) -> Option<u64> {
+        self.log.as_ref()?.busy_since_us()
+    }
+
     // ---- disk, as data --------------------------------------------------------------------------
 
     /// The next disk request, if there is something to do and its lane is idle; call until `None`.

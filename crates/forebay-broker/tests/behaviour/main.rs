@@ -2,6 +2,7 @@
 #![allow(unreachable_pub, reason = "nothing outside a test can reach into it anyway")]
 
 mod ack_timeout;
+mod alarms;
 mod balancing;
 mod connections;
 mod consuming;

@@ -17,7 +17,6 @@ pub(super) fn overview(snapshot: &Snapshot) -> Value {
     let more = json!({
         "product": "Forebay",
         "version": env!("CARGO_PKG_VERSION"),
-        "alarm": broker.alarm,
         "connections": broker.connections,
         "channels": broker.channels,
         "consumers": broker.consumers,
@@ -44,7 +43,7 @@ pub(super) fn overview(snapshot: &Snapshot) -> Value {
     document
 }
 
-/// Only the waits.
+/// Only the waits, and why publishers were told `connection.blocked`.
 pub(super) fn waits(snapshot: &Snapshot) -> Value {
     let WaitReport { gates, edges, edges_left_out } = &snapshot.broker.waits;
     let gates: Vec<Value> = gates
@@ -72,6 +71,7 @@ pub(super) fn waits(snapshot: &Snapshot) -> Value {
         .collect();
     json!({
         "uptime_us": snapshot.shell.uptime_us,
+        "alarm": snapshot.broker.alarm,
         "gates": gates,
         "edges": edges,
         "edges_left_out": edges_left_out,
