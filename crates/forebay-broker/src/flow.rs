@@ -182,6 +182,11 @@ impl Shard {
         self.store.set_uncommitted_max(self.ingress.bytes() as usize);
     }
 
+    /// Whether there is room for publishes of those whom nothing of their own holds.
+    pub fn takes_publishes(&self) -> bool {
+        !self.publishers_paused()
+    }
+
     fn publishers_paused(&self) -> bool {
         self.publishers_paused_by().is_some()
     }

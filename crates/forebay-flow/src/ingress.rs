@@ -61,7 +61,7 @@ impl IngressBudget {
 /// What a round of visits to all publishers with something to read may bring, in bytes.
 const ROUND_BYTES: usize = 1 << 20;
 /// A visit shorter than this costs more than what it brings.
-const VISIT_LEAST_BYTES: usize = 32 * 1024;
+pub(crate) const VISIT_LEAST_BYTES: usize = 32 * 1024;
 /// A visit longer than this makes the others wait for too long.
 pub const VISIT_MOST_BYTES: usize = 64 * 1024;
 /// A broker with this capability reads in visits of [`VISIT_MOST_BYTES`] at most, and a message costs it less than
@@ -74,7 +74,7 @@ pub const FAIR_VISITS: &str = "forebay.fair_visits";
 /// deficits: a byte stream can be cut anywhere, so nobody takes more than the quantum, and what is not used
 /// is not kept.
 #[must_use]
-pub fn visit_bytes(waiting: usize) -> usize {
+pub(crate) fn visit_bytes(waiting: usize) -> usize {
     (ROUND_BYTES / waiting.max(1)).clamp(VISIT_LEAST_BYTES, VISIT_MOST_BYTES)
 }
 
@@ -88,7 +88,7 @@ const TURNS: u64 = 8;
 /// Work in progress goes before new work, but without a guarantee it stops new work: strictly consumers
 /// first, publishers got some 10 messages a second in simulation while 200 000 drained.
 #[derive(Debug, Clone)]
-pub struct PublisherShare {
+pub(crate) struct PublisherShare {
     least_bytes: u64,
     /// Bytes written in a turn, on average, times [`TURNS`].
     written: u64,
@@ -97,18 +97,18 @@ pub struct PublisherShare {
 impl PublisherShare {
     /// With the bytes that publishers may bring in any turn.
     #[must_use]
-    pub fn new(least_bytes: u64) -> PublisherShare {
+    pub(crate) fn new(least_bytes: u64) -> PublisherShare {
         PublisherShare { least_bytes, written: 0 }
     }
 
     /// A turn has ended in which consumers were sent `bytes`.
-    pub fn turn(&mut self, bytes: u64) {
+    pub(crate) fn turn(&mut self, bytes: u64) {
         self.written = self.written - self.written / TURNS + bytes;
     }
 
     /// Bytes to read from publishers in this turn.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.least_bytes.max(self.written / TURNS / CONSUMERS_PER_PUBLISHER)
     }
 }

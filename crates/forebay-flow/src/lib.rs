@@ -10,7 +10,7 @@
 //! | [`Demand`] | how many messages a consumer holds, and when it gives some back |
 //! | [`Connections`] | how many connections publishers share |
 //! | [`Workers`] | how many calls of a handler at a time, where each waits for something with a knee |
-//! | [`IngressBudget`], [`visit_bytes`], [`PublisherShare`] | how much a broker reads, and from whom |
+//! | [`IngressBudget`], [`Visits`] | how much a broker reads, and from whom |
 //! | [`explain`] | where the time of messages went, and which setting or resource took it |
 //! | [`receive_buffer_bytes`] | how much may wait for it in a socket |
 //! | [`Balance`] | when a queue's publishers wait for its consumers |
@@ -45,6 +45,7 @@ mod recent_median;
 mod round;
 mod token_bucket;
 mod vegas;
+mod visits;
 pub mod window;
 mod windowed_min;
 pub mod workers;
@@ -63,12 +64,13 @@ pub use fixed::Fixed;
 pub use gate::{Admission, Gate, WAITERS_MAX, WaiterId};
 pub use gradient2::Gradient2;
 pub use half_drain::HalfDrain;
-pub use ingress::{FAIR_VISITS, IngressBudget, PublisherShare, VISIT_MOST_BYTES, visit_bytes};
+pub use ingress::{FAIR_VISITS, IngressBudget, VISIT_MOST_BYTES};
 pub use pfw::{Pfw, PfwOptions};
 pub use receive_buffer::receive_buffer_bytes;
 pub use recent_median::RecentMedian;
 pub use token_bucket::{NotYet, TokenBucket};
 pub use vegas::Vegas;
+pub use visits::{Gated, Visits};
 pub use window::{Load, Phase, Sample, Window, WindowState};
 pub use windowed_min::WindowedMin;
 pub use workers::Workers;

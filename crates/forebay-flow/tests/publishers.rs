@@ -226,3 +226,44 @@ fn it_matches_the_best_fixed_window() {
         assert!(ours.fairness() >= 0.95, "{name}: fairness {:.2}", ours.fairness());
     }
 }
+
+fn least(parts: &[f64]) -> f64 {
+    parts.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+#[test]
+fn beside_floods_without_confirms_each_gets_its_share() {
+    for (floods, rtt_us) in [(1, 200), (1, 10_000), (5, 200)] {
+        let cell = Cell {
+            flows: 50,
+            floods,
+            rtt_us: vec![(0, rtt_us)],
+            end_us: 15 * S,
+            warm_us: 5 * S,
+            ..slow_broker()
+        };
+        let parts = run(&cell, pfw).fair_parts(floods);
+        assert!(least(&parts) >= 0.8, "{floods} floods, {rtt_us} us: {parts:.2?}");
+    }
+}
+
+/// Half of the publishers have twice as many messages in flight as they could publish in a second.
+#[test]
+fn beside_fixed_windows_far_too_large_each_gets_its_share() {
+    for rtt_us in [200, 10_000] {
+        let cell =
+            Cell { rtt_us: vec![(0, rtt_us)], end_us: 20 * S, warm_us: 10 * S, ..slow_broker() };
+        let alone = run(&cell, pfw).per_s();
+        let careless = 2 * alone as u32 / cell.flows as u32;
+        let index = std::cell::Cell::new(0);
+        let outcome = run(&cell, |seed| {
+            index.set(index.get() + 1);
+            if index.get() % 2 == 0 { pfw(seed) } else { fixed(careless)(seed) }
+        });
+        let parts = outcome.fair_parts(0);
+        let tuned: Vec<f64> = parts.iter().copied().skip(1).step_by(2).collect();
+        assert!(least(&tuned) >= 0.8, "{rtt_us} us, {careless} in flight each: {parts:.2?}");
+        let rate = outcome.per_s();
+        assert!(rate >= 0.95 * alone, "{rtt_us} us: {rate:.0} of {alone:.0} msg/s");
+    }
+}

@@ -11,8 +11,8 @@
 
 use crate::in_process::ServerEnd;
 use forebay_broker::Admission;
+use forebay_flow::Visits;
 use socket2::SockRef;
-use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
@@ -129,16 +129,10 @@ impl Connection {
 }
 
 /// Puts a readable connection at the end of its list, of those that take or of those that bring.
-pub(crate) fn list(
-    connection: &mut Connection,
-    key: usize,
-    now_us: u64,
-    takers: &mut VecDeque<usize>,
-    bringers: &mut VecDeque<usize>,
-) {
+pub(crate) fn list(connection: &mut Connection, key: usize, now_us: u64, visits: &mut Visits) {
     connection.listed = true;
     connection.listed_us = now_us;
-    if connection.is_taker() { takers.push_back(key) } else { bringers.push_back(key) }
+    visits.list(key, connection.is_taker());
 }
 
 #[cfg(test)]

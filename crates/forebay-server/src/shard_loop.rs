@@ -21,7 +21,7 @@ use crate::listener::{Accepted, accept};
 use crate::mailbox::{Mail, Mailbox, ShellCounters, Snapshot};
 use crate::poller::{Poller, Ready};
 use forebay_broker::{CloseHow, ConnectionId, Input, Peer, Shard};
-use forebay_flow::PublisherShare;
+use forebay_flow::Visits;
 use forebay_store::{Lane as StoreLane, StoreFailed};
 use slab::Slab;
 use std::collections::VecDeque;
@@ -85,12 +85,8 @@ pub(crate) struct ShardLoop {
     listeners: Vec<Listening>,
     connections: Slab<Connection>,
     connections_max: usize,
-    /// Readable connections in the order in which they will be read.
-    bringers: VecDeque<usize>,
-    /// The same for connections that take more than they bring; read first.
-    takers: VecDeque<usize>,
-    /// Readable connections whose gate is closed; asked again each turn.
-    gated: Vec<usize>,
+    /// Readable connections in the order in which they will be read, and those whose gate is closed.
+    visits: Visits,
     /// Closing connections in the order in which patience with them ends.
     closing: VecDeque<(u64, usize)>,
     letters: Vec<Mail>,
@@ -108,9 +104,6 @@ pub(crate) struct ShardLoop {
     /// A connection went after the state machine's last look, so the next turn comes at once.
     turn_again: bool,
     counters: ShellCounters,
-    share: PublisherShare,
-    /// `counters.sent_bytes`, as far as `share` knows.
-    shared_sent_bytes: u64,
 }
 
 impl ShardLoop {
@@ -123,9 +116,7 @@ impl ShardLoop {
             listeners: Vec::new(),
             connections: Slab::new(),
             connections_max: setup.connections_max,
-            bringers: VecDeque::new(),
-            takers: VecDeque::new(),
-            gated: Vec::new(),
+            visits: Visits::new(TURN_READ_BYTES_MAX),
             closing: VecDeque::new(),
             letters: Vec::new(),
             read_buffer: vec![0; READ_BUFFER_BYTES].into_boxed_slice(),
@@ -138,8 +129,6 @@ impl ShardLoop {
             drain_until_us: None,
             turn_again: false,
             counters: ShellCounters::default(),
-            share: PublisherShare::new(TURN_READ_BYTES_MAX as u64),
-            shared_sent_bytes: 0,
         };
         for listener in setup.listeners {
             this.add_listener(listener)?;
@@ -188,7 +177,7 @@ impl ShardLoop {
     }
 
     fn has_more_to_read(&self) -> bool {
-        !self.bringers.is_empty() || !self.takers.is_empty()
+        self.visits.is_waiting()
     }
 
     /// 0 while there is work at hand, else until the next deadline of anybody.
@@ -272,7 +261,7 @@ impl ShardLoop {
         connection.listed = connection.readable;
         connection.listed_us = self.now_us;
         if connection.listed {
-            self.bringers.push_back(key);
+            self.visits.list(key, false);
         }
         self.connections.insert(connection);
         self.shard.step(self.now_us, Input::Connected { connection: id(key), peer })?;
@@ -304,7 +293,7 @@ impl ShardLoop {
         if ready.readable {
             connection.readable = true;
             if !connection.listed {
-                list(connection, ready.key, self.now_us, &mut self.takers, &mut self.bringers);
+                list(connection, ready.key, self.now_us, &mut self.visits);
             }
         }
         if ready.writable && !connection.writable {
@@ -418,7 +407,7 @@ impl ShardLoop {
         connection.phase = Phase::Lingering;
         connection.transport.end_writing();
         if !connection.listed {
-            list(connection, key, self.now_us, &mut self.takers, &mut self.bringers);
+            list(connection, key, self.now_us, &mut self.visits);
         }
         self.be_patient(key);
         self.turn_again = true;

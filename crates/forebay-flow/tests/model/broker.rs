@@ -22,14 +22,16 @@ pub struct Broker {
     bins: [u32; 4],
     bin: u64,
     last_confirm_us: Vec<u64>,
+    /// What publishers without confirms brought since the count began.
+    pub flooded: u64,
 }
 
 impl Broker {
     pub fn new(cell: &Cell) -> Broker {
         Broker {
             cell: cell.clone(),
-            sockets: vec![0; cell.flows],
-            turn: VecDeque::new(),
+            sockets: [vec![0; cell.flows], vec![u32::MAX; cell.floods]].concat(),
+            turn: (cell.flows..cell.flows + cell.floods).collect(),
             visiting: None,
             pending: VecDeque::new(),
             committing: None,
@@ -39,6 +41,7 @@ impl Broker {
             bins: [0; 4],
             bin: 0,
             last_confirm_us: vec![0; cell.flows],
+            flooded: 0,
         }
     }
 
@@ -58,7 +61,9 @@ impl Broker {
         let quantum = (budget / (self.turn.len() as u32).max(1)).clamp(8, 64);
         let Some(flow) = self.turn.pop_front() else { return };
         let messages = self.sockets[flow].min(quantum);
-        self.sockets[flow] -= messages;
+        if flow < self.cell.flows {
+            self.sockets[flow] -= messages;
+        }
         if self.sockets[flow] > 0 {
             self.turn.push_back(flow);
         }
@@ -83,6 +88,10 @@ impl Broker {
         let mut committed = 0;
         for (flow, messages) in batch {
             committed += messages;
+            if flow >= self.cell.flows {
+                self.flooded += u64::from(messages) * u64::from(now_us >= self.cell.warm_us);
+                continue;
+            }
             // A shorter route does not overtake: TCP delivers in order.
             let at_us = (now_us + way_us).max(self.last_confirm_us[flow]);
             self.last_confirm_us[flow] = at_us;

@@ -65,6 +65,8 @@ pub type Steps = Vec<(u64, u64)>;
 #[derive(Debug, Clone)]
 pub struct Cell {
     pub flows: usize,
+    /// Beside them, publishers without confirms: their sockets are never empty.
+    pub floods: usize,
     /// Messages a second that each flow wants to publish; infinite: as many as it may.
     pub rate_per_s: f64,
     pub rtt_us: Steps,
@@ -85,6 +87,7 @@ impl Default for Cell {
     fn default() -> Cell {
         Cell {
             flows: 20,
+            floods: 0,
             rate_per_s: f64::INFINITY,
             rtt_us: vec![(0, 200)],
             fsync_us: vec![(0, 1_000)],
@@ -157,6 +160,6 @@ pub fn run(cell: &Cell, window: impl Fn(u64) -> Box<dyn Window>) -> Outcome {
             }
         }
     }
-    outcome.finish(&flows);
+    outcome.finish(&flows, broker.flooded);
     outcome
 }

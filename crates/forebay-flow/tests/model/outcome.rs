@@ -12,6 +12,7 @@ pub struct Outcome {
     latencies_us: Vec<u32>, // sorted by `finish`
     bins: Vec<(u64, u64)>,  // per 250 ms: confirmed, sum of latencies
     shares: Vec<u64>,
+    flooded: u64,
     /// The largest window at the end.
     pub window_messages: u32,
 }
@@ -24,6 +25,7 @@ impl Outcome {
             latencies_us: Vec::new(),
             bins: vec![(0, 0); (cell.end_us / BIN_US + 1) as usize],
             shares: Vec::new(),
+            flooded: 0,
             window_messages: 0,
         }
     }
@@ -37,7 +39,8 @@ impl Outcome {
         bin.1 += latency_us;
     }
 
-    pub fn finish(&mut self, flows: &[Flow]) {
+    pub fn finish(&mut self, flows: &[Flow], flooded: u64) {
+        self.flooded = flooded;
         self.latencies_us.sort_unstable();
         self.shares = flows.iter().map(|flow| flow.confirmed).collect();
         self.window_messages =
@@ -72,6 +75,13 @@ impl Outcome {
         let sum: f64 = self.shares.iter().map(|&share| share as f64).sum();
         let squares: f64 = self.shares.iter().map(|&share| (share as f64).powi(2)).sum();
         sum * sum / (self.shares.len() as f64 * squares)
+    }
+
+    /// What each flow got of an equal share of all that was taken, publishers without confirms included.
+    pub fn fair_parts(&self, floods: usize) -> Vec<f64> {
+        let all = self.flooded + self.shares.iter().sum::<u64>();
+        let equal = all as f64 / (self.shares.len() + floods) as f64;
+        self.shares.iter().map(|&share| share as f64 / equal).collect()
     }
 
     /// Standard deviation of the throughput per 250 ms, over its mean.

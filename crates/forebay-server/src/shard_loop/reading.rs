@@ -3,7 +3,7 @@
 use super::{LoopFailed, ShardLoop, id};
 use crate::connection::{Phase, list};
 use forebay_broker::{Admission, Input};
-use forebay_flow::visit_bytes;
+use forebay_flow::Gated;
 use std::io;
 
 /// The one buffer that all connections of a shard are read into, in bytes.
@@ -16,25 +16,13 @@ pub(super) const TURN_READ_BYTES_MAX: usize = 256 * 1024;
 
 impl ShardLoop {
     pub(super) fn read_turn(&mut self) -> Result<(), LoopFailed> {
-        let (takers, bringers) = (self.takers.len(), self.bringers.len());
-        let budget = visit_bytes(takers + bringers);
-        let mut left = TURN_READ_BYTES_MAX;
-        for _ in 0..takers {
-            let Some(key) = self.takers.pop_front() else { break };
-            left = left.saturating_sub(self.read(key, budget)?);
-            if left == 0 {
-                break;
-            }
+        if self.visits.would_overtake() && self.shard.takes_publishes() {
+            self.ask_gates();
         }
-        self.share.turn(self.counters.sent_bytes - self.shared_sent_bytes);
-        self.shared_sent_bytes = self.counters.sent_bytes;
-        let mut left = self.share.bytes() as usize;
-        for _ in 0..bringers {
-            let Some(key) = self.bringers.pop_front() else { break };
-            left = left.saturating_sub(self.read(key, budget)?);
-            if left == 0 {
-                break;
-            }
+        self.visits.begin_turn(self.counters.sent_bytes);
+        while let Some((key, budget)) = self.visits.next_visit() {
+            let bytes = self.read(key, budget)?;
+            self.visits.brought(bytes);
         }
         Ok(())
     }
@@ -59,7 +47,7 @@ impl ShardLoop {
             Admission::Resume => return self.resume(key),
             Admission::Closed => {
                 connection.listed = true;
-                self.gated.push(key);
+                self.visits.gate(key);
                 return Ok(0);
             }
         };
@@ -88,7 +76,7 @@ impl ShardLoop {
             connection.readable = false;
             self.poller.drained(key);
         } else {
-            list(connection, key, self.now_us, &mut self.takers, &mut self.bringers);
+            list(connection, key, self.now_us, &mut self.visits);
         }
         self.counters.received_bytes += n as u64;
         if connection.phase == Phase::Open && n > 0 {
@@ -116,7 +104,7 @@ impl ShardLoop {
             && let Some(connection) = self.connections.get_mut(key)
             && (connection.readable || connection.hangup)
         {
-            list(connection, key, self.now_us, &mut self.takers, &mut self.bringers);
+            list(connection, key, self.now_us, &mut self.visits);
         }
         Ok(held - self.shard.held_bytes(id(key)))
     }
@@ -130,7 +118,7 @@ impl ShardLoop {
             && !connection.listed
         {
             connection.listed = true;
-            self.gated.push(key);
+            self.visits.gate(key);
         }
         held
     }
@@ -139,22 +127,21 @@ impl ShardLoop {
     pub(super) fn ask_gates(&mut self) {
         let now_us = self.now_us;
         let (shard, connections) = (&mut self.shard, &mut self.connections);
-        let (takers, bringers) = (&mut self.takers, &mut self.bringers);
-        self.gated.retain(|&key| match connections.get_mut(key) {
+        self.visits.ask_gate(|key| match connections.get_mut(key) {
             Some(connection) if connection.listed => {
                 let admission = match connection.phase {
                     Phase::Open => shard.admission(id(key)),
                     _ => Admission::Open,
                 };
-                let open = admission != Admission::Closed;
-                if open {
-                    // An open gate is asked again when it is read; the rest is granted once.
-                    connection.admitted = (admission != Admission::Open).then_some(admission);
-                    list(connection, key, now_us, takers, bringers);
+                if admission == Admission::Closed {
+                    return Gated::Stays;
                 }
-                !open
+                // An open gate is asked again when it is read; the rest is granted once.
+                connection.admitted = (admission != Admission::Open).then_some(admission);
+                connection.listed_us = now_us;
+                Gated::Goes { taker: connection.is_taker() }
             }
-            _ => false,
+            _ => Gated::Gone,
         });
     }
 }

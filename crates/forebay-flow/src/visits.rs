@@ -1,0 +1,334 @@
+//! Whom a broker reads next, and how much of it.
+//!
+//! ```text
+//!              ┌─ those that take more than they bring: first, and from a purse of their own
+//!   readable ──┤
+//!              └─ those that bring: in turn, the same number of bytes each ──► more to read: to the end of its list
+//!                     ▲                                                   └──► no room: to the gate
+//!                     └──────────── gate, asked once a turn ◄───────────────────────────┘
+//! ```
+//! A turn reads everybody once at most, and ends when its bytes are spent; the next one goes on behind whom it
+//! read last. So however much one sends, everybody else is read as often as if it were one of them.
+//!
+//! At a tight gate, too: who has no room for all of a visit keeps what is left of it and is the first to go on, and
+//! has its next visit when everybody had one.
+
+use std::collections::VecDeque;
+
+use crate::ingress::{PublisherShare, visit_bytes};
+
+/// Whether somebody at the gate may go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gated {
+    /// Not yet.
+    Stays,
+    /// It is not there any more, or stands in a list already.
+    Gone,
+    /// Yes.
+    Goes {
+        /// To those that take more than they bring.
+        taker: bool,
+    },
+}
+
+/// Those that a broker reads, by keys of its own; each stands in one place at most, which is its business.
+#[derive(Debug, Clone)]
+pub struct Visits {
+    turn_bytes: usize,
+    /// Takers and bringers, and in the running turn how many of them are still to be read and how many bytes.
+    lists: [VecDeque<usize>; 2],
+    unread: [usize; 2],
+    left_bytes: [usize; 2],
+    visit_bytes: usize,
+    /// In which list the last one stood.
+    at: usize,
+    gated: Vec<usize>,
+    /// Empty but while the gate is asked.
+    going: Vec<(usize, bool)>,
+    share: PublisherShare,
+    sent_bytes: u64,
+}
+
+const TAKERS: usize = 0;
+const BRINGERS: usize = 1;
+
+impl Visits {
+    /// With the bytes of a turn: takers may bring so many, and bringers again, or a fifth of the work if that
+    /// is more.
+    #[must_use]
+    pub fn new(turn_bytes: usize) -> Visits {
+        Visits {
+            turn_bytes,
+            lists: [VecDeque::new(), VecDeque::new()],
+            unread: [0; 2],
+            left_bytes: [0; 2],
+            visit_bytes: 0,
+            at: TAKERS,
+            gated: Vec::new(),
+            going: Vec::new(),
+            share: PublisherShare::new(turn_bytes as u64),
+            sent_bytes: 0,
+        }
+    }
+
+    /// There is something to read from `key`: to the end of its list.
+    pub fn list(&mut self, key: usize, taker: bool) {
+        self.lists[if taker { TAKERS } else { BRINGERS }].push_back(key);
+    }
+
+    /// There is something to read from `key`, and no room for it.
+    pub fn gate(&mut self, key: usize) {
+        self.gated.push(key);
+    }
+
+    /// Asks those at the gate who may go on: before those in the lists, in the order in which they came there.
+    pub fn ask_gate(&mut self, mut ask: impl FnMut(usize) -> Gated) {
+        let going = &mut self.going;
+        self.gated.retain(|&key| match ask(key) {
+            Gated::Stays => true,
+            Gated::Gone => false,
+            Gated::Goes { taker } => {
+                going.push((key, taker));
+                false
+            }
+        });
+        for (key, taker) in going.drain(..).rev() {
+            self.lists[if taker { TAKERS } else { BRINGERS }].push_front(key);
+        }
+    }
+
+    /// Whether somebody who brings would be read before one who waits at the gate: with room again, ask the gate
+    /// first. Otherwise whoever is not held takes all the room that a turn has, turn after turn.
+    #[must_use]
+    pub fn would_overtake(&self) -> bool {
+        !self.gated.is_empty() && !self.lists[BRINGERS].is_empty()
+    }
+
+    /// Whether somebody is to be read.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.lists.iter().any(|list| !list.is_empty())
+    }
+
+    /// A turn begins; `sent_bytes` were written since the start.
+    pub fn begin_turn(&mut self, sent_bytes: u64) {
+        self.share.turn(sent_bytes - self.sent_bytes);
+        self.sent_bytes = sent_bytes;
+        self.unread = [self.lists[TAKERS].len(), self.lists[BRINGERS].len()];
+        self.left_bytes = [self.turn_bytes, self.share.bytes() as usize];
+        self.visit_bytes = visit_bytes(self.unread.iter().sum());
+    }
+
+    /// Who is read next in this turn, and how many bytes at most. Tell what it [brought](Visits::brought), and
+    /// [list](Visits::list) it again if there is more.
+    pub fn next_visit(&mut self) -> Option<(usize, usize)> {
+        for side in [TAKERS, BRINGERS] {
+            if self.unread[side] > 0
+                && self.left_bytes[side] > 0
+                && let Some(key) = self.lists[side].pop_front()
+            {
+                self.unread[side] -= 1;
+                self.at = side;
+                return Some((key, self.visit_bytes));
+            }
+        }
+        None
+    }
+
+    /// The last visit brought `bytes`.
+    pub fn brought(&mut self, bytes: usize) {
+        let left_bytes = &mut self.left_bytes[self.at];
+        *left_bytes = left_bytes.saturating_sub(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ingress::VISIT_LEAST_BYTES;
+    use crate::{VISIT_MOST_BYTES, max_min};
+    use proptest::prelude::*;
+
+    const KIB: usize = 1024;
+    const TURN_BYTES: usize = 256 * KIB;
+    /// What a peer's kernel and ours hold of one that sends without waiting.
+    const SOCKET_BYTES: usize = 128 * KIB;
+
+    struct Peer {
+        /// What it would send in a turn.
+        wants_bytes: usize,
+        /// What waits in its socket.
+        socket_bytes: usize,
+        /// What was read of it and had no room.
+        held_bytes: usize,
+        listed: bool,
+        read_bytes: usize,
+    }
+
+    /// A broker with sockets and a commit for every turn, which makes room for so many bytes.
+    struct Broker {
+        visits: Visits,
+        peers: Vec<Peer>,
+        room_bytes: usize,
+    }
+
+    impl Broker {
+        fn new(wants_bytes: impl IntoIterator<Item = usize>) -> Broker {
+            let peer = |wants_bytes| Peer {
+                wants_bytes,
+                socket_bytes: 0,
+                held_bytes: 0,
+                listed: false,
+                read_bytes: 0,
+            };
+            Broker {
+                visits: Visits::new(TURN_BYTES),
+                peers: wants_bytes.into_iter().map(peer).collect(),
+                room_bytes: 0,
+            }
+        }
+
+        fn turns(&mut self, turns: usize, committed_bytes: usize) {
+            for _ in 0..turns {
+                self.room_bytes = (self.room_bytes + committed_bytes).min(4 * committed_bytes);
+                for (key, peer) in self.peers.iter_mut().enumerate() {
+                    peer.socket_bytes = (peer.socket_bytes + peer.wants_bytes).min(SOCKET_BYTES);
+                    if !peer.listed && peer.socket_bytes > 0 {
+                        peer.listed = true;
+                        self.visits.list(key, false);
+                    }
+                }
+                if self.visits.would_overtake() && self.room_bytes > 0 {
+                    self.ask_gate();
+                }
+                self.visits.begin_turn(0);
+                while let Some((key, most_bytes)) = self.visits.next_visit() {
+                    let bytes = self.visit(key, most_bytes);
+                    self.visits.brought(bytes);
+                }
+                self.ask_gate();
+            }
+        }
+
+        fn ask_gate(&mut self) {
+            let room = self.room_bytes > 0;
+            self.visits.ask_gate(|_| match room {
+                true => Gated::Goes { taker: false },
+                false => Gated::Stays,
+            });
+        }
+
+        fn visit(&mut self, key: usize, most_bytes: usize) -> usize {
+            let peer = &mut self.peers[key];
+            peer.listed = true;
+            if self.room_bytes == 0 {
+                self.visits.gate(key);
+                return 0;
+            }
+            if peer.held_bytes == 0 {
+                peer.held_bytes = peer.socket_bytes.min(most_bytes);
+                peer.socket_bytes -= peer.held_bytes;
+            }
+            let taken = peer.held_bytes.min(self.room_bytes);
+            peer.held_bytes -= taken;
+            peer.read_bytes += taken;
+            self.room_bytes -= taken;
+            if peer.held_bytes > 0 {
+                self.visits.gate(key);
+            } else if peer.socket_bytes > 0 {
+                self.visits.list(key, false);
+            } else {
+                peer.listed = false;
+            }
+            taken
+        }
+
+        fn read(&self) -> Vec<usize> {
+            self.peers.iter().map(|peer| peer.read_bytes).collect()
+        }
+    }
+
+    /// Jain's index ("A Quantitative Measure of Fairness", 1984): 1 if all got the same.
+    fn jain(shares: &[usize]) -> f64 {
+        let sum: f64 = shares.iter().map(|&share| share as f64).sum();
+        let squares: f64 = shares.iter().map(|&share| (share as f64).powi(2)).sum();
+        sum * sum / (shares.len() as f64 * squares)
+    }
+
+    #[test]
+    fn a_thousand_that_send_what_they_can_get_the_same_number_of_bytes() {
+        // From a message of 200 bytes a turn to more than a visit.
+        let mut broker = Broker::new((0..1_000).map(|index| 200 + index * 100));
+        broker.turns(20_000, TURN_BYTES);
+        let read = broker.read();
+        assert!(jain(&read[3..]) >= 0.999, "{}", jain(&read[3..]));
+        assert!(read.iter().sum::<usize>() >= 19_000 * TURN_BYTES);
+    }
+
+    #[test]
+    fn beside_one_that_floods_the_modest_get_all_they_ask_for() {
+        for light in [5, 50, 300] {
+            // The modest ask for up to nine tenths of an equal share.
+            let share = TURN_BYTES / (light + 1);
+            let wants = (0..light).map(|index| 1 + share * 9 / 10 * (index + 1) / light);
+            let mut broker = Broker::new([usize::MAX / 2].into_iter().chain(wants));
+            broker.turns(5_000, TURN_BYTES);
+            for peer in &broker.peers[1..] {
+                let part = peer.read_bytes as f64 / (5_000 * peer.wants_bytes) as f64;
+                assert!(part >= 0.98, "{part:.2} of {} bytes a turn", peer.wants_bytes);
+            }
+            let flood = broker.peers[0].read_bytes;
+            let rest = 5_000 * TURN_BYTES - broker.read()[1..].iter().sum::<usize>();
+            // It is read once a turn.
+            let rest = rest.min(5_000 * VISIT_LEAST_BYTES);
+            assert!(flood as f64 >= 0.95 * rest as f64, "{flood} of {rest}: the rest is its own");
+        }
+    }
+
+    #[test]
+    fn with_room_for_less_than_a_visit_at_a_time_everybody_gets_the_same() {
+        let mut broker = Broker::new((0..50).map(|_| usize::MAX / 2));
+        broker.turns(100_000, 3_000);
+        assert!(jain(&broker.read()) >= 0.99, "{:?}", broker.read());
+    }
+
+    #[test]
+    fn who_takes_is_read_in_every_turn_beside_a_thousand_that_bring() {
+        let mut visits = Visits::new(TURN_BYTES);
+        (0..1_000).for_each(|key| visits.list(key, false));
+        for turn in 0..100 {
+            visits.list(1_000, true);
+            visits.begin_turn(turn);
+            assert_eq!(visits.next_visit().map(|(key, _)| key), Some(1_000));
+            visits.brought(TURN_BYTES);
+            let mut bringers = 0;
+            while let Some((key, bytes)) = visits.next_visit() {
+                visits.brought(bytes);
+                visits.list(key, false);
+                bringers += 1;
+            }
+            assert_eq!(bringers, 8, "what takers brought is not theirs to pay");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Max-min fairness in bytes, but for what waits in a socket and a visit or two.
+        #[test]
+        fn nobody_gets_less_than_the_fair_share_of_what_is_committed(
+            wants in prop::collection::vec(prop_oneof![1..5_000usize, 1..=VISIT_LEAST_BYTES], 1..80),
+            committed_bytes in 1_000..TURN_BYTES,
+        ) {
+            let turns = 2_000;
+            let mut broker = Broker::new(wants.iter().copied());
+            broker.turns(turns, committed_bytes);
+            let demands: Vec<u64> = wants.iter().map(|bytes| (*bytes * turns) as u64).collect();
+            let fair = max_min((committed_bytes * turns) as u64, &demands);
+            for (peer, fair) in broker.peers.iter().zip(fair) {
+                let owed = 0.95 * fair as f64 - (SOCKET_BYTES + 2 * VISIT_MOST_BYTES) as f64;
+                prop_assert!(peer.read_bytes as f64 >= owed, "{} of {fair}", peer.read_bytes);
+            }
+        }
+    }
+}
