@@ -22,6 +22,17 @@ impl Backoff {
         Backoff { retries, first, max }
     }
 
+    /// The longest that all pauses of a message may take together.
+    pub(crate) fn longest(&self) -> Duration {
+        // By then they have doubled as often as they can.
+        let doubling = self.retries.min(33);
+        let pause = |attempt: u32| {
+            self.first.saturating_mul(2_u32.saturating_pow(attempt - 1)).min(self.max)
+        };
+        let sum = (1..=doubling).map(pause).fold(Duration::ZERO, Duration::saturating_add);
+        sum.saturating_add(pause(33).saturating_mul(self.retries - doubling))
+    }
+
     pub(crate) fn pauses(&self) -> Pauses {
         let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let (first_us, max_us) = (us(self.first.min(self.max)), us(self.max));
@@ -62,5 +73,8 @@ mod tests {
         assert_ne!(backoff.pause(1, 1), backoff.pause(1, 2));
         assert_eq!(backoff.pause(41, 0), None);
         assert_eq!(Backoff::new(0, first, max).pause(1, 0), None);
+        assert_eq!(backoff.longest(), Duration::from_secs(1 + 2 + 4 + 37 * 5));
+        assert_eq!(Backoff::new(0, first, max).longest(), Duration::ZERO);
+        assert_eq!(Backoff::new(u32::MAX, max, Duration::MAX).longest(), Duration::MAX);
     }
 }

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use forebay_flow::explain::Mark;
+use tokio::time::Instant;
 
+use crate::ages::{Age, Ages};
 use crate::outcome::Verdict;
 use crate::policy::Policy;
 use crate::report::Counters;
@@ -50,6 +52,7 @@ trait Slot: Send + Sync {
 
 struct Unsettled<R> {
     receipt: Mutex<Option<R>>,
+    age: Option<Age>,
     counters: Arc<Counters>,
     trace: Option<Box<Trace>>,
     described: Option<Box<Described>>,
@@ -61,6 +64,9 @@ impl<R: Receipt> Slot for Unsettled<R> {
         let Some(receipt) = receipt else { return false };
         self.counters.settled(verdict);
         self.passed(Mark::Settled);
+        if let Some(age) = &self.age {
+            age.end();
+        }
         receipt.settle(verdict);
         true
     }
@@ -103,6 +109,7 @@ impl<T> Item<T> {
         value: T,
         receipt: impl Receipt,
         counters: Arc<Counters>,
+        ages: &Arc<Ages>,
         policy: &Policy<T>,
     ) -> Item<T>
     where
@@ -111,7 +118,9 @@ impl<T> Item<T> {
         let (number, attempt) = (counters.taken(), AtomicU32::new(0));
         let trace = policy.tracer.as_ref().and_then(|tracer| tracer.arrived(number, &value));
         let described = policy.spans.as_ref().map(|spans| spans.described(&value));
-        let receipt = Unsettled { receipt: Mutex::new(Some(receipt)), counters, trace, described };
+        let age = ages.begin(number, Instant::now);
+        let receipt = Mutex::new(Some(receipt));
+        let receipt = Unsettled { receipt, age, counters, trace, described };
         Item { inner: Arc::new(Inner { value, number, attempt, receipt }) }
     }
 

@@ -29,6 +29,7 @@
 //!
 //! Deliberately absent: AMQP. Queues are one source among others.
 
+mod ages;
 mod backoff;
 mod batch;
 mod batched;

@@ -17,6 +17,11 @@ pub struct Needs {
     pub batch_delay: Option<Duration>,
     /// The longest that an attempt may take, if that is limited.
     pub timeout: Option<Duration>,
+    /// The longest that all pauses before a message's retries may take together, if it is retried.
+    pub retry_pauses: Option<Duration>,
+    /// For how long the oldest message is unsettled, at half of what the source allows
+    /// ([`Source::ack_timeout`](crate::Source::ack_timeout)).
+    pub oldest: Option<Duration>,
     /// It wants to know when messages passed the points of their way.
     pub marks: bool,
 }

@@ -329,6 +329,7 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
         let needs = Needs {
             held_messages: self.concurrency.most().saturating_add(beyond).saturating_add(waiting),
             timeout: self.policy.timeout,
+            retry_pauses: self.policy.retries.map(|backoff| backoff.longest()),
             marks: self.policy.tracer.is_some(),
             ..needs
         };

@@ -134,8 +134,8 @@ impl Control {
         }
     }
 
-    /// What does not fit together in its set-up, as its source sees it: at the start, and whenever there are more or
-    /// fewer workers. The log has it, too.
+    /// What does not fit together in its set-up, as its source sees it: at the start, whenever there are more or fewer workers,
+    /// and when a message is unsettled for half of the time that the source allows. The log has it, too.
     #[must_use]
     pub fn findings(&self) -> Vec<Finding> {
         self.stage.findings()

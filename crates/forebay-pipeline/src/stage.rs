@@ -18,6 +18,7 @@ use forebay_flow::workers::Call;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::ages::Ages;
 use crate::concurrency::Concurrency;
 use crate::dispatch::{Dispatch, Started};
 use crate::floor::{Floor, Next};
@@ -49,6 +50,7 @@ pub(crate) struct Stage<S: Source, H, N> {
     needs: Needs,
     /// What its source has found wrong, each once.
     findings: Mutex<Vec<Finding>>,
+    ages: Arc<Ages>,
     /// Of its source, as of the last time it was told of workers.
     prefetch: Mutex<Option<u64>>,
 }
@@ -130,9 +132,10 @@ where
             supervise: Notify::new(),
             needs,
             findings: Mutex::default(),
+            ages: Arc::default(),
             prefetch: Mutex::default(),
         };
-        stage.tell(&mut stage.source(), concurrency_now);
+        stage.tell(&mut stage.source(), Needs { workers: concurrency_now, ..needs });
         Arc::new(stage)
     }
 
@@ -164,7 +167,8 @@ where
             match taken {
                 Poll::Ready(Ok(Some((value, receipt)))) => {
                     let lane = self.policy.ordered_by.as_ref().map(|lane_of| lane_of(&value));
-                    let item = Item::new(value, receipt, self.counters.clone(), &self.policy);
+                    let (counters, ages) = (self.counters.clone(), &self.ages);
+                    let item = Item::new(value, receipt, counters, ages, &self.policy);
                     floor = self.floor();
                     floor.dispatch.arrived(item, lane);
                 }
@@ -311,10 +315,11 @@ where
         }
     }
 
-    /// Tells a source how many workers there are, and the log what it finds wrong.
-    fn tell(&self, source: &mut Option<S>, workers: usize) {
+    /// Tells a source what is needed now, and the log what it finds wrong.
+    fn tell(&self, source: &mut Option<S>, needs: Needs) {
         let Some(source) = source else { return };
-        let found = source.needs(&Needs { workers, ..self.needs });
+        let found = source.needs(&needs);
+        self.ages.watch(source.ack_timeout(), Instant::now());
         *self.prefetch.lock().unwrap_or_else(PoisonError::into_inner) = source.prefetch();
         let mut findings = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
         for finding in found {
@@ -327,7 +332,7 @@ where
 
     /// With the lock of the tuning held.
     fn resize(&self, concurrency: usize) {
-        self.tell(&mut self.source(), concurrency);
+        self.tell(&mut self.source(), Needs { workers: concurrency, ..self.needs });
         let mut floor = self.floor();
         floor.dispatch.resize(concurrency);
         floor.wake_all(); // those too many leave
@@ -370,8 +375,9 @@ where
 
     /// When there is something for [`Stage::tick`].
     pub(crate) fn next_tick(&self) -> Option<Instant> {
-        let due_us = self.floor().next_tick_us()?;
-        self.instant(due_us)
+        let due_us = self.floor().next_tick_us();
+        let due = due_us.and_then(|due_us| self.instant(due_us));
+        due.into_iter().chain(self.ages.look_at()).min()
     }
 
     fn instant(&self, at_us: u64) -> Option<Instant> {
@@ -382,6 +388,11 @@ where
     pub(crate) fn tick(&self) {
         let successor = self.floor().tick(self.now_us());
         successor.into_iter().for_each(Waker::wake);
+        if let Some(oldest) = self.ages.look(Instant::now()) {
+            let workers = self.concurrency();
+            let needs = Needs { workers, oldest: Some(oldest), ..self.needs };
+            self.tell(&mut self.source(), needs);
+        }
     }
 
     fn now_us(&self) -> u64 {

@@ -1,8 +1,8 @@
 //! Whether a pipeline and its queue's consumer fit together: a machine that compares numbers.
 //!
 //! What the client tunes by itself cannot be wrong, so most of what is found here was set by hand. Each finding has
-//! been somebody's lost day: workers that idle behind a prefetch, batches that are never full, messages that a broker
-//! takes back from those who still work on them.
+//! been somebody's lost day: workers that idle behind a prefetch, or hoard what it sends ahead, batches that are never full,
+//! messages that a broker takes back from those who still work on them.
 
 use std::time::Duration;
 
@@ -46,6 +46,17 @@ pub(crate) fn examine(
         );
         find("prefetch-below-batch", says);
     }
+    // What waits for workers, keys and batches is held for a reason; the rest only in case.
+    let held = needs.held_messages.max(workers);
+    if let Some(fixed) = limits.fixed_credit.map(usize::from).filter(|fixed| *fixed > held) {
+        let says = format!(
+            "fixed_credit {fixed} lets the broker send {} messages more than the pipeline works on and holds ({held}, with \
+             {workers} workers): they wait here behind busy workers while other consumers may be idle; leave fixed_credit out, \
+             unless nobody else consumes the queue",
+            fixed - held
+        );
+        find("prefetch-hoards", says);
+    }
     if let (Some(limit), Some(timeout)) = (limits.work_limit, needs.timeout)
         && limit < timeout
     {
@@ -69,6 +80,23 @@ pub(crate) fn examine(
                  acknowledgement; let batches wait for less"
             );
             find("batch-delay-above-ack-timeout", says);
+        }
+        if let Some(pauses) = needs.retry_pauses.filter(|pauses| *pauses >= ack) {
+            let says = format!(
+                "the pauses of a message that fails each time may take {pauses:?} together (retries), unacknowledged, and this \
+                 broker closes the channel after {ack:?}: all that it holds is delivered again; retry less often, or after \
+                 shorter pauses"
+            );
+            find("retry-pause-above-ack-timeout", says);
+        }
+        if let Some(oldest) = needs.oldest.filter(|oldest| *oldest >= ack / 2) {
+            let oldest = Duration::from_millis(oldest.as_millis().try_into().unwrap_or(u64::MAX));
+            let says = format!(
+                "a message is unacknowledged for {oldest:?}, in its handler, its batch or a pause before a retry, and this broker \
+                 closes the channel after {ack:?}: all that it holds is delivered again; raise consumer_timeout there, or \
+                 x-consumer-timeout of the queue, or end such work sooner (timeout)"
+            );
+            find("handler-above-ack-timeout", says);
         }
     }
     findings
@@ -114,6 +142,18 @@ mod tests {
         needs
     }
 
+    fn retried(pauses: Duration) -> Needs {
+        let mut needs = needs(4);
+        needs.retry_pauses = Some(pauses);
+        needs
+    }
+
+    fn oldest(age: Duration) -> Needs {
+        let mut needs = needs(4);
+        needs.oldest = Some(age);
+        needs
+    }
+
     fn names(needs: &Needs, limits: &ConsumerLimits, ack_timeout: AckTimeout) -> Vec<&'static str> {
         examine(needs, limits, ack_timeout).into_iter().map(|finding| finding.name).collect()
     }
@@ -121,7 +161,8 @@ mod tests {
     #[test]
     fn what_tunes_itself_is_well() {
         let second = Duration::from_secs(1);
-        for needs in [needs(1), needs(500), batches(8, 100, second), limited(MINUTE)] {
+        let retried = retried(29 * MINUTE);
+        for needs in [needs(1), needs(500), batches(8, 100, second), limited(MINUTE), retried] {
             assert_eq!(names(&needs, &tuned(), RABBITMQ), [""; 0]);
             assert_eq!(names(&needs, &tuned(), AckTimeout::Leases), [""; 0]);
         }
@@ -138,6 +179,10 @@ mod tests {
             (limited(2 * MINUTE), work_limit, AckTimeout::Leases, "work-limit-below-timeout"),
             (limited(hour), tuned(), RABBITMQ, "timeout-above-ack-timeout"),
             (batches(4, 100, hour), tuned(), RABBITMQ, "batch-delay-above-ack-timeout"),
+            (retried(hour), tuned(), RABBITMQ, "retry-pause-above-ack-timeout"),
+            (oldest(15 * MINUTE), tuned(), RABBITMQ, "handler-above-ack-timeout"),
+            (needs(10), fixed(11), AckTimeout::Leases, "prefetch-hoards"),
+            (batches(4, 100, MINUTE), fixed(205), RABBITMQ, "prefetch-hoards"),
         ] {
             assert_eq!(names(&needs, &limits, ack_timeout), [name]);
         }
@@ -147,7 +192,10 @@ mod tests {
     fn the_edges_are_well() {
         assert_eq!(names(&needs(10), &fixed(10), RABBITMQ), [""; 0]);
         assert_eq!(names(&batches(4, 100, MINUTE), &fixed(100), RABBITMQ), [""; 0]);
-        assert_eq!(names(&limited(60 * MINUTE), &tuned(), AckTimeout::Leases), [""; 0]);
+        assert_eq!(names(&batches(4, 100, MINUTE), &fixed(204), RABBITMQ), [""; 0]);
+        for needs in [limited(60 * MINUTE), retried(60 * MINUTE), oldest(60 * MINUTE)] {
+            assert_eq!(names(&needs, &tuned(), AckTimeout::Leases), [""; 0], "a lease is renewed");
+        }
     }
 
     #[test]

@@ -136,6 +136,13 @@ impl Source for QueueSource {
         examine(needs, &self.limits, self.ack_timeout)
     }
 
+    fn ack_timeout(&self) -> Option<Duration> {
+        match self.ack_timeout {
+            AckTimeout::Leases => None,
+            AckTimeout::After(limit) => Some(limit),
+        }
+    }
+
     fn prefetch(&self) -> Option<u64> {
         let ConsumerLimits { fixed_credit, credit_max, .. } = self.limits;
         let capped = (credit_max < CREDIT_MAX).then_some(credit_max);

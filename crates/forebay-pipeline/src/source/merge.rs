@@ -1,6 +1,7 @@
 //! Several sources as one.
 
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use super::{Source, Taken};
 use crate::needs::{Finding, Needs};
@@ -48,6 +49,10 @@ impl<S: Source> Source for Merged<S> {
 
     fn needs(&mut self, needs: &Needs) -> Vec<Finding> {
         self.sources.iter_mut().flat_map(|source| source.needs(needs)).collect()
+    }
+
+    fn ack_timeout(&self) -> Option<Duration> {
+        self.sources.iter().filter_map(Source::ack_timeout).min()
     }
 
     fn prefetch(&self) -> Option<u64> {

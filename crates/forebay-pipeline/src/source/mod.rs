@@ -9,6 +9,7 @@ mod test;
 use std::error::Error;
 use std::fmt;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use crate::needs::{Finding, Needs};
 use crate::outcome::Verdict;
@@ -35,12 +36,18 @@ pub trait Source: Send + 'static {
     /// The source is broken. The pipeline finishes what it has and ends with this error.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Taken<Self>>;
 
-    /// What the pipeline needs of it, before the first message and when there are more or fewer workers. A source with a
+    /// What the pipeline needs of it, before the first message, when there are more or fewer workers, and when a message has
+    /// been unsettled for half of [`Source::ack_timeout`]. A source with a
     /// limit of its own raises it, or a batch could wait for messages that cannot come; what it may not change and does
     /// not fit it returns.
     fn needs(&mut self, needs: &Needs) -> Vec<Finding> {
         let _ = needs;
         Vec::new()
+    }
+
+    /// The longest that it lets a message be unsettled, if it takes back what is for longer. Asked after [`Source::needs`].
+    fn ack_timeout(&self) -> Option<Duration> {
+        None
     }
 
     /// The most messages that it lets be unsettled, if somebody set that by hand: what a pipeline that explains itself may
