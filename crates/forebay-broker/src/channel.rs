@@ -115,6 +115,9 @@ pub(crate) struct GetBehind {
     pub(crate) no_ack: bool,
 }
 
+/// The capability, of a broker and of a client, that `channel.flow` pauses a channel's deliveries.
+pub(crate) const PAUSE: &str = "forebay.pause";
+
 /// One channel.
 #[derive(Debug)]
 pub(crate) struct Channel {

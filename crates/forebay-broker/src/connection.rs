@@ -159,6 +159,7 @@ pub(crate) struct Capabilities {
     pub(crate) connection_blocked: bool,
     pub(crate) named_publishers: bool,
     pub(crate) leases: bool,
+    pub(crate) pause: bool,
 }
 
 /// One connection.

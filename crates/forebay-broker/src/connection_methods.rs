@@ -270,15 +270,23 @@ impl Shard {
         self.send(id, number, &channel::CloseOk::default());
     }
 
-    /// `channel.flow` (0-9-1 section 1.5.2.3): the client asks for no more deliveries, or for them.
+    /// `channel.flow` (0-9-1 section 1.5.2.3): the client asks for no more deliveries, or for them. RabbitMQ refuses the
+    /// former, so it is for clients that say that they know better.
     pub(crate) fn channel_flow(
         &mut self,
         id: ConnectionId,
         number: u16,
         active: bool,
     ) -> Result<(), AmqpError> {
-        if !active {
+        let Some(connection) = self.connection(id) else { return Ok(()) };
+        if !active && !connection.capabilities.pause {
             return Err(AmqpError::not_implemented("active=false".to_owned()));
+        }
+        if let Some(channel) = connection.channel(number) {
+            channel.active = active;
+        }
+        if active {
+            self.mark_queues_of_channel(id, number);
         }
         self.send(id, number, &channel::FlowOk { active });
         Ok(())

@@ -10,7 +10,7 @@ use crate::error::AmqpError;
 use crate::input::{CloseHow, ConnectionId};
 use crate::server_properties::server_properties;
 use crate::shard::{Shard, Vhost};
-use crate::{ack_timeout, publisher};
+use crate::{ack_timeout, channel, publisher};
 
 /// How long a client that cannot be told of a refused login is kept waiting (RabbitMQ: about 3 s), so
 /// that guessing passwords is slow.
@@ -179,6 +179,7 @@ fn capabilities(client_properties: Table<'_>) -> Capabilities {
         connection_blocked: has("connection.blocked"),
         named_publishers: has(publisher::CAPABILITY),
         leases: has(ack_timeout::LEASES),
+        pause: has(channel::PAUSE),
     }
 }
 

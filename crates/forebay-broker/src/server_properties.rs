@@ -8,7 +8,7 @@ use forebay_wire::{TableBuf, Value};
 /// The RabbitMQ behaviour that is kept.
 pub const COMPATIBILITY: &str = "3.13.0";
 
-const CAPABILITIES: [&str; 14] = [
+const CAPABILITIES: [&str; 15] = [
     "publisher_confirms",
     "exchange_exchange_bindings",
     "basic.nack",
@@ -23,6 +23,7 @@ const CAPABILITIES: [&str; 14] = [
     crate::publisher::CAPABILITY,
     crate::ack_timeout::LEASES,
     crate::marks::CAPABILITY,
+    crate::channel::PAUSE,
     forebay_flow::FAIR_VISITS,
 ];
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use forebay_flow::Occupancy;
 use forebay_wire::{TableBuf, Value};
 
 use crate::connection::{Connection, Guard};
@@ -30,6 +31,7 @@ pub struct ConsumerBuilder {
     exclusive: bool,
     arguments: TableBuf,
     work_limit: Option<Duration>,
+    occupancy: Option<Arc<Occupancy>>,
     explain: bool,
     spans: Option<Arc<Spans>>,
 }
@@ -45,6 +47,7 @@ impl ConsumerBuilder {
             exclusive: false,
             arguments: TableBuf::new(),
             work_limit: None,
+            occupancy: None,
             explain: false,
             spans: None,
         }
@@ -55,6 +58,17 @@ impl ConsumerBuilder {
     #[must_use]
     pub fn workers(mut self, workers: u16) -> Self {
         self.workers = workers.max(1);
+        self
+    }
+
+    /// Workers that somebody counts, who says at each moment how many there are and how many are busy; several consumers
+    /// may serve the same ones. Then the credit follows them: nothing is held here for a worker who is busy with
+    /// something long, also when there are fewer workers than there were, when messages that were taken wait for
+    /// something other than a worker, or when another consumer brought what they are busy with. Instead of
+    /// [`ConsumerBuilder::workers`]. For pools of workers; a pipeline does it by itself.
+    #[must_use]
+    pub fn occupancy(mut self, occupancy: Arc<Occupancy>) -> Self {
+        self.occupancy = Some(occupancy);
         self
     }
 
@@ -168,6 +182,7 @@ impl ConsumerBuilder {
             arguments: self.arguments,
             marks: self.explain,
             work_limit_us: self.work_limit.map(|limit| limit.as_micros() as u64),
+            occupancy: self.occupancy,
         };
         let max = u32::from(self.credit_max);
         let key = guard.link.with(|session, now_us| {
@@ -266,7 +281,7 @@ impl ConsumerShared {
         if let Some(clock) = &self.clock {
             message.set_delivered(clock.at(came_us, now_us, since_1970_us));
         }
-        Delivery { message, key, taken_us: now_us, consumer: Some(self.clone()) }
+        Delivery { message, key, taken_us: now_us, worked: None, consumer: Some(self.clone()) }
     }
 
     /// It is handed out; not with the lock held, as spans are somebody else's code.
@@ -374,6 +389,8 @@ pub struct Delivery {
     message: Received,
     key: DeliveryKey,
     taken_us: u64,
+    /// Where somebody said so.
+    worked: Option<Duration>,
     /// Until it is settled.
     consumer: Option<Arc<ConsumerShared>>,
 }
@@ -410,10 +427,17 @@ impl Delivery {
         std::mem::take(&mut self.message)
     }
 
+    /// A worker was at it for so long, where that is not the time since it was taken: it waited for something else
+    /// as well, for instance for its batch. How far to look ahead follows from it.
+    pub fn set_worked(&mut self, worked: Duration) {
+        self.worked = Some(worked);
+    }
+
     fn settle(&mut self, verdict: Verdict) -> Settlement {
         let Some(consumer) = self.consumer.take() else { return Settlement(Ok(())) };
         let known = consumer.guard.link.with(|session, now_us| {
-            let service_us = now_us.saturating_sub(self.taken_us);
+            let worked_us = self.worked.map(|worked| worked.as_micros() as u64);
+            let service_us = worked_us.unwrap_or_else(|| now_us.saturating_sub(self.taken_us));
             let (intake, machine) = session.intake(consumer.key);
             intake.settle(machine, self.key, verdict, service_us, now_us)
         });

@@ -65,6 +65,7 @@ pub use consumer::{
 };
 pub use deliveries::Deliveries;
 pub use error::{ChannelFault, CloseError, ConsumeError, DeclareError, Lost, OpenError, Refusal};
+pub use forebay_flow::Occupancy;
 pub use happening::{Happening, PublisherChannelFault};
 pub use marks::OFFERED_HEADER;
 pub use message::{Message, REPUBLISHED_HEADER, TooLong};

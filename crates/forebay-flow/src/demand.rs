@@ -5,8 +5,8 @@
 //! rtt    from an acknowledgement to the delivery that it makes room for
 //! L      0 if rtt < med / 20, else ceil(workers * rtt / med) + ceil(workers / 4); at most 2 s of work
 //! wanted workers + L, at most 5000
-//! stuck  a message waits, and no worker has started or completed one for max(10 med, 20 ms):
-//!        give back what waits, wanted = workers until a completion
+//! stuck  a message waits, and no worker has started or completed one for max(10 med, 20 ms), or for 20 ms where
+//!        L is 0 and nothing should wait: give back what waits, wanted = workers until a completion
 //! ```
 //!
 //! A message that waits here waits behind these workers, though others may be free: look-ahead is for
@@ -63,6 +63,41 @@ impl Demand {
         self.rtt_us = rtt_us;
     }
 
+    /// From now on so many workers.
+    ///
+    /// # Panics
+    /// If that is none.
+    pub fn set_workers(&mut self, workers: u32) {
+        assert!(workers > 0, "a consumer without workers");
+        self.workers = workers;
+        self.busy = self.busy.min(workers);
+        self.completions = self.completions.min(workers);
+    }
+
+    /// So many workers are busy, from somebody who counts them and calls neither [`Demand::started`] nor
+    /// [`Demand::completed`]; more than there are count as all.
+    pub fn set_busy(&mut self, busy: u32) {
+        self.busy = busy.min(self.workers);
+    }
+
+    /// The same somebody: a worker began or ended something, or nothing waits behind them.
+    pub fn progressed(&mut self, now_us: u64) {
+        self.progress_us = self.progress_us.max(now_us);
+    }
+
+    /// The same somebody: a worker was at a message for `service_us`.
+    pub fn served(&mut self, now_us: u64, service_us: u64) {
+        self.completions = (self.completions + 1).min(self.workers);
+        self.service.add(service_us);
+        self.progressed(now_us);
+        self.handed_back = false;
+    }
+
+    /// The same somebody: what was given back may be asked for again.
+    pub fn go_on(&mut self) {
+        self.handed_back = false;
+    }
+
     /// A worker took a message.
     ///
     /// # Panics
@@ -79,10 +114,7 @@ impl Demand {
     /// If no worker is busy.
     pub fn completed(&mut self, now_us: u64, service_us: u64) {
         self.busy = self.busy.checked_sub(1).expect("who completes has started");
-        self.completions = (self.completions + 1).min(self.workers);
-        self.service.add(service_us);
-        self.progress_us = now_us;
-        self.handed_back = false;
+        self.served(now_us, service_us);
     }
 
     /// Workers that have no message.
@@ -118,8 +150,28 @@ impl Demand {
     #[must_use]
     pub fn next_hand_back_us(&self, waiting: usize) -> Option<u64> {
         let possible = waiting > 0 && self.busy == self.workers && !self.handed_back;
-        let patience_us = self.service.get().unwrap_or(0).saturating_mul(10).max(STUCK_MIN_US);
-        possible.then(|| self.progress_us.saturating_add(patience_us))
+        possible.then(|| self.stuck_us())
+    }
+
+    /// When there has been no progress for so long that what waits is stuck.
+    #[must_use]
+    pub fn stuck_us(&self) -> u64 {
+        let median_us = self.service.get().filter(|_| self.look_ahead() > 0).unwrap_or(0);
+        self.progress_us.saturating_add(median_us.saturating_mul(10).max(STUCK_MIN_US))
+    }
+
+    /// Whether what waited was given back, and no worker has completed one since.
+    #[must_use]
+    pub fn has_handed_back(&self) -> bool {
+        self.handed_back
+    }
+
+    /// Messages that the workers are done with in `time_us`; `None`: not known yet.
+    #[must_use]
+    pub fn worked_off_in(&self, time_us: u64) -> Option<u32> {
+        let median_us = self.service.get()?.max(1);
+        let messages = u64::from(self.workers).saturating_mul(time_us) / median_us;
+        Some(u32::try_from(messages).unwrap_or(u32::MAX))
     }
 
     fn look_ahead(&self) -> u32 {

@@ -8,6 +8,7 @@
 //! | [`Aimd`], [`Vegas`], [`Gradient2`] | the same, as others tune it: baselines to measure against |
 //! | [`AckCoalescer`] | which acknowledgements leave, and when |
 //! | [`Demand`] | how many messages a consumer holds, and when it gives some back |
+//! | [`Occupancy`] | how many workers there are, and how many are busy |
 //! | [`Connections`] | how many connections publishers share |
 //! | [`Workers`] | how many calls of a handler at a time, where each waits for something with a knee |
 //! | [`IngressBudget`], [`Visits`] | how much a broker reads, and from whom |
@@ -39,6 +40,7 @@ mod half_drain;
 mod ingress;
 mod moments;
 mod network_rtt;
+mod occupancy;
 pub mod pfw;
 mod receive_buffer;
 mod recent_median;
@@ -65,6 +67,7 @@ pub use gate::{Admission, Gate, WAITERS_MAX, WaiterId};
 pub use gradient2::Gradient2;
 pub use half_drain::HalfDrain;
 pub use ingress::{FAIR_VISITS, IngressBudget, VISIT_MOST_BYTES};
+pub use occupancy::{Occupancy, Occupied};
 pub use pfw::{Pfw, PfwOptions};
 pub use receive_buffer::receive_buffer_bytes;
 pub use recent_median::RecentMedian;

@@ -94,6 +94,13 @@ impl<T> Floor<T> {
         rate.in_hand
     }
 
+    /// How many workers there are, and how many take nothing now: those at work, or all while the breaker is open.
+    pub(crate) fn workers_and_busy(&self) -> (usize, usize) {
+        let workers = self.dispatch.concurrency();
+        let open = self.breaker.is_some_and(|breaker| breaker.open_until_us().is_some());
+        (workers, if open { workers.max(self.dispatch.busy()) } else { self.dispatch.busy() })
+    }
+
     /// Everybody looks again. Wakers only schedule tasks, so the lock may be held.
     pub(crate) fn wake_all(&mut self) {
         self.seats.all().into_iter().for_each(Waker::wake);

@@ -38,6 +38,8 @@ trait Slot: Send + Sync {
     /// False: it was used before.
     fn settle(&self, verdict: Verdict) -> bool;
     fn is_settled(&self) -> bool;
+    /// An attempt kept a worker busy.
+    fn worked(&self, time: Duration);
     /// It passed a point of its way.
     fn passed(&self, mark: Mark);
     /// The worker in this seat took it.
@@ -69,6 +71,13 @@ impl<R: Receipt> Slot for Unsettled<R> {
         }
         receipt.settle(verdict);
         true
+    }
+
+    fn worked(&self, time: Duration) {
+        let mut receipt = self.receipt.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(receipt) = &mut *receipt {
+            receipt.worked(time);
+        }
     }
 
     fn passed(&self, mark: Mark) {
@@ -138,6 +147,11 @@ impl<T> Item<T> {
 
     pub(crate) fn settle(&self, verdict: Verdict) -> bool {
         self.inner.receipt.settle(verdict)
+    }
+
+    /// An attempt kept a worker busy.
+    pub(crate) fn worked(&self, time: Duration) {
+        self.inner.receipt.worked(time);
     }
 
     pub(crate) fn buried(&self) {

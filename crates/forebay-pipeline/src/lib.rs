@@ -67,7 +67,7 @@ pub use breaker::Breaker;
 pub use chain::{ChainReceipt, Chained, HandOn};
 pub use concurrency::Concurrency;
 pub use deduplicate::{Deduplicated, Once};
-pub use forebay_flow::explain;
+pub use forebay_flow::{Occupancy, explain};
 pub use handler::{Async, Blocking, Failure, Handler};
 pub use item::Item;
 pub use needs::{Finding, Needs};

@@ -11,6 +11,8 @@ pub struct Needs {
     pub workers: usize,
     /// Messages that may be unsettled at a time: in work, in batches, waiting for one of their key.
     pub held_messages: usize,
+    /// Messages beside those that may be put off for another attempt.
+    pub put_off_messages: usize,
     /// Messages in the largest batch, where there are batches.
     pub batch_messages: Option<usize>,
     /// The longest that a batch waits to be full.

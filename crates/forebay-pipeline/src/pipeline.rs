@@ -328,6 +328,7 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
         let waiting = if self.policy.ordered_by.is_some() { self.buffer_max } else { 0 };
         let needs = Needs {
             held_messages: self.concurrency.most().saturating_add(beyond).saturating_add(waiting),
+            put_off_messages: self.buffer_max - waiting,
             timeout: self.policy.timeout,
             retry_pauses: self.policy.retries.map(|backoff| backoff.longest()),
             marks: self.policy.tracer.is_some(),

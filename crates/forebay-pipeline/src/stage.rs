@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use forebay_flow::Occupancy;
 use forebay_flow::explain::{Explanation, Mark, Settings};
 use forebay_flow::workers::Call;
 use tokio::sync::Notify;
@@ -28,7 +29,7 @@ use crate::needs::{Finding, Needs};
 use crate::outcome::{Handled, Outcome, Step};
 use crate::policy::{Policy, conclude};
 use crate::report::{Counters, Report};
-use crate::source::{Source, SourceError};
+use crate::source::{Receipt, Source, SourceError};
 use crate::spans;
 use crate::trace::Tracer;
 use crate::tuning::Tuning;
@@ -44,6 +45,8 @@ pub(crate) struct Stage<S: Source, H, N> {
     floor: Mutex<Floor<S::Value>>,
     pub(crate) counters: Arc<Counters>,
     tuning: Tuning,
+    /// What the source knows of the workers.
+    occupancy: Arc<Occupancy>,
     /// There is something for the supervisor to do.
     pub(crate) supervise: Notify,
     /// But for the workers.
@@ -120,6 +123,8 @@ where
         let mut floor = Floor::new(dispatch);
         floor.set_rate(policy.rate_per_s, 0);
         floor.breaker = policy.breaker;
+        let (mut source, occupancy) = (source, Arc::new(Occupancy::default()));
+        source.occupancy(&occupancy);
         let stage = Stage {
             handler,
             onward,
@@ -127,6 +132,7 @@ where
             begun: Instant::now(),
             counters: Arc::default(),
             tuning,
+            occupancy,
             source: Mutex::new(Some(source)),
             floor: Mutex::new(floor),
             supervise: Notify::new(),
@@ -135,6 +141,7 @@ where
             ages: Arc::default(),
             prefetch: Mutex::default(),
         };
+        stage.count(&stage.floor());
         stage.tell(&mut stage.source(), Needs { workers: concurrency_now, ..needs });
         Arc::new(stage)
     }
@@ -148,15 +155,17 @@ where
         let mut floor = self.floor();
         floor.seats.here(seat);
         if let Some(next) = floor.next(seat, || self.now_us()) {
-            return Self::go(floor, next);
+            return self.go(floor, next);
         }
         drop(floor);
         let mut source = self.source();
         let mut floor = self.floor();
         loop {
             if let Some(next) = floor.next(seat, || self.now_us()) {
+                // Counted before anybody else asks the source.
+                let gone = self.go(floor, next);
                 drop(source);
-                return Self::go(floor, next);
+                return gone;
             }
             let wanted = floor.wants_more(|| self.now_us());
             let Some(asked) = source.as_mut().filter(|_| wanted) else {
@@ -182,8 +191,9 @@ where
                 Poll::Pending => {
                     floor = self.floor();
                     if let Some(next) = floor.next(seat, || self.now_us()) {
+                        let gone = self.go(floor, next);
                         drop(source);
-                        return Self::go(floor, next);
+                        return gone;
                     }
                     return self.wait(floor, seat, cx);
                 }
@@ -206,10 +216,12 @@ where
 
     /// This worker will not look at the source for a while: somebody else should.
     fn go(
+        &self,
         mut floor: MutexGuard<'_, Floor<S::Value>>,
         next: Next<S::Value>,
     ) -> Poll<Option<Started<Item<S::Value>>>> {
         let successor = floor.pass_on();
+        self.count(&floor);
         drop(floor);
         if let Some(waker) = successor {
             waker.wake();
@@ -222,7 +234,8 @@ where
 
     /// One attempt at a message, by the worker in `seat`.
     pub(crate) async fn attempt(&self, item: &Item<S::Value>, seat: usize) -> Attempted<H::Output> {
-        let begun_us = self.tuning.is_on().then(|| self.now_us());
+        let timed = S::Receipt::TIMED || self.tuning.is_on();
+        let begun_us = timed.then(|| self.now_us());
         let begun = item.begin(seat);
         let described = self.policy.spans.as_ref().zip(item.described());
         let span = described.map(|(spans, described)| spans.begin(described, item.attempt()));
@@ -233,6 +246,9 @@ where
         };
         item.passed(Mark::Handled);
         let took_us = begun_us.map(|begun_us| self.now_us().saturating_sub(begun_us));
+        if let Some(took_us) = took_us.filter(|_| S::Receipt::TIMED) {
+            item.worked(Duration::from_micros(took_us));
+        }
         Attempted { result, took_us, span }
     }
 
@@ -282,6 +298,7 @@ where
         }
         let mut floor = self.floor();
         floor.dispatch.finished(started.lane);
+        self.count(&floor);
         if floor.over() {
             floor.wake_all();
         }
@@ -302,6 +319,7 @@ where
                     tracer.breaker(breaker.open_until_us().and_then(|us| self.instant(us)));
                 }
             }
+            self.count(&floor);
         }
         let Some(took_us) = took_us else { return };
         let mut tuning = self.tuning.lock();
@@ -330,11 +348,19 @@ where
         }
     }
 
+    /// For the source, what its messages will find here.
+    fn count(&self, floor: &Floor<S::Value>) {
+        let of = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let (workers, busy) = floor.workers_and_busy();
+        self.occupancy.set(of(workers), of(busy));
+    }
+
     /// With the lock of the tuning held.
     fn resize(&self, concurrency: usize) {
         self.tell(&mut self.source(), Needs { workers: concurrency, ..self.needs });
         let mut floor = self.floor();
         floor.dispatch.resize(concurrency);
+        self.count(&floor);
         floor.wake_all(); // those too many leave
         drop(floor);
         self.supervise.notify_one();
@@ -352,7 +378,13 @@ where
             tell(&started.message, pause);
         }
         let pause_us = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
-        let kept = self.floor().put_off(started, self.now_us().saturating_add(pause_us)).err();
+        let due_us = self.now_us().saturating_add(pause_us);
+        let kept = {
+            let mut floor = self.floor();
+            let kept = floor.put_off(started, due_us).err();
+            self.count(&floor);
+            kept
+        };
         match kept {
             Some(_) => sleep(pause).await,
             None => self.supervise.notify_one(),
@@ -386,7 +418,12 @@ where
 
     /// Time has passed.
     pub(crate) fn tick(&self) {
-        let successor = self.floor().tick(self.now_us());
+        let successor = {
+            let mut floor = self.floor();
+            let successor = floor.tick(self.now_us());
+            self.count(&floor);
+            successor
+        };
         successor.into_iter().for_each(Waker::wake);
         if let Some(oldest) = self.ages.look(Instant::now()) {
             let workers = self.concurrency();

@@ -28,6 +28,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -116,11 +117,11 @@ impl Source for QueueSource {
     fn needs(&mut self, needs: &Needs) -> Vec<Finding> {
         let at_most = |messages: usize| u16::try_from(messages).unwrap_or(u16::MAX);
         if let State::Planned(consumer) = &mut self.state {
-            // A consumer at work learns of more workers by being asked.
             let mut fitting = consumer.clone().workers(at_most(needs.workers));
             if self.free {
                 // Or a batch could wait for messages that the broker does not send before it is acknowledged.
-                fitting = fitting.credit_max(at_most(needs.held_messages).max(CREDIT_MAX));
+                let most = needs.held_messages.saturating_add(needs.put_off_messages);
+                fitting = fitting.credit_max(at_most(most).max(CREDIT_MAX));
             }
             if needs.marks {
                 fitting = fitting.explain();
@@ -143,6 +144,12 @@ impl Source for QueueSource {
         }
     }
 
+    fn occupancy(&mut self, occupancy: &Arc<Occupancy>) {
+        if let State::Planned(consumer) = &mut self.state {
+            *consumer = consumer.clone().occupancy(occupancy.clone());
+        }
+    }
+
     fn prefetch(&self) -> Option<u64> {
         let ConsumerLimits { fixed_credit, credit_max, .. } = self.limits;
         let capped = (credit_max < CREDIT_MAX).then_some(credit_max);
@@ -161,6 +168,12 @@ impl fmt::Debug for QueueSource {
 pub struct QueueReceipt(Delivery);
 
 impl Receipt for QueueReceipt {
+    const TIMED: bool = true;
+
+    fn worked(&mut self, time: Duration) {
+        self.0.set_worked(time);
+    }
+
     fn settle(self, verdict: Verdict) {
         // Too late, after a reconnect, is told by the consumer's metrics: the message comes again.
         let _ = match verdict {

@@ -1,5 +1,5 @@
 use forebay_broker::Input;
-use forebay_wire::{basic, connection, queue};
+use forebay_wire::{basic, channel, connection, queue};
 
 use crate::rig::{Rig, consume, declare, short};
 
@@ -48,6 +48,26 @@ fn a_global_prefetch_bounds_the_channel_and_can_be_raised() {
         rig.trace(id),
         ["1 basic.qos-ok", "1 basic.deliver b 2 [2]", "1 basic.deliver a 3 [3]"]
     );
+}
+
+#[test]
+fn who_says_so_may_pause_its_deliveries_and_others_are_refused_as_by_rabbitmq() {
+    let (mut rig, filler) = filled(2);
+    let id = rig.client_that_can(&["forebay.pause"]);
+    rig.method(id, 1, &channel::Flow { active: false });
+    rig.method(id, 1, &consume("q", "c", false));
+    assert_eq!(rig.trace(id), ["1 channel.flow-ok", "1 basic.consume-ok"]);
+    rig.method(id, 1, &channel::Flow { active: true });
+    let first = ["1 channel.flow-ok", "1 basic.deliver c 1 [1]", "1 basic.deliver c 2 [2]"];
+    assert_eq!(rig.trace(id), first);
+    // What it holds it can settle meanwhile; what goes back is for others.
+    rig.method(id, 1, &channel::Flow { active: false });
+    rig.method(id, 1, &basic::Nack { delivery_tag: 2, multiple: false, requeue: true });
+    assert_eq!(rig.trace(id), ["1 channel.flow-ok"]);
+    rig.method(filler, 1, &consume("q", "f", false));
+    assert_eq!(rig.trace(filler), ["1 basic.consume-ok", "1 basic.deliver f 1 redelivered [2]"]);
+    rig.method(filler, 1, &channel::Flow { active: false });
+    assert!(rig.trace(filler)[0].contains("540 NOT_IMPLEMENTED - active=false"));
 }
 
 #[test]

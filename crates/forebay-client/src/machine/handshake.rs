@@ -9,7 +9,7 @@ use super::{CloseReason, Event, Failed, Login, Machine, Server, State, Step, mis
 use crate::session::NAMED_PUBLISHERS;
 
 /// What we can take, as RabbitMQ names it, and Forebay.
-const CAPABILITIES: [&str; 9] = [
+const CAPABILITIES: [&str; 10] = [
     "authentication_failure_close",
     "basic.nack",
     "connection.blocked",
@@ -19,10 +19,13 @@ const CAPABILITIES: [&str; 9] = [
     "publisher_confirms",
     NAMED_PUBLISHERS,
     LEASES,
+    PAUSE,
 ];
 
 /// We answer channel.flow at once, so it may be used to ask whether we are there.
 const LEASES: &str = "forebay.leases";
+/// We may ask by channel.flow for no deliveries.
+pub(crate) const PAUSE: &str = "forebay.pause";
 
 impl Machine {
     pub(super) fn connection_method<'i>(&mut self, method: Method<'i>) -> Result<Step<'i>, Failed> {

@@ -48,6 +48,7 @@ pub use commands::{ChannelError, PublishError};
 pub use confirms::Settled;
 pub use event::{CloseReason, Delivery, Event, Returned};
 pub use failed::Failed;
+pub(crate) use handshake::PAUSE;
 pub use options::{
     CHANNEL_MAX, FRAME_BYTES_MAX, HEARTBEAT_S, Login, MESSAGE_BYTES_MAX, OUTGOING_BYTES_MAX,
     Options,

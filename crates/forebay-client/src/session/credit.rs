@@ -3,12 +3,23 @@
 //! ```text
 //!   workers   those it was told of, or as many as were seen to hold a message and ask for another
 //!   credit    workers + look-ahead (forebay-flow's Demand; that part rounded up to a few steps)
-//!   starved   a worker asked, nothing was there, and the credit had been used up: look further ahead
+//!   starved   a worker asked, nothing was there, and the credit had been used up: look further ahead, as far as
+//!             what waits here is worked off within 20 ms, or four round trips
 //! ```
 //! Asking for a message is the one sign of a free worker that cannot lie, so whoever collects a batch
 //! before settling it never stands still, whatever the credit was.
+//!
+//! It can be told more (forebay-flow's Occupancy): how many workers there are *now*, and how many are busy. Then it
+//! knows what is held without a worker at it, and that several consumers serve the same workers:
+//!
+//! ```text
+//!   in work   min(held, busy workers)
+//!   parked    held - in work: pauses before another attempt, waits for its key, for its batch
+//!   credit    in work + free workers + parked + look-ahead
+//! ```
+//! All workers are busy and something waits here: it goes back, and the credit with it.
 
-use forebay_flow::Demand;
+use forebay_flow::{Demand, Occupied};
 
 /// Deliveries that a consumer holds at most unless told otherwise.
 pub const CREDIT_MAX: u16 = 1000;
@@ -18,6 +29,9 @@ const STRETCH_MAX: u32 = 64;
 const STARVED_ROUND_US: u64 = 20_000;
 /// A longer gap says that the queue was empty.
 const GAP_SLACK_US: u64 = 2_000;
+/// What starving adds to the look-ahead waits no longer than this, or [`AHEAD_ROUND_TRIPS`].
+const AHEAD_US: u64 = 20_000;
+const AHEAD_ROUND_TRIPS: u64 = 4;
 
 /// One consumer's credit, also for those who drive a [machine](crate::machine) themselves. Times are microseconds of the caller's clock.
 #[derive(Debug)]
@@ -37,6 +51,10 @@ pub struct Credit {
     round_since_us: u64,
     /// What waited was given back, and nothing completed since.
     stuck: bool,
+    /// The broker can be asked for nothing at all.
+    pauses: bool,
+    /// What whoever counts the workers said last, and what was taken since.
+    told: Option<Occupied>,
 }
 
 impl Credit {
@@ -57,12 +75,40 @@ impl Credit {
             starved_us: 0,
             round_since_us: now_us,
             stuck: false,
+            pauses: false,
+            told: None,
         }
+    }
+
+    /// Whether the credit may be 0, which as a prefetch would be none at all.
+    pub fn set_pauses(&mut self, pauses: bool) {
+        self.pauses = pauses;
+    }
+
+    /// The workers as they are now, from somebody who counts them. Asking is then no sign of more of them.
+    pub fn see(&mut self, now_us: u64, occupied: Occupied) {
+        let workers = occupied.workers.clamp(1, self.max);
+        if workers != self.workers || self.told.is_none() {
+            self.workers = workers;
+            self.demand.set_workers(workers);
+        }
+        if self.told.is_none_or(|told| told.turns != occupied.turns) {
+            self.demand.progressed(now_us);
+            self.demand.go_on();
+            self.stuck = false;
+        }
+        self.demand.set_busy(occupied.busy);
+        self.told = Some(occupied);
     }
 
     /// The connection is another one: nothing is in work as far as the broker knows.
     pub fn restart(&mut self, now_us: u64) {
+        let (told, pauses) = (self.told, self.pauses);
         *self = Credit::new(now_us, self.workers, self.max, self.fixed);
+        self.pauses = pauses;
+        if let Some(occupied) = told {
+            self.see(now_us, occupied);
+        }
     }
 
     /// The network's round trip, or the time an answer took.
@@ -102,6 +148,13 @@ impl Credit {
     /// A worker takes a message.
     pub fn started(&mut self, now_us: u64) {
         self.held += 1;
+        if let Some(told) = &mut self.told {
+            // Whoever took it is not counted yet.
+            told.busy = told.busy.saturating_add(1);
+            self.demand.set_busy(told.busy);
+            self.demand.progressed(now_us);
+            return;
+        }
         self.make_room(now_us);
         if self.demand.free() > 0 {
             self.demand.started(now_us);
@@ -112,14 +165,16 @@ impl Credit {
     pub fn completed(&mut self, now_us: u64, service_us: u64) {
         self.held = self.held.saturating_sub(1);
         self.stuck = false;
-        if self.demand.free() < self.workers {
+        if self.told.is_some() {
+            self.demand.served(now_us, service_us);
+        } else if self.demand.free() < self.workers {
             self.demand.completed(now_us, service_us);
         }
     }
 
     /// A worker asks, and there is nothing for it.
     pub fn starved(&mut self, now_us: u64) {
-        if self.held >= self.workers {
+        if self.told.is_none() && self.held >= self.workers {
             // More workers than we knew of, or one that collects.
             self.grow(now_us, self.held + 1);
         }
@@ -134,6 +189,11 @@ impl Credit {
     pub fn hand_back(&mut self, now_us: u64, waiting: usize) -> bool {
         let late = self.next_late_us(waiting).is_some();
         let stuck = self.fixed.is_none() && self.demand.hand_back(now_us, waiting);
+        let free = self.told.is_some() && self.demand.free() > 0;
+        if free && self.demand.stuck_us() <= now_us {
+            // Somebody is free and will take it: look again later.
+            self.demand.progressed(now_us);
+        }
         self.stuck |= stuck;
         stuck || late
     }
@@ -141,23 +201,60 @@ impl Credit {
     /// When [`Credit::hand_back`] would say so if nothing happens before.
     pub fn next_hand_back_us(&self, waiting: usize) -> Option<u64> {
         let late_us = self.next_late_us(waiting);
-        late_us.or_else(|| self.fixed.is_none().then(|| self.demand.next_hand_back_us(waiting))?)
+        late_us.or_else(|| {
+            if self.fixed.is_some() {
+                None
+            } else if self.told.is_some() {
+                // Also while somebody is free: that he took something else nobody will tell.
+                let looks = waiting > 0 && !self.demand.has_handed_back();
+                looks.then(|| self.demand.stuck_us())
+            } else {
+                self.demand.next_hand_back_us(waiting)
+            }
+        })
     }
 
     /// At once, for what was on its way here when the others went back.
     fn next_late_us(&self, waiting: usize) -> Option<u64> {
-        (self.stuck && waiting > 0 && self.held >= self.workers).then_some(0)
+        let all_busy =
+            if self.told.is_some() { self.demand.free() == 0 } else { self.held >= self.workers };
+        (self.stuck && waiting > 0 && all_busy).then_some(0)
     }
 
-    /// Deliveries to hold at a time, in work and waiting together.
+    /// Deliveries to hold at a time, in work and waiting together; 0 only where that [may be](Credit::set_pauses).
     pub fn wanted(&self) -> u32 {
         if let Some(fixed) = self.fixed {
             return fixed;
         }
-        let ahead = self.demand.wanted().saturating_sub(self.workers);
-        let ahead = if ahead == 0 && self.stretch > 1 && !self.stuck { 1 } else { ahead };
+        let ahead = self.ahead();
         // Workers are not rounded: what is held beyond them without need waits while others may be free.
-        self.workers.saturating_add(step_up(ahead.saturating_mul(self.stretch))).min(self.max)
+        let wanted = match &self.told {
+            None => self.workers.saturating_add(step_up(ahead)),
+            Some(told) => {
+                let in_work = self.held.min(told.busy);
+                let beside = (self.held - in_work).saturating_add(ahead);
+                // What went back shall not come again.
+                let beside = if self.stuck { beside } else { step_up(beside) };
+                in_work.saturating_add(told.free()).saturating_add(beside)
+            }
+        };
+        wanted.clamp(u32::from(!self.pauses), self.max)
+    }
+
+    /// The same for a broker where a change takes another consumer: room for all workers, though they may be busy
+    /// with what others brought.
+    pub fn wanted_for_long(&self) -> u32 {
+        if self.fixed.is_some() { self.wanted() } else { self.wanted().max(self.workers) }
+    }
+
+    fn ahead(&self) -> u32 {
+        let ahead = self.demand.wanted().saturating_sub(self.workers);
+        if self.stuck || self.stretch == 1 {
+            return ahead;
+        }
+        let most_us = AHEAD_US.max(AHEAD_ROUND_TRIPS.saturating_mul(self.rtt_us));
+        let most = self.demand.worked_off_in(most_us).unwrap_or(u32::MAX);
+        ahead.max(1).saturating_mul(self.stretch).min(most).max(ahead)
     }
 
     /// The most it may ever be.
@@ -168,10 +265,11 @@ impl Credit {
     /// Whether `credit` is far enough from what is wanted to be worth a change; `cheap`: one method is all
     /// it takes.
     pub fn outgrown(&self, credit: u32, cheap: bool) -> bool {
-        let wanted = self.wanted();
         if cheap {
+            let wanted = self.wanted();
             wanted > credit || wanted * 2 < credit
         } else {
+            let wanted = self.wanted_for_long();
             wanted > credit || wanted * 4 < credit
         }
     }
@@ -234,6 +332,96 @@ mod tests {
             }
             assert_eq!(credit.wanted(), 13, "the fourteenth would wait behind a busy worker");
         }
+    }
+
+    /// Told of so many workers, of whom `busy` are at work with messages of this consumer or another.
+    fn told(credit: &mut Credit, now_us: u64, workers: u32, busy: u32) {
+        let turns = credit.told.map_or(0, |told| told.turns) + 1;
+        credit.see(now_us, Occupied { workers, busy, turns });
+    }
+
+    #[test]
+    fn who_counts_the_workers_is_given_one_for_each_that_is_free_beside_what_is_parked() {
+        let mut credit = Credit::new(0, 1, 1000, None);
+        told(&mut credit, 0, 25, 0);
+        assert_eq!(credit.wanted(), 25);
+        for busy in 0..25 {
+            told(&mut credit, 0, 25, busy);
+            credit.started(0);
+            assert_eq!(
+                credit.wanted(),
+                25,
+                "the one who took it is not free, though not counted yet"
+            );
+        }
+        // One is put off, and its worker free: one more message, and none for asking.
+        told(&mut credit, 0, 25, 24);
+        assert_eq!(credit.wanted(), 26);
+        credit.starved(0);
+        assert_eq!(credit.wanted(), 26);
+        // It goes on.
+        told(&mut credit, 0, 25, 25);
+        assert_eq!(credit.wanted(), 25);
+        // There are fewer workers: nothing for those who are to leave.
+        told(&mut credit, 0, 5, 25);
+        assert_eq!(credit.wanted(), 25);
+        for busy in (5..25).rev() {
+            told(&mut credit, 0, 5, busy);
+            credit.completed(0, 1_000);
+            assert_eq!(credit.wanted(), credit.held());
+        }
+    }
+
+    #[test]
+    fn workers_that_are_busy_with_what_others_brought_are_not_free() {
+        let mut credit = Credit::new(0, 1, 1000, None);
+        told(&mut credit, 0, 25, 25);
+        assert_eq!(credit.wanted(), 1, "0 would be without bound");
+        credit.set_pauses(true);
+        assert_eq!(credit.wanted(), 0);
+        assert_eq!(credit.wanted_for_long(), 25);
+        told(&mut credit, 0, 25, 20);
+        credit.started(0);
+        assert_eq!(credit.wanted(), 1 + 4);
+    }
+
+    #[test]
+    fn what_waits_behind_the_counted_goes_back_however_they_became_busy() {
+        let mut credit = Credit::new(0, 1, 1000, None);
+        told(&mut credit, 0, 2, 1);
+        assert_eq!(credit.next_hand_back_us(0), None);
+        let look_us = credit.next_hand_back_us(1).unwrap();
+        assert!(!credit.hand_back(look_us, 1), "the other worker will take it");
+        assert!(credit.next_hand_back_us(1).unwrap() > look_us);
+        told(&mut credit, look_us, 2, 2);
+        let due_us = credit.next_hand_back_us(1).unwrap();
+        assert!(credit.hand_back(due_us, 1));
+        assert_eq!(credit.next_hand_back_us(0), None);
+        assert_eq!(credit.next_hand_back_us(1), Some(0), "it was on its way");
+        assert!(credit.hand_back(due_us + 1, 1));
+        told(&mut credit, due_us + 2, 2, 1);
+        assert!(credit.next_hand_back_us(1).unwrap() > due_us, "the free one will take it");
+    }
+
+    #[test]
+    fn looking_ahead_for_fast_work_ends_with_it() {
+        let mut credit = Credit::new(0, 1, 1000, None);
+        credit.set_rtt(100);
+        let mut now_us = 0;
+        while now_us < 200_000 {
+            credit.delivered(now_us, credit.wanted());
+            credit.started(now_us);
+            credit.completed(now_us, 50);
+            credit.starved(now_us);
+            now_us += 300;
+        }
+        assert!(credit.wanted() > 50, "{}", credit.wanted());
+        for _ in 0..32 {
+            credit.started(now_us);
+            now_us += 1_000_000;
+            credit.completed(now_us, 1_000_000);
+        }
+        assert_eq!(credit.wanted(), 1);
     }
 
     #[test]

@@ -7,8 +7,10 @@
 //! void, and the broker delivers them again.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use forebay_flow::Occupancy;
 use forebay_wire::TableBuf;
 
 use super::credit::Credit;
@@ -16,7 +18,7 @@ use super::remember;
 use super::tap::{LIVE_CREDIT, Tap};
 use super::work_limit::WorkLimit;
 use crate::error::{ChannelFault, ConsumeError, Lost, Refusal};
-use crate::machine::{Delivery, Machine};
+use crate::machine::{Delivery, Machine, PAUSE};
 use crate::metrics::ConsumerMetrics;
 use crate::received::Received;
 
@@ -43,6 +45,8 @@ pub(crate) struct How {
     pub(crate) marks: bool,
     /// How long a worker may keep a delivery.
     pub(crate) work_limit_us: Option<u64>,
+    /// The workers, from somebody who counts them.
+    pub(crate) occupancy: Option<Arc<Occupancy>>,
 }
 
 /// Which delivery, for good: a tap's number is never used again.
@@ -150,6 +154,7 @@ impl Intake {
 
     /// A message that is here, if one is.
     pub(crate) fn take_ready(&mut self, machine: &mut Machine, now_us: u64) -> Option<Ready> {
+        self.see_workers(now_us);
         let ready = self.ready.pop_front()?;
         self.fresh -= usize::from(!ready.message.redelivered());
         self.credit.started(now_us);
@@ -185,6 +190,7 @@ impl Intake {
             Verdict::Refuse { .. } => self.metrics.refused += 1,
         }
         self.metrics.service.add(service_us);
+        self.see_workers(now_us);
         self.credit.completed(now_us, service_us);
         self.write_acks(machine);
         self.close_done(machine);
@@ -226,9 +232,14 @@ impl Intake {
         if self.stopping || self.over.is_some() {
             return None;
         }
+        self.see_workers(now_us);
         let rtt_us = self.credit.rtt_us();
-        let live = machine.server().can(LIVE_CREDIT);
-        let credit = if self.how.sole && !live { self.credit.most() } else { self.credit.wanted() };
+        self.credit.set_pauses(machine.server().can(PAUSE));
+        let credit = match machine.server().can(LIVE_CREDIT) {
+            true => self.credit.wanted().max(1),
+            false if self.how.sole => self.credit.most(),
+            false => self.credit.wanted_for_long(),
+        };
         let tap = Tap::open(machine, &self.how, number, credit, rtt_us, now_us)?;
         self.changed_us = now_us;
         Some(self.tap.insert(tap).channel)
@@ -267,6 +278,7 @@ impl Intake {
             self.hand_back(machine);
             return;
         }
+        self.see_workers(now_us);
         let outstanding = self.tap.as_ref().map_or(0, |tap| tap.acks.open() + tap.acks.unflushed());
         self.credit.delivered(now_us, outstanding as u32);
         self.replace_full(machine, now_us);
@@ -328,6 +340,7 @@ impl Intake {
     /// Time passes: acks that have waited long enough go out; a tap that is done is closed; the consumer is
     /// replaced if its credit has to change.
     pub(crate) fn tick(&mut self, machine: &mut Machine, now_us: u64) {
+        self.see_workers(now_us);
         if let Some(tap) = &mut self.tap {
             tap.acks.tick(now_us);
             tap.ask_for_queue(machine, &self.how, now_us);
@@ -343,7 +356,7 @@ impl Intake {
     pub(crate) fn next_tick_us(&self) -> Option<u64> {
         let tap = self.tap.as_ref()?;
         let replace_us = tap.held_until_us().or_else(|| {
-            let raises = self.may_replace() && self.credit.wanted() > tap.credit;
+            let raises = self.may_replace() && self.credit.wanted_for_long() > tap.credit;
             raises.then_some(self.changed_us + RAISE_INTERVAL_US)
         });
         let stuck_us = self.credit.next_hand_back_us(self.fresh).filter(|_| self.hands_back());
@@ -361,6 +374,12 @@ impl Intake {
                 self.metrics.overdue += 1;
                 self.credit.completed(now_us, self.how.work_limit_us.unwrap_or_default());
             }
+        }
+    }
+
+    fn see_workers(&mut self, now_us: u64) {
+        if let Some(occupancy) = &self.how.occupancy {
+            self.credit.see(now_us, occupancy.get());
         }
     }
 
@@ -383,7 +402,7 @@ impl Intake {
             }
             return;
         }
-        let (wanted, credit) = (self.credit.wanted(), tap.credit);
+        let (wanted, credit) = (self.credit.wanted_for_long(), tap.credit);
         // What is in work of an earlier consumer leaves the present one's credit alone.
         let raise = wanted > credit && wanted > credit + tap.older();
         let interval_us = if raise { RAISE_INTERVAL_US } else { LOWER_INTERVAL_US };
@@ -402,10 +421,11 @@ impl Intake {
         let Some(tap) = self.tap.as_mut().filter(|tap| tap.is_full()) else { return };
         // What is not settled yet counts, too: together they stay within the bound.
         let room = self.credit.most().saturating_sub(tap.acks.open() as u32);
-        let credit = self.credit.wanted().min(room);
+        let wanted = self.credit.wanted_for_long();
+        let credit = wanted.min(room);
         let all_in_work = self.ready.is_empty();
         let worth_it = credit > tap.credit || credit > 0 && all_in_work;
-        let lowers = self.credit.wanted() < tap.credit && credit > 0;
+        let lowers = wanted < tap.credit && credit > 0;
         if !tap.is_replaceable() || !(worth_it || lowers) {
             self.give_up_replacing(machine, now_us);
             return;

@@ -13,10 +13,10 @@
 //! If the old one does not fill up in time, its credit is not what is short; the acks go out, and it stays.
 
 use forebay_flow::{AckCoalescer, Settlement};
-use forebay_wire::{ShortStr, Value, basic, queue};
+use forebay_wire::{ShortStr, Value, basic, channel, queue};
 
 use super::intake::How;
-use crate::machine::Machine;
+use crate::machine::{Machine, PAUSE};
 use crate::marks::{MARKS, MARKS_ARGUMENT};
 
 /// Acks are held for a round trip and this, at most: what was on its way when the first was held is here then.
@@ -38,6 +38,8 @@ pub(super) struct Tap {
     pub(super) opened_us: u64,
     /// Its credit can be changed by one method.
     pub(super) live: bool,
+    /// Its credit can be 0.
+    pub(super) pauses: bool,
     pub(super) consuming: bool,
     /// Our cancel is out, or the broker ended it.
     pub(super) cancelled: bool,
@@ -76,6 +78,7 @@ impl Tap {
             credit,
             opened_us: now_us,
             live: machine.server().can(LIVE_CREDIT),
+            pauses: machine.server().can(PAUSE),
             consuming: false,
             cancelled: false,
             replaced: 0,
@@ -159,12 +162,17 @@ impl Tap {
         }
     }
 
-    /// Changes the credit live.
+    /// Changes the credit live. A prefetch of 0 would be none at all, so for that the channel is paused.
     pub(super) fn tune(&mut self, machine: &mut Machine, credit: u32, rtt_us: u64) {
-        debug_assert!(self.live && !self.cancelled);
-        self.credit = credit;
-        self.acks.tune(credit, rtt_us);
-        self.qos(machine);
+        debug_assert!(self.live && !self.cancelled && (credit > 0 || self.pauses));
+        let before = std::mem::replace(&mut self.credit, credit);
+        self.acks.tune(credit.max(1), rtt_us);
+        if credit > 0 {
+            self.qos(machine);
+        }
+        if (credit == 0) != (before == 0) {
+            let _ = machine.send(self.channel, &channel::Flow { active: credit > 0 });
+        }
     }
 
     /// Writes the settlements that are due, unless they are held; how many.

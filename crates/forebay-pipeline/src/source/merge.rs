@@ -1,7 +1,10 @@
 //! Several sources as one.
 
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+
+use forebay_flow::Occupancy;
 
 use super::{Source, Taken};
 use crate::needs::{Finding, Needs};
@@ -15,7 +18,7 @@ pub struct Merged<S> {
 }
 
 /// Messages of several sources, which take turns where more than one has some. Each is told of all workers, since
-/// at times one of them has all there is to do. It ends when all have ended, and fails with the first that fails.
+/// at times one of them has all there is to do, and of how many are busy, whoever's messages they are busy with. It ends when all have ended, and fails with the first that fails.
 pub fn merge<S: Source>(sources: impl IntoIterator<Item = S>) -> Merged<S> {
     Merged { sources: sources.into_iter().collect(), turn: 0 }
 }
@@ -53,6 +56,10 @@ impl<S: Source> Source for Merged<S> {
 
     fn ack_timeout(&self) -> Option<Duration> {
         self.sources.iter().filter_map(Source::ack_timeout).min()
+    }
+
+    fn occupancy(&mut self, occupancy: &Arc<Occupancy>) {
+        self.sources.iter_mut().for_each(|source| source.occupancy(occupancy));
     }
 
     fn prefetch(&self) -> Option<u64> {

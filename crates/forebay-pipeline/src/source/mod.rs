@@ -8,8 +8,11 @@ mod test;
 
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+
+use forebay_flow::Occupancy;
 
 use crate::needs::{Finding, Needs};
 use crate::outcome::Verdict;
@@ -50,6 +53,12 @@ pub trait Source: Send + 'static {
         None
     }
 
+    /// How many workers there are at each moment and how many of them are busy: for a source that holds messages which
+    /// could go to somebody else. It is told once, before anything else.
+    fn occupancy(&mut self, occupancy: &Arc<Occupancy>) {
+        let _ = occupancy;
+    }
+
     /// The most messages that it lets be unsettled, if somebody set that by hand: what a pipeline that explains itself may
     /// have to blame.
     fn prefetch(&self) -> Option<u64> {
@@ -63,6 +72,14 @@ pub type Taken<S> = Result<Option<(<S as Source>::Value, <S as Source>::Receipt)
 /// Settles one message. Dropped unsettled, the message was given up: a source that can give it to somebody
 /// else does so.
 pub trait Receipt: Send + 'static {
+    /// Whether it wants to be told of [`Receipt::worked`], which takes two looks at the clock.
+    const TIMED: bool = false;
+
+    /// The last attempt kept a worker busy for so long, without any waiting for others.
+    fn worked(&mut self, time: Duration) {
+        let _ = time;
+    }
+
     /// Returns at once.
     fn settle(self, verdict: Verdict);
 }

@@ -164,6 +164,7 @@ fn consumer(session: &mut Session, now_us: u64, credit_max: u32, sole: bool) -> 
         tag: "t".into(),
         exclusive: false,
         work_limit_us: None,
+        occupancy: None,
         sole,
         arguments: Default::default(),
         marks: false,

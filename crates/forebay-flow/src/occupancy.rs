@@ -1,0 +1,68 @@
+//! How many workers there are and how many of them are at something, from whoever employs them to whoever fetches
+//! their work.
+//!
+//! A message that somebody holds is not always in work: it may pause before another attempt, wait for an earlier one
+//! of its key, or for its batch to be full. Whoever fetches messages cannot tell, and who takes them can.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Written by one, read by some. A reader may see the state of a moment ago, never one that was not.
+#[derive(Debug, Default)]
+pub struct Occupancy {
+    /// Workers in the upper half, busy ones in the lower.
+    counts: AtomicU64,
+    turns: AtomicU64,
+}
+
+/// See [`Occupancy`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Occupied {
+    /// How many there are; may be fewer than are busy, when some are to leave.
+    pub workers: u32,
+    /// Those that will take nothing now.
+    pub busy: u32,
+    /// Grows whenever one begins or ends something.
+    pub turns: u64,
+}
+
+impl Occupied {
+    /// Workers that would take a message.
+    #[must_use]
+    pub fn free(&self) -> u32 {
+        self.workers.saturating_sub(self.busy)
+    }
+}
+
+impl Occupancy {
+    /// One of them began or ended something, or there are more or fewer.
+    pub fn set(&self, workers: u32, busy: u32) {
+        self.counts.store(u64::from(workers) << 32 | u64::from(busy), Ordering::Release);
+        // One writer at a time: no need for an atomic addition.
+        self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Release);
+    }
+
+    /// As it is now.
+    #[must_use]
+    pub fn get(&self) -> Occupied {
+        let (turns, counts) =
+            (self.turns.load(Ordering::Acquire), self.counts.load(Ordering::Acquire));
+        Occupied { workers: (counts >> 32) as u32, busy: counts as u32, turns }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_set_is_what_is_seen() {
+        let occupancy = Occupancy::default();
+        assert_eq!(occupancy.get(), Occupied::default());
+        occupancy.set(25, 24);
+        assert_eq!(occupancy.get(), Occupied { workers: 25, busy: 24, turns: 1 });
+        assert_eq!(occupancy.get().free(), 1);
+        occupancy.set(5, u32::MAX);
+        assert_eq!(occupancy.get(), Occupied { workers: 5, busy: u32::MAX, turns: 2 });
+        assert_eq!(occupancy.get().free(), 0);
+    }
+}
