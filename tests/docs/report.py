@@ -1,7 +1,8 @@
-"""The report of `forebay bench run --html`, opened in Chromium without a window: every chart has ink, nobody complains."""
+"""The report of `forebay bench run --html`, opened in Chromium without a window: every chart has ink, on paper too, and nobody complains."""
 import re
 import shutil
 import subprocess
+import zlib
 from pathlib import Path
 
 PATIENCE_S = 120
@@ -23,16 +24,30 @@ def chromium():
     raise RuntimeError("there is no Chromium here (scripts/setup-tests.sh installs it)")
 
 
-def opened(page, directory, dark):
-    """The page after its scripts have run, and what they wrote to the console."""
-    done = subprocess.run(
-        [chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={directory}/profile", "--virtual-time-budget=4000",
-         f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--enable-logging=stderr", "--dump-dom", page.as_uri()],
-        timeout=PATIENCE_S, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-    )  # fmt: skip
+def browse(page, directory, *flags):
+    command = [chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={directory}/profile", "--virtual-time-budget=4000"]
+    done = subprocess.run([*command, *flags, page.as_uri()], timeout=PATIENCE_S, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"Chromium ended with code {done.returncode}: {done.stderr[-2000:]}")
+    return done
+
+
+def opened(page, directory, dark):
+    """The page after its scripts have run, and what they wrote to the console."""
+    done = browse(page, directory, f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--enable-logging=stderr", "--dump-dom")
     return done.stdout, [line for line in done.stderr.split("\n") if "CONSOLE" in line]
+
+
+def print_out(page, directory):
+    """Lines, curves and pieces of text on each sheet of paper."""
+    path = Path(directory) / "report.pdf"
+    browse(page, directory, "--no-pdf-header-footer", f"--print-to-pdf={path}")
+    pdf, sheets = path.read_bytes(), []
+    for number in re.findall(rb"/Type /Page\n.*?/Contents (\d+) 0 R", pdf, re.S):
+        drawn = re.search(rb"\n%s 0 obj\n<<[^>]*>>\s*stream\r?\n(.*?)\r?\nendstream" % number, pdf, re.S)
+        drawn = zlib.decompress(drawn[1])
+        sheets.append((len(re.findall(rb"\b[lc]\n", drawn)), len(re.findall(rb" Tj\n", drawn))))
+    return sheets
 
 
 def check(binary, directory):
@@ -66,5 +81,8 @@ def look(binary, directory, arguments, titles):
         if len(drawn) != int(found[1]) or len(drawn) < len(titles) or min(drawn) < 3000:
             raise RuntimeError(f"{found[1]} charts, and this many pixels drawn on in each canvas: {drawn}")
         grounds.append(re.search(r'data-ground="([^"]+)"', document)[1])
+    sheets = print_out(page, directory)
+    if not sheets or min(lines for lines, _ in sheets) < 50 or min(texts for _, texts in sheets) < 5:
+        raise RuntimeError(f"lines and pieces of text on each printed sheet: {sheets}")
     if grounds[0] == grounds[1]:
         raise RuntimeError(f"light and dark look the same: {grounds[0]}")

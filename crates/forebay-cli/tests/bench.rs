@@ -231,6 +231,81 @@ fn calls_get_replies_and_a_fan_out_reaches_every_queue() {
     assert!(count("consumed") > 2 * count("published"), "{fanout}");
 }
 
+/// The samples of a short paced run on a broker of its own, in the middle of which something happens.
+fn samples_with(step: &str) -> Vec<Value> {
+    let home = Dir::new("bench-step");
+    let (json, _) = files(&home);
+    let [dir, path] = [home.path(), &json].map(|path| path.to_str().expect("UTF-8"));
+    let load = ["run", "--rate", "400", "--seconds", "5", "--warm-up", "0.5", "--step", step];
+    let ran = bench(&[&load[..], &["--dir", dir, "--json", path]].concat());
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let record = read(&json);
+    let report = &record["runs"][0]["outcome"]["report"];
+    assert_eq!(report["plan"]["steps"], serde_json::json!([step]), "the record says what happened");
+    report["samples"].as_array().expect("samples").clone()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().expect("a number")
+}
+
+#[test]
+fn consumers_that_slow_down_in_the_middle_leave_a_queue() {
+    let samples = samples_with("2:consumers/10");
+    let (before, after) = (&samples[1], samples.last().expect("samples"));
+    let consumed = [before, after].map(|sample| number(&sample["consumed"]));
+    assert!(consumed[1] < consumed[0] / 3.0, "{consumed:?} a second");
+    assert!(number(&after["published"]) > 2.0 * consumed[1], "publishers go on: {after}");
+    assert!(number(&after["depth"]) > 10.0 * number(&before["depth"]).max(1.0), "{after}");
+}
+
+#[test]
+fn a_broker_that_stands_still_in_the_middle_confirms_nothing_then_and_goes_on() {
+    let samples = samples_with("2:stall=1.5");
+    let stood = &samples[2];
+    assert!(number(&stood["confirmed"]) < number(&samples[1]["confirmed"]) / 3.0, "{stood}");
+    let latencies = samples.iter().map(|sample| number(&sample["end_to_end_intended"]["max_us"]));
+    assert!(latencies.fold(0.0, f64::max) >= 1e6, "what was due then came after it: {samples:?}");
+    assert!(number(&samples.last().expect("samples")["confirmed"]) > 0.0, "{samples:?}");
+}
+
+#[test]
+fn a_link_that_gets_longer_in_the_middle_is_seen_in_the_confirms() {
+    let samples = samples_with("2:rtt=250");
+    let p50_us = |sample: &Value| number(&sample["confirm"]["p50_us"]);
+    let (before, after) = (p50_us(&samples[1]), p50_us(samples.last().expect("samples")));
+    assert!(after >= 250_000.0 && before < after, "{before} and {after} us");
+}
+
+#[test]
+fn peers_are_measured_beside_it_or_it_is_said_that_there_are_none() {
+    let home = Dir::new("bench-peers");
+    let (json, _) = files(&home);
+    let [dir, path] = [home.path(), &json].map(|path| path.to_str().expect("UTF-8"));
+    let load = ["run", "--peers", "--rate", "100", "--seconds", "1", "--warm-up", "0.2"];
+    let ran = bench(&[&load[..], &["--dir", dir, "--json", path]].concat());
+    if !Path::new("/usr/lib/rabbitmq/bin/rabbitmq-server").exists() {
+        assert_eq!(ran.status.code(), Some(2));
+        return assert!(text(&ran.stderr).contains("rabbitmq-server"), "{}", text(&ran.stderr));
+    }
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let record = read(&json);
+    let runs = record["runs"].as_array().expect("runs");
+    let brokers: Vec<_> = runs.iter().map(|run| run["broker"].as_str().expect("a name")).collect();
+    assert!(brokers[0].starts_with("Forebay"), "{brokers:?}");
+    assert!(brokers[1].starts_with("RabbitMQ") && brokers[1].contains("classic"), "{brokers:?}");
+    assert!(brokers[2].starts_with("RabbitMQ") && brokers[2].contains("quorum"), "{brokers:?}");
+    for run in runs {
+        let report = &run["outcome"]["report"];
+        for count in ["published", "confirmed", "consumed", "broker_bytes_max"] {
+            assert!(number(&report[count]) > 0.0, "{count}: {report}");
+        }
+        assert!(text(&ran.stdout).contains(run["broker"].as_str().expect("a name")));
+    }
+    let left: Vec<_> = std::fs::read_dir(home.path()).expect("it is there").flatten().collect();
+    assert_eq!(left.len(), 1, "the record alone: {left:?}");
+}
+
 #[test]
 fn what_makes_no_sense_is_refused_with_code_2() {
     for (arguments, expected) in [
