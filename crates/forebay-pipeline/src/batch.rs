@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use forebay_flow::explain::Mark;
 
 use crate::batcher::Limits;
+use crate::collector::Working;
 use crate::concurrency::Concurrency;
 use crate::item::Item;
 use crate::outcome::{Handled, Step, Verdict};
@@ -51,8 +52,12 @@ impl<V: Send> Handled for ToBatch<V> {
 ///
 /// What the handler returns is the outcome of all that were not settled one by one before.
 pub struct Batch<V> {
-    values: Vec<V>,
+    values: Arc<Vec<V>>,
     messages: Arc<dyn Messages>,
+    /// Of both; a part of them where the whole has failed.
+    range: Range<usize>,
+    /// At the whole.
+    attempts: u32,
 }
 
 impl<V> Batch<V> {
@@ -61,7 +66,25 @@ impl<V> Batch<V> {
         dead_letters: Option<DeadLetters<T>>,
     ) -> Batch<V> {
         let (values, items): (Vec<V>, Vec<Item<T>>) = entries.into_iter().unzip();
-        Batch { values, messages: Arc::new(Behind { items, dead_letters }) }
+        let (range, values) = (0..values.len(), Arc::new(values));
+        Batch { values, messages: Arc::new(Behind { items, dead_letters }), range, attempts: 0 }
+    }
+
+    /// Its halves after so many attempts at it, without those that are settled; none of a single message.
+    pub(crate) fn halves(&self, attempts: u32) -> impl Iterator<Item = Batch<V>> {
+        let middle = self.range.start + self.range.len() / 2;
+        let halves = [self.range.start..middle, middle..self.range.end];
+        let open = |half: &Range<usize>| !self.messages.is_settled(half.clone());
+        let several = self.range.len() > 1;
+        halves.into_iter().filter(move |half| several && open(half)).map(move |range| {
+            let (values, messages) = (self.values.clone(), self.messages.clone());
+            Batch { values, messages, range, attempts }
+        })
+    }
+
+    /// Attempts at the batch of which it is a part.
+    pub(crate) fn attempts(&self) -> u32 {
+        self.attempts
     }
 
     /// Settles one of its messages now. False if that was done before.
@@ -69,32 +92,34 @@ impl<V> Batch<V> {
     /// # Panics
     /// If there are not so many.
     pub fn settle(&self, index: usize, verdict: Verdict) -> bool {
-        self.messages.settle(index, verdict)
+        assert!(index < self.range.len(), "{index} of a batch of {}", self.range.len());
+        self.messages.settle(self.range.start + index, verdict)
     }
 
     /// Sends those that are not settled to where dead letters go, one by one.
     pub(crate) fn bury(&self, reason: String) -> impl Future<Output = ()> + Send + use<V> {
-        self.messages.clone().bury(reason)
+        self.messages.clone().bury(self.range.clone(), reason)
     }
 
     /// It is tried again after so long.
     pub(crate) fn put_off(&self, pause: Duration) {
-        self.messages.put_off(pause);
+        self.messages.put_off(self.range.clone(), pause);
     }
 
     /// Its messages passed a point of their way.
     pub(crate) fn passed(&self, mark: Mark) {
-        self.messages.passed(mark);
+        self.messages.passed(self.range.clone(), mark);
     }
 
     /// Its span.
     #[cfg(feature = "opentelemetry")]
     pub(crate) fn span(&self, batcher: &'static str) -> opentelemetry::trace::SpanBuilder {
-        self.messages.span(batcher)
+        self.messages.span(self.range.clone(), batcher)
     }
 
-    pub(crate) fn receipt(&self) -> BatchReceipt {
-        BatchReceipt(self.messages.clone())
+    pub(crate) fn receipt(&self, working: Option<Working>) -> BatchReceipt {
+        let (messages, range) = (self.messages.clone(), self.range.clone());
+        BatchReceipt { messages, range, _working: working }
     }
 }
 
@@ -102,25 +127,31 @@ impl<V> Deref for Batch<V> {
     type Target = [V];
 
     fn deref(&self) -> &[V] {
-        &self.values
+        &self.values[self.range.clone()]
     }
 }
 
 impl<V: fmt::Debug> fmt::Debug for Batch<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&self.values).finish()
+        f.debug_list().entries(&**self).finish()
     }
 }
 
 /// The messages behind a batch's values, whatever they carry.
 trait Messages: Send + Sync {
     fn settle(&self, index: usize, verdict: Verdict) -> bool;
-    fn settle_all(&self, verdict: Verdict);
-    fn put_off(&self, pause: Duration);
-    fn passed(&self, mark: Mark);
-    fn bury(self: Arc<Self>, reason: String) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+    fn settle_all(&self, range: Range<usize>, verdict: Verdict);
+    fn is_settled(&self, range: Range<usize>) -> bool;
+    fn put_off(&self, range: Range<usize>, pause: Duration);
+    fn passed(&self, range: Range<usize>, mark: Mark);
+    fn bury(
+        self: Arc<Self>,
+        range: Range<usize>,
+        reason: String,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send>>;
     #[cfg(feature = "opentelemetry")]
-    fn span(&self, batcher: &'static str) -> opentelemetry::trace::SpanBuilder;
+    fn span(&self, range: Range<usize>, batcher: &'static str)
+    -> opentelemetry::trace::SpanBuilder;
 }
 
 struct Behind<T> {
@@ -133,48 +164,66 @@ impl<T: Send + Sync + 'static> Messages for Behind<T> {
         self.items[index].settle(verdict)
     }
 
-    fn put_off(&self, pause: Duration) {
-        for item in &self.items {
-            item.put_off(pause);
-        }
-    }
-
-    fn passed(&self, mark: Mark) {
-        for item in &self.items {
-            item.passed(mark);
-        }
-    }
-
-    #[cfg(feature = "opentelemetry")]
-    fn span(&self, batcher: &'static str) -> opentelemetry::trace::SpanBuilder {
-        let described = self.items.iter().filter_map(Item::described);
-        crate::spans::of_batch(batcher, self.items.len(), described)
-    }
-
-    fn settle_all(&self, verdict: Verdict) {
-        for item in &self.items {
+    fn settle_all(&self, range: Range<usize>, verdict: Verdict) {
+        for item in &self.items[range] {
             item.settle(verdict);
         }
     }
 
-    fn bury(self: Arc<Self>, reason: String) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    fn is_settled(&self, range: Range<usize>) -> bool {
+        self.items[range].iter().all(Item::is_settled)
+    }
+
+    fn put_off(&self, range: Range<usize>, pause: Duration) {
+        for item in &self.items[range] {
+            item.put_off(pause);
+        }
+    }
+
+    fn passed(&self, range: Range<usize>, mark: Mark) {
+        for item in &self.items[range] {
+            item.passed(mark);
+        }
+    }
+
+    fn bury(
+        self: Arc<Self>,
+        range: Range<usize>,
+        reason: String,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(async move {
             let Some(dead_letters) = &self.dead_letters else {
-                return self.settle_all(Verdict::Reject);
+                return self.settle_all(range, Verdict::Reject);
             };
-            for item in &self.items {
+            for item in &self.items[range] {
                 dead_letters.take(item, &reason).await;
             }
         })
     }
+
+    #[cfg(feature = "opentelemetry")]
+    fn span(
+        &self,
+        range: Range<usize>,
+        batcher: &'static str,
+    ) -> opentelemetry::trace::SpanBuilder {
+        let items = &self.items[range];
+        let described = items.iter().filter_map(Item::described);
+        crate::spans::of_batch(batcher, items.len(), described)
+    }
 }
 
 /// Settles what is left of a batch.
-pub struct BatchReceipt(Arc<dyn Messages>);
+pub struct BatchReceipt {
+    messages: Arc<dyn Messages>,
+    range: Range<usize>,
+    /// Until then more may come of it.
+    _working: Option<Working>,
+}
 
 impl Receipt for BatchReceipt {
     fn settle(self, verdict: Verdict) {
-        self.0.settle_all(verdict);
+        self.messages.settle_all(self.range.clone(), verdict);
     }
 }
 
@@ -189,6 +238,7 @@ pub struct Batching<V> {
     bytes: usize,
     delay: Duration,
     held_max: Option<usize>,
+    pub(crate) bisects: bool,
     size_of: Option<Of<V, usize>>,
     ends_with: Option<Of<V, bool>>,
     key_of: Option<Of<V, u128>>,
@@ -206,6 +256,7 @@ impl<V> Batching<V> {
             bytes: usize::MAX,
             delay,
             held_max: None,
+            bisects: false,
             size_of: None,
             ends_with: None,
             key_of: None,
@@ -250,6 +301,19 @@ impl<V> Batching<V> {
     #[must_use]
     pub fn held_max(mut self, messages: usize) -> Self {
         self.held_max = Some(messages);
+        self
+    }
+
+    /// A batch whose last attempt failed is worked on in halves, and each of these that fails in halves of its own, until the
+    /// message that is to blame is alone: only that has failed. A half has one attempt, without a pause, and comes before other
+    /// batches. It contains messages that were settled one by one before, as another attempt at the whole does, unless all
+    /// of its messages were.
+    ///
+    /// One bad message among `n` costs about 2 log₂ `n` calls more. Where all of them are bad, or what the handler
+    /// needs is down, it is 2 `n` calls: let [`Process::retries`](crate::Process::retries) last longer than it is down.
+    #[must_use]
+    pub fn bisect_failures(mut self) -> Self {
+        self.bisects = true;
         self
     }
 

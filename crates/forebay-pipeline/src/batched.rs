@@ -15,7 +15,7 @@ use crate::item::Item;
 use crate::needs::Needs;
 use crate::outcome::Handled;
 use crate::pipeline::Process;
-use crate::policy::{DeadLetters, Policy};
+use crate::policy::{DeadLetters, Policy, Whole};
 use crate::report::Report;
 use crate::running::Running;
 use crate::source::{Source, SourceError};
@@ -159,7 +159,7 @@ where
             retries: policy.retries,
             on_failure: policy.on_failure,
             dead_letters: Some(DeadLetters::new(bury)),
-            on_put_off: Some(Box::new(|batch: &Batch<V>, pause| batch.put_off(pause))),
+            whole: Some(Box::new(Batchwise(collector.clone()))),
             spans,
             ..Policy::default()
         };
@@ -176,6 +176,28 @@ where
         let closed = collector.clone();
         let close = Box::new(move || closed.close());
         (collector, BatchWork { name, stage, work, close })
+    }
+}
+
+/// What the stage of a batcher asks about its batches.
+struct Batchwise<T, V>(Arc<Collector<T, V>>);
+
+impl<T: Send + Sync + 'static, V: Send + Sync + 'static> Whole<Batch<V>> for Batchwise<T, V> {
+    fn put_off(&self, batch: &Batch<V>, pause: Duration) {
+        batch.put_off(pause);
+    }
+
+    fn attempts(&self, batch: &Batch<V>) -> u32 {
+        batch.attempts()
+    }
+
+    fn comes_in_parts(&self, batch: &Item<Batch<V>>) -> bool {
+        if !self.0.batching.bisects || batch.len() < 2 {
+            return false;
+        }
+        // It was in vain, and is no wait for others.
+        Batch::put_off(batch, Duration::ZERO);
+        self.0.bisect(batch, batch.attempt())
     }
 }
 

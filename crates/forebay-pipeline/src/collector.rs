@@ -3,6 +3,7 @@
 //! The batches are the source of a stage of their own, so their workers ask for one when they are idle, as all
 //! workers do.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -29,6 +30,10 @@ pub(crate) struct Collector<T, V> {
 
 struct Inside<T, V> {
     batcher: Batcher<u128, (V, Item<T>)>,
+    /// Halves of batches that failed: of so many at a time as there are workers, since they come first.
+    halves: VecDeque<Batch<V>>,
+    /// Batches that were taken and may come back in halves.
+    working: usize,
     /// Who asked for a batch last.
     taker: Option<Waker>,
     /// No more messages come.
@@ -43,7 +48,14 @@ impl<T, V> Collector<T, V> {
         dead_letters: Option<DeadLetters<T>>,
     ) -> Collector<T, V> {
         let batcher = Batcher::new(batching.limits());
-        let inside = Inside { batcher, taker: None, closed: false, abandoned: false };
+        let inside = Inside {
+            batcher,
+            halves: VecDeque::new(),
+            working: 0,
+            taker: None,
+            closed: false,
+            abandoned: false,
+        };
         Collector {
             batching,
             dead_letters,
@@ -100,12 +112,57 @@ impl<T, V> Collector<T, V> {
         taker.into_iter().for_each(Waker::wake);
     }
 
+    /// Takes a batch back in halves, after so many attempts at it. False: it has none.
+    pub(crate) fn bisect(&self, batch: &Batch<V>, attempts: u32) -> bool {
+        let halves: Vec<Batch<V>> = batch.halves(attempts).collect();
+        if halves.is_empty() {
+            return false;
+        }
+        let mut inside = self.inside();
+        if inside.abandoned {
+            return true; // and its messages go back to their source
+        }
+        for half in halves.into_iter().rev() {
+            inside.halves.push_front(half);
+        }
+        let taker = inside.taker.take();
+        drop(inside);
+        taker.into_iter().for_each(Waker::wake);
+        true
+    }
+
     fn inside(&self) -> MutexGuard<'_, Inside<T, V>> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now_us(&self) -> u64 {
         u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+/// A batch that may come back: until this is dropped there may be more of them, though no more messages come.
+pub(crate) struct Working(Box<dyn Fn() + Send + Sync>);
+
+impl Working {
+    fn of<T: Send + Sync + 'static, V: Send + Sync + 'static>(
+        collector: &Arc<Collector<T, V>>,
+        inside: &mut Inside<T, V>,
+    ) -> Working {
+        inside.working += 1;
+        let collector = collector.clone();
+        Working(Box::new(move || {
+            let mut inside = collector.inside();
+            inside.working -= 1;
+            let taker = if inside.closed { inside.taker.take() } else { None };
+            drop(inside);
+            taker.into_iter().for_each(Waker::wake);
+        }))
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        (self.0)();
     }
 }
 
@@ -129,14 +186,19 @@ impl<T: Send + Sync + 'static, V: Send + Sync + 'static> Source for Batches<T, V
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Taken<Self>> {
         loop {
             let mut inside = self.collector.inside();
-            if let Some(entries) = inside.batcher.take(self.collector.now_us()) {
+            let next = inside.halves.pop_front().or_else(|| {
+                let entries = inside.batcher.take(self.collector.now_us())?;
+                Some(Batch::new(entries, self.collector.dead_letters.clone()))
+            });
+            if let Some(batch) = next {
+                let bisects = self.collector.batching.bisects;
+                let working = bisects.then(|| Working::of(&self.collector, &mut inside));
                 drop(inside);
                 self.collector.room.notify_waiters();
-                let batch = Batch::new(entries, self.collector.dead_letters.clone());
-                let receipt = batch.receipt();
+                let receipt = batch.receipt(working);
                 return Poll::Ready(Ok(Some((batch, receipt))));
             }
-            if inside.closed {
+            if inside.closed && inside.working == 0 {
                 return Poll::Ready(Ok(None));
             }
             inside.taker = Some(cx.waker().clone());
@@ -161,8 +223,9 @@ impl<T, V> Drop for Batches<T, V> {
         inside.abandoned = true;
         inside.batcher.flush();
         let left: Vec<_> = std::iter::from_fn(|| inside.batcher.take(u64::MAX)).collect();
+        let halves = std::mem::take(&mut inside.halves);
         drop(inside);
-        drop(left);
+        drop((left, halves));
         self.collector.room.notify_waiters();
     }
 }

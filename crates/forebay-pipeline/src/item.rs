@@ -124,7 +124,8 @@ impl<T> Item<T> {
     where
         T: 'static,
     {
-        let (number, attempt) = (counters.taken(), AtomicU32::new(0));
+        let attempts = policy.whole.as_ref().map_or(0, |whole| whole.attempts(&value));
+        let (number, attempt) = (counters.taken(), AtomicU32::new(attempts));
         let trace = policy.tracer.as_ref().and_then(|tracer| tracer.arrived(number, &value));
         let described = policy.spans.as_ref().map(|spans| spans.described(&value));
         let age = ages.begin(number, Instant::now);

@@ -17,8 +17,15 @@ use crate::trace::Tracer;
 /// Finds a value's lane.
 pub(crate) type LaneOf<T> = Box<dyn Fn(&T) -> Lane + Send + Sync>;
 
-/// Is told that a value is tried again after so long.
-pub(crate) type OnPutOff<T> = Box<dyn Fn(&T, Duration) + Send + Sync>;
+/// What a value knows of itself that is not one message, but a batch of them.
+pub(crate) trait Whole<T>: Send + Sync {
+    /// It is tried again after so long.
+    fn put_off(&self, value: &T, pause: Duration);
+    /// Attempts before the first.
+    fn attempts(&self, value: &T) -> u32;
+    /// Its last attempt failed. True: it comes again in parts, and is not to be settled.
+    fn comes_in_parts(&self, item: &Item<T>) -> bool;
+}
 
 /// Options of a stage.
 pub(crate) struct Policy<T> {
@@ -31,7 +38,7 @@ pub(crate) struct Policy<T> {
     pub(crate) rate_per_s: Option<u64>,
     pub(crate) breaker: Option<Breaker>,
     pub(crate) tracer: Option<Tracer<T>>,
-    pub(crate) on_put_off: Option<OnPutOff<T>>,
+    pub(crate) whole: Option<Box<dyn Whole<T>>>,
     pub(crate) spans: Option<Box<Spans<T>>>,
 }
 
@@ -46,7 +53,7 @@ impl<T> Default for Policy<T> {
             rate_per_s: None,
             breaker: None,
             tracer: None,
-            on_put_off: None,
+            whole: None,
             spans: None,
         }
     }

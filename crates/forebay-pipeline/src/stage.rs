@@ -280,8 +280,15 @@ where
             Err(failure) => {
                 self.counters.failed(&failure);
                 let (then, attempt) = (self.policy.after(item), item.attempt());
-                tracing::warn!(error = %failure, attempt, ?then, "a handler failed");
-                (Some(then), Some(failure.to_string()))
+                let last = !item.is_settled() && !matches!(then, Outcome::Retry(_));
+                let whole = self.policy.whole.as_ref().filter(|_| last);
+                if whole.is_some_and(|whole| whole.comes_in_parts(item)) {
+                    tracing::warn!(error = %failure, attempt, "a batch failed, and is worked on in halves");
+                    (None, None)
+                } else {
+                    tracing::warn!(error = %failure, attempt, ?then, "a handler failed");
+                    (Some(then), Some(failure.to_string()))
+                }
             }
         };
         match outcome {
@@ -374,8 +381,8 @@ where
     ) -> Option<Started<Item<S::Value>>> {
         self.counters.retried();
         started.message.put_off(pause);
-        if let Some(tell) = &self.policy.on_put_off {
-            tell(&started.message, pause);
+        if let Some(whole) = &self.policy.whole {
+            whole.put_off(&started.message, pause);
         }
         let pause_us = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
         let due_us = self.now_us().saturating_add(pause_us);

@@ -5,7 +5,10 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use forebay_pipeline::{Batch, Batching, Item, Pipeline, ToBatch, Verdict, source};
+use forebay_pipeline::{
+    Backoff, Batch, Batching, Item, Outcome, Pipeline, ToBatch, Verdict, source,
+};
+use proptest::prelude::*;
 use support::in_virtual_time;
 use tokio::time::{Instant, sleep};
 
@@ -110,6 +113,134 @@ async fn a_failed_batch_fails_those_that_were_not_settled_one_by_one() {
     drop(messages);
     let report = running.join().await.unwrap();
     assert_eq!((report.failed, report.panicked, report.settled()), (2, 1, 8));
+}
+
+/// Fails if one of a batch is bad, and notes all that it was given.
+fn refusing(
+    seen: Seen,
+    bad: impl Fn(u32) -> bool + Send + Sync + 'static,
+) -> impl Fn(Item<Batch<u32>>) -> std::future::Ready<Result<(), &'static str>> {
+    move |batch| {
+        seen.lock().unwrap().push(batch.to_vec());
+        let refused = batch.iter().any(|number| bad(*number));
+        std::future::ready(if refused { Err("a bad row") } else { Ok(()) })
+    }
+}
+
+#[test]
+fn one_bad_message_among_a_hundred_fails_alone() {
+    in_virtual_time(async {
+        let (seen, buried) = (Seen::default(), Arc::new(Mutex::new(Vec::new())));
+        let grave = buried.clone();
+        let report = Pipeline::from(source::iter(0..100))
+            .process(4, as_it_is)
+            .retries(Backoff::new(2, MINUTE, MINUTE))
+            .on_failure(Outcome::DeadLetter)
+            .dead_letters(move |number: Item<u32>, reason| {
+                grave.lock().unwrap().push((*number, reason));
+                std::future::ready(Ok::<(), String>(()))
+            })
+            .batch_by(
+                Batching::new("rows", 100, MINUTE).bisect_failures(),
+                refusing(seen.clone(), |number| number == 37),
+            )
+            .run()
+            .await
+            .unwrap();
+        assert_eq!((report.acked, report.rejected, report.dead_lettered), (100, 0, 1));
+        assert_eq!(*buried.lock().unwrap(), [(37, "a bad row".to_owned())]);
+        let seen = seen.lock().unwrap();
+        let lengths: Vec<usize> = seen.iter().map(Vec::len).collect();
+        // Three attempts at the whole; then the half with it, of that, and so on.
+        assert_eq!(lengths[..8], [100, 100, 100, 50, 25, 25, 12, 13]);
+        assert_eq!((seen.len(), report.failed), (3 + 2 * 6, 3 + 6), "{lengths:?}");
+    });
+}
+
+#[test]
+fn halves_leave_out_what_is_settled_and_a_cancelled_batch_has_halves_too() {
+    in_virtual_time(async {
+        let seen = Seen::default();
+        let told = seen.clone();
+        let handler = move |batch: Item<Batch<u32>>| {
+            told.lock().unwrap().push(batch.to_vec());
+            async move {
+                if batch.len() == 8 {
+                    (0..4).for_each(|index| assert!(batch.settle(index, Verdict::Ack)));
+                    sleep(2 * MINUTE).await; // longer than it may
+                }
+                if batch[..] == [6, 7] {
+                    assert!(batch.settle(0, Verdict::Reject));
+                }
+                if batch.contains(&6) { Err("a bad row") } else { Ok(()) }
+            }
+        };
+        let report = Pipeline::from(source::iter(0..8))
+            .process(1, as_it_is)
+            .timeout(MINUTE)
+            .batch_by(Batching::new("rows", 8, MINUTE).bisect_failures(), handler)
+            .run()
+            .await
+            .unwrap();
+        assert_eq!((report.acked, report.rejected, report.timed_out), (7, 1, 1));
+        let expected = [(0..8).collect(), vec![4, 5, 6, 7], vec![4, 5], vec![6, 7], vec![7]];
+        assert_eq!(*seen.lock().unwrap(), expected);
+    });
+}
+
+#[test]
+fn a_drain_waits_for_halves_and_a_deadline_gives_them_back() {
+    in_virtual_time(async {
+        let (messages, source) = source::test();
+        let running = Pipeline::from(source)
+            .process(1, as_it_is)
+            .batch_by(
+                Batching::new("rows", 4, MINUTE).bisect_failures(),
+                async |batch: Item<Batch<u32>>| {
+                    sleep(if batch.len() == 1 { 10 * MINUTE } else { MINUTE }).await;
+                    if batch.contains(&1) { Err("a bad row") } else { Ok(()) }
+                },
+            )
+            .start();
+        let sent = [0, 1, 2, 3].map(|number| messages.send(number));
+        sleep(MINUTE / 2).await;
+        // 4 for a minute, the first two for another, then the first alone.
+        running.control().drain(5 * MINUTE);
+        running.join().await.unwrap();
+        for verdict in sent {
+            assert_eq!(verdict.await, Verdict::Requeue);
+        }
+    });
+}
+
+proptest! {
+    #[test]
+    fn whoever_is_not_bad_is_acked_by_a_batch_that_succeeded(
+        bad in prop::collection::hash_set(0..60_u32, 0..12),
+        messages in 1..60_usize, workers in 1..4_usize, named in any::<bool>(),
+    ) {
+        let seen = Seen::default();
+        let report = in_virtual_time(async {
+            let refused = bad.clone();
+            let batching = Batching::new("rows", messages, MINUTE).concurrency(workers);
+            let batching = if named { batching.by_key(|number| number % 3) } else { batching };
+            let handler = refusing(seen.clone(), move |number| refused.contains(&number));
+            Pipeline::from(source::iter(0..60))
+                .process(4, as_it_is)
+                .batch_by(batching.bisect_failures(), handler)
+                .run()
+                .await
+                .unwrap()
+        });
+        prop_assert_eq!(report.rejected, bad.len() as u64);
+        prop_assert_eq!(report.acked, 60 - bad.len() as u64);
+        let seen = seen.lock().unwrap();
+        let well = |batch: &&Vec<u32>| !batch.iter().any(|number| bad.contains(number));
+        let mut done: Vec<u32> = seen.iter().filter(well).flatten().copied().collect();
+        done.sort_unstable();
+        let good: Vec<u32> = (0..60).filter(|number| !bad.contains(number)).collect();
+        prop_assert_eq!(done, good, "each once");
+    }
 }
 
 #[test]
