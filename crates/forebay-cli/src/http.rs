@@ -1,19 +1,27 @@
 //! A broker's HTTP endpoint, as a URL names it, and questions to it.
 
-use std::io::Read;
+mod tls;
 
-use minreq::{Request, ResponseLazy};
+use std::io::Read;
+use std::time::Duration;
+
 use serde_json::Value;
+use ureq::http::Response;
+use ureq::{Agent, Body, Timeout};
 
 use crate::consume::base64;
 
 /// Longest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
+/// How long a connection may take, TLS included.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+
 /// `--http`: the broker that a command asks.
 #[derive(clap::Args, Debug)]
 pub(crate) struct HttpUrl {
-    /// The broker's HTTP endpoint, with the name and password of a user tagged monitoring or administrator
+    /// The broker's HTTP endpoint, with the name and password of a user tagged monitoring or administrator;
+    /// `https://…?cacertfile=ca.pem` trusts the authorities in that file instead of the system's
     #[arg(
         long,
         value_name = "URL",
@@ -35,13 +43,15 @@ impl HttpUrl {
 /// A broker's HTTP endpoint, and who asks.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
-    /// `http://HOST:PORT`
+    /// `http://HOST:PORT`, or with `https`.
     base: String,
     authorization: String,
+    agent: Agent,
 }
 
 impl Endpoint {
-    /// From a URL as people type it; `http://` may be left out, and the login if it is `guest:guest`.
+    /// From a URL as people type it; `http://` may be left out, and the login if it is `guest:guest`. `https://` needs
+    /// no port (443), and may name a PEM file of authorities to trust, `?cacertfile=FILE`.
     ///
     /// # Errors
     /// A sentence without the password.
@@ -50,24 +60,51 @@ impl Endpoint {
             let shown = url.rsplit_once('@').map_or(url, |(_, host)| host);
             format!("cannot read the URL …{shown}: {why}")
         };
-        if url.starts_with("https://") {
-            return Err(unreadable("this version speaks plain HTTP only; use a tunnel"));
-        }
-        let rest = url.strip_prefix("http://").unwrap_or(url);
+        let (scheme, rest) = match url.strip_prefix("https://") {
+            Some(rest) => ("https", rest),
+            None => ("http", url.strip_prefix("http://").unwrap_or(url)),
+        };
         if rest.contains("://") {
-            return Err(unreadable("it must begin with http://"));
+            return Err(unreadable("it must begin with http:// or https://"));
         }
-        let rest = rest.split(['/', '?']).next().unwrap_or_default();
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let rest = rest.split('/').next().unwrap_or_default();
         let (login, host) = rest.rsplit_once('@').unwrap_or(("guest:guest", rest));
-        let port = host.rsplit_once(':').map(|(name, port)| (name, port.parse::<u16>()));
-        if !matches!(port, Some((name, Ok(_))) if !name.is_empty()) {
-            return Err(unreadable("it must name HOST:PORT, such as 127.0.0.1:15672"));
+        let port = host.rsplit_once(':').filter(|_| !host.ends_with(']'));
+        match port {
+            Some((name, port)) if !name.is_empty() && port.parse::<u16>().is_ok() => {}
+            None if scheme == "https" && !host.is_empty() => {}
+            _ => return Err(unreadable("it must name HOST:PORT, such as 127.0.0.1:15672")),
+        }
+        let decoded = |text: &str| decoded(text).ok_or_else(|| unreadable("bad percent-encoding"));
+        let mut authorities = None;
+        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+            match parameter.split_once('=') {
+                Some(("cacertfile", file)) if scheme == "https" => {
+                    let file = String::from_utf8(decoded(file)?);
+                    authorities = Some(file.map_err(|_| unreadable("a file's name is not UTF-8"))?);
+                }
+                _ => {
+                    return Err(unreadable(
+                        "the one parameter there is, is https's cacertfile=FILE",
+                    ));
+                }
+            }
+        }
+        let mut config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .timeout_connect(Some(CONNECT_PATIENCE))
+            .proxy(None);
+        if scheme == "https" {
+            config = config.tls_config(tls::trusting(authorities.as_deref())?);
         }
         let (user, password) = login.split_once(':').unwrap_or((login, ""));
-        let decoded = |text: &str| decoded(text).ok_or_else(|| unreadable("bad percent-encoding"));
         let login = [decoded(user)?, b":".to_vec(), decoded(password)?].concat();
         let authorization = format!("Basic {}", base64(&login));
-        Ok(Endpoint { base: format!("http://{host}"), authorization })
+        let agent = config.build().into();
+        Ok(Endpoint { base: format!("{scheme}://{host}"), authorization, agent })
     }
 
     /// `http://HOST:PORT`, for sentences.
@@ -75,9 +112,17 @@ impl Endpoint {
         &self.base
     }
 
+    /// The same without `http://`, for people.
+    pub(crate) fn host(&self) -> &str {
+        self.base.split_once("://").map_or(&self.base, |(_, host)| host)
+    }
+
     /// Asks for `path`; an answer, whatever its code, within `patience_s` seconds.
     pub(crate) fn get(&self, path: &str, patience_s: u64) -> Result<(u16, Vec<u8>), String> {
-        self.send(minreq::get(self.url(path)), patience_s)
+        let request = self.agent.get(self.url(path));
+        let request = request.config().timeout_global(Some(Duration::from_secs(patience_s)));
+        let request = request.build().header("Authorization", &self.authorization);
+        self.taken(request.header("Connection", "close").call())
     }
 
     /// Sends a document to `path`.
@@ -87,31 +132,25 @@ impl Endpoint {
         document: &Value,
         patience_s: u64,
     ) -> Result<(u16, Vec<u8>), String> {
-        let request = minreq::post(self.url(path))
-            .with_header("Content-Type", "application/json")
-            .with_body(document.to_string());
-        self.send(request, patience_s)
+        let request = self.agent.post(self.url(path));
+        let request = request.config().timeout_global(Some(Duration::from_secs(patience_s)));
+        let request = request.build().header("Authorization", &self.authorization);
+        let request = request.header("Connection", "close");
+        self.taken(request.header("Content-Type", "application/json").send(document.to_string()))
     }
 
     fn url(&self, path: &str) -> String {
         format!("{}{path}", self.base)
     }
 
-    fn send(&self, request: Request, patience_s: u64) -> Result<(u16, Vec<u8>), String> {
-        let unreachable = |error: minreq::Error| format!("cannot reach {}: {error}", self.base);
-        let request = request
-            .with_header("Authorization", &*self.authorization)
-            // Otherwise the end of an answer without length or body, such as RabbitMQ's 204, is not seen.
-            .with_header("Connection", "close")
-            .with_follow_redirects(false)
-            .with_timeout(patience_s);
-        let response: ResponseLazy = request.send_lazy().map_err(unreachable)?;
-        let code = response.status_code;
+    fn taken(&self, answer: Result<Response<Body>, ureq::Error>) -> Result<(u16, Vec<u8>), String> {
+        let answer =
+            answer.map_err(|error| format!("cannot reach {}: {}", self.base, sentence(&error)))?;
+        let code = answer.status().as_u16();
         let mut body = Vec::new();
-        response
-            .take(ANSWER_BYTES_MAX)
-            .read_to_end(&mut body)
-            .map_err(|error| format!("{} broke off its answer: {error}", self.base))?;
+        let mut reader = answer.into_body().into_reader().take(ANSWER_BYTES_MAX);
+        let read = reader.read_to_end(&mut body);
+        read.map_err(|error| format!("{} broke off its answer: {error}", self.base))?;
         Ok((code, body))
     }
 
@@ -120,10 +159,28 @@ impl Endpoint {
         let answer: Value = serde_json::from_slice(body).unwrap_or_default();
         let reason = answer["reason"].as_str().unwrap_or("no reason given");
         match code {
+            300..=399 => format!(
+                "{} sends its visitors elsewhere ({code}): give the URL that it really has, perhaps with https://",
+                self.base
+            ),
             401 => format!("{} refused the login: {reason}", self.base),
             404 => format!("{} has not what was asked for: {reason}", self.base),
             _ => format!("{} refused: {reason} ({code})", self.base),
         }
+    }
+}
+
+/// Why nothing was answered.
+fn sentence(error: &ureq::Error) -> String {
+    match error {
+        ureq::Error::Io(io) => tls::distrust(io).unwrap_or_else(|| io.to_string()),
+        ureq::Error::Timeout(Timeout::Connect) => {
+            let seconds = CONNECT_PATIENCE.as_secs();
+            format!(
+                "no connection within {seconds} s; if it is there, does it speak TLS (https) or not (http)?"
+            )
+        }
+        error => error.to_string(),
     }
 }
 
@@ -158,7 +215,16 @@ mod tests {
 
     #[test]
     fn a_bad_url_is_told_without_its_password() {
-        for url in ["https://u:secret@h:1", "u:secret@h", "ftp://h:1", "u:secret%@h:1", ":1"] {
+        for url in [
+            "u:secret@h",
+            "ftp://u:secret@h:1",
+            "u:secret%@h:1",
+            "https://u:secret@h:x",
+            "https://u:secret@h?cacertfile=none.pem",
+            "u:secret@h:1?cacertfile=ca.pem",
+            "https://u:secret@h?verify=verify_none",
+            ":1",
+        ] {
             let sentence = Endpoint::of(url).unwrap_err();
             assert!(!sentence.contains("secret"), "{sentence}");
         }

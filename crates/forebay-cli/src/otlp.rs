@@ -27,6 +27,7 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{
     BatchSpanProcessor, SdkTracerProvider, Span, SpanData, SpanExporter as Exporter, SpanProcessor,
 };
+use ureq::Agent;
 
 /// How long the last spans may take to leave.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(5);
@@ -287,25 +288,26 @@ struct Client {
 
 impl Client {
     fn send(&self, request: &Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let mut post = minreq::post(request.uri().to_string())
-            .with_body(request.body().to_vec())
-            .with_header("Connection", "close")
-            .with_follow_redirects(false)
-            .with_timeout(self.patience_ms.div_ceil(1_000).max(1));
+        let patience = Duration::from_millis(self.patience_ms.max(1));
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .proxy(None)
+            .timeout_global(Some(patience));
+        let agent: Agent = config.build().into();
+        let mut post = agent.post(request.uri()).header("Connection", "close");
         for (name, value) in request.headers() {
-            post = post.with_header(name.as_str(), value.to_str()?);
+            post = post.header(name, value);
         }
-        let answer = post.send_lazy()?;
-        let code = answer.status_code;
-        let mut response = Response::builder().status(code);
+        let answer = post.send(&request.body()[..])?;
+        let mut response = Response::builder().status(answer.status());
         // The exporter tries again when it is told to.
-        let after =
-            answer.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("retry-after"));
-        if let Some((name, after)) = after {
-            response = response.header(name, after);
+        if let Some(after) = answer.headers().get("retry-after") {
+            response = response.header("retry-after", after);
         }
         let mut body = Vec::new();
-        answer.take(ANSWER_BYTES_MAX).read_to_end(&mut body)?;
+        answer.into_body().into_reader().take(ANSWER_BYTES_MAX).read_to_end(&mut body)?;
         Ok(response.body(body.into())?)
     }
 }

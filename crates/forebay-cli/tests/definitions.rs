@@ -3,15 +3,17 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 
 use forebay_client::blocking::{DeclareExchange, DeclareQueue};
 use forebay_wire::{TableBuf, Value as Field};
 use serde_json::{Value, json};
 use support::broker::{Broker, Start};
 use support::dir::Dir;
+use support::tls::Terminator;
 
 /// Written by `rabbitmqctl export_definitions` of RabbitMQ 3.10.8.
 const RABBITMQ: &str =
@@ -193,7 +195,7 @@ fn failures_say_why_in_one_sentence() {
         (&["export", "--http", &lesser], "", 1, "has not the tag administrator"),
         (&["import", "--http", &lesser], "{}", 1, "has not the tag administrator"),
         (&["export", "--http", "127.0.0.1:1"], "", 1, "cannot reach http://127.0.0.1:1"),
-        (&["export", "--http", "https://h:1"], "", 2, "plain HTTP only"),
+        (&["export", "--http", "https://h:x"], "", 2, "HOST:PORT"),
         (&["export", "--http", "nonsense"], "", 2, "HOST:PORT"),
         (&["export", "--http", &http, "--vhost", "absent"], "", 1, "no vhost `absent`"),
         (
@@ -241,4 +243,51 @@ fn a_request_that_is_too_large_or_says_nothing_of_itself_is_refused() {
     assert_eq!(ask(&large), "413");
     assert_eq!(ask(&format!("DELETE /api/definitions HTTP/1.1\r\n{login}")), "405");
     assert_eq!(ask(&format!("GET /api/definitions HTTP/1.1\r\n{login}")), "200");
+}
+
+#[test]
+fn definitions_travel_by_https_to_whom_an_authority_vouches_for() {
+    let dir = Dir::new("definitions-https");
+    let broker = start(&dir.join("data")).ready();
+    declare_a_few(&broker);
+    let address = broker.http();
+    let address = address.rsplit(['/', '@']).next().expect("an address").to_owned();
+    let terminator = Terminator::start(dir.path(), address);
+    let url = terminator.https("localhost", terminator.authority());
+    let ended = definitions(&["export", "--http", &url], "");
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let document: Value = serde_json::from_str(&ended.out).expect("JSON");
+    assert_eq!(declared(&document), declared(&export(&broker)));
+    let ended = definitions(&["import", "--http", &url], &ended.out);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+
+    // Everything else is told, and nothing is sent.
+    let stranger = dir.join("stranger.pem");
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let other = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
+    std::fs::write(&stranger, other.self_signed(&key).expect("a certificate").pem())
+        .expect("written");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let plain = listener.local_addr().expect("its address");
+    let plain = format!("https://{plain}?cacertfile={}", terminator.authority().display());
+    let answering = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("somebody comes");
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").expect("it is read");
+    });
+    for (url, code, reason) in [
+        (terminator.https("localhost", &stranger), 1, "no authority that is trusted here"),
+        (
+            terminator.https("127.0.0.1", terminator.authority()),
+            1,
+            "the certificate of another host",
+        ),
+        (plain, 1, "is it http://?"),
+        (terminator.https("localhost", &dir.join("none.pem")), 2, "none.pem: No such file"),
+    ] {
+        let ended = definitions(&["export", "--http", &url], "");
+        assert_eq!(ended.code, Some(code), "{}", ended.err);
+        assert!(ended.err.contains(reason), "{reason}: {}", ended.err);
+        assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
+    }
+    answering.join().expect("it answered");
 }

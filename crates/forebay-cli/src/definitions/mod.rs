@@ -34,7 +34,8 @@ enum Command {
 
 #[derive(clap::Args, Debug)]
 struct Where {
-    /// The broker's HTTP endpoint, with the name and password of an administrator
+    /// The broker's HTTP endpoint, with the name and password of an administrator; `https://…?cacertfile=ca.pem` trusts
+    /// the authorities in that file instead of the system's
     #[arg(long, value_name = "URL", default_value = "http://guest:guest@127.0.0.1:15672")]
     http: String,
     /// One virtual host only

@@ -64,7 +64,7 @@ fn watch(args: &Args, endpoint: &Endpoint) -> Result<(), String> {
     let mut before = look(endpoint)?;
     let mut screen = Screen::new();
     let mut history = History::default();
-    let broker = endpoint.base().trim_start_matches("http://");
+    let broker = endpoint.host();
     loop {
         if pause(&stop) {
             return Ok(());

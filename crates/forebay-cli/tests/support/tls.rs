@@ -1,4 +1,4 @@
-//! A place that takes TLS off and passes the rest on to a broker.
+//! A place that takes TLS off and passes the rest on.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,6 +51,16 @@ impl Terminator {
             }
         });
         Terminator { port, authority, _runtime: runtime }
+    }
+
+    /// By which a broker's HTTP endpoint is reached, as `host`, trusting the certificate of `authority`.
+    pub fn https(&self, host: &str, authority: &Path) -> String {
+        format!("https://guest:guest@{host}:{}/?cacertfile={}", self.port, authority.display())
+    }
+
+    /// What the certificate is that it shows.
+    pub fn authority(&self) -> &Path {
+        &self.authority
     }
 
     /// By which the broker is reached.
