@@ -147,6 +147,37 @@ fn a_refused_login_is_a_close_with_its_text() {
     assert_eq!(machine.hung_up(), Ok(()));
 }
 
+/// The server takes the name from the client's certificate (RFC 4422 appendix A): neither it nor a password is said.
+#[test]
+fn an_external_login_says_nothing_but_that() {
+    let files = "cacertfile=ca.pem&certfile=client.pem&keyfile=key.pem";
+    for (mechanism, offered) in
+        [("external", &b"PLAIN AMQPLAIN EXTERNAL"[..]), ("EXTERNAL", b"EXTERNAL")]
+    {
+        let uri = format!("amqps://guest:sesame@host/v?{files}&auth_mechanism={mechanism}");
+        let options = Options::from_uri(&uri.parse().unwrap());
+        let mut machine = Machine::new(options.clone());
+        machine.sent(8);
+        feed(&mut machine, &start(offered).0).unwrap();
+        let frame = read_frame(machine.outgoing(), 0).unwrap().expect("an answer");
+        let Method::ConnectionStartOk(ok) = Method::parse(frame.payload).unwrap() else {
+            panic!("{:?}", outgoing(&machine));
+        };
+        assert_eq!((ok.mechanism.as_bytes(), ok.response), (&b"EXTERNAL"[..], &b""[..]));
+        assert!(!machine.outgoing().windows(6).any(|bytes| bytes == b"sesame"));
+        let tune = connection::Tune { channel_max: 2047, frame_max: 131_072, heartbeat: 60 };
+        let rest = Script::default().method(0, &tune).method(0, &connection::OpenOk::default());
+        assert_eq!(feed(&mut machine, &rest.0).unwrap(), ["Opened"]);
+
+        // What the server does not offer is not tried, and no password is sent instead.
+        let mut machine = Machine::new(options);
+        machine.sent(8);
+        let failed = feed(&mut machine, &start(b"PLAIN").0).unwrap_err();
+        assert_eq!(failed, Failed::NoSuchLogin { wanted: "EXTERNAL", offered: "PLAIN".into() });
+        assert!(machine.outgoing().is_empty());
+    }
+}
+
 fn outgoing_after_header(machine: &Machine) -> Vec<String> {
     let mut copy = Machine::new(Options::default());
     copy.outgoing = Outgoing::default();
