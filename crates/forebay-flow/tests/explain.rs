@@ -182,6 +182,12 @@ fn what_a_message_did_beside_waiting_is_blamed_and_not_whoever_it_would_have_wai
     assert_eq!(cause(batch), Cause::RetryPause { pause_us: mostly, retries });
     let batch = held(&[(Detour::Pauses, 500_000), (Detour::BatchAttempts, mostly)], 600_000, true);
     assert_eq!(cause(batch).name(), "earlier-attempts");
+    // What became of it is further on in a chain: not the acknowledgement's fault.
+    let mut chained = held(&[], 0, false);
+    chained = chained.with(Mark::Settled, chained.at_us(Mark::Handled).unwrap() + 5_000_000);
+    assert_eq!(cause(chained), Cause::AckDelayed);
+    chained.detoured(Detour::Next, 4_900_000);
+    assert_eq!(cause(chained), Cause::NextPipeline { next_us: 4_900_000 });
 }
 
 #[test]

@@ -9,14 +9,16 @@
 use std::fmt;
 use std::task::{Context, Poll, ready};
 
+use forebay_flow::explain::Detour;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::handler::Handler;
 use crate::item::Item;
 use crate::needs::{Finding, Needs};
 use crate::outcome::{Handled, Step, Verdict};
 use crate::pipeline::Process;
-use crate::running::Running;
+use crate::running::{Control, Running};
 use crate::source::{Receipt, Source, Taken};
 use crate::stage::Onward;
 
@@ -37,13 +39,11 @@ impl<V: Send> Handled for HandOn<V> {
 pub struct Chained<S: Source, H, V> {
     state: State<S, H, V>,
     buffer_max: usize,
-    /// Messages that the next pipeline may hold.
-    beyond: usize,
 }
 
 enum State<S: Source, H, V> {
     Planned(Option<Box<Process<S, H>>>),
-    Running { running: Running, values: mpsc::Receiver<(V, Item<S::Value>)> },
+    Running { running: Running, values: mpsc::Receiver<Handed<V, S::Value>> },
 }
 
 impl<S, H, V> Chained<S, H, V>
@@ -55,7 +55,18 @@ where
 {
     pub(crate) fn new(process: Process<S, H>, buffer_max: usize) -> Self {
         let buffer_max = buffer_max.max(1);
-        Chained { state: State::Planned(Some(Box::new(process))), buffer_max, beyond: 0 }
+        Chained { state: State::Planned(Some(Box::new(process))), buffer_max }
+    }
+
+    /// Where the next pipeline may hold so many messages.
+    fn begin(&mut self, beyond: usize) {
+        if let State::Planned(process) = &mut self.state {
+            let process = process.take().expect("it is planned until it runs");
+            let (sender, values) = mpsc::channel(self.buffer_max);
+            let beyond = beyond.saturating_add(self.buffer_max);
+            let running = process.start_with(ToNext(sender), beyond);
+            self.state = State::Running { running, values };
+        }
     }
 }
 
@@ -72,21 +83,15 @@ where
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Taken<Self>> {
         loop {
             match &mut self.state {
-                State::Planned(process) => {
-                    let process = process.take().expect("it is planned until it runs");
-                    let (sender, values) = mpsc::channel(self.buffer_max);
-                    let beyond = self.beyond.saturating_add(self.buffer_max);
-                    let running = process.start_with(ToNext(sender), beyond);
-                    self.state = State::Running { running, values };
-                }
+                State::Planned(_) => self.begin(0),
                 State::Running { running, values } => {
-                    if let Poll::Ready(Some((value, item))) = values.poll_recv(cx) {
-                        return Poll::Ready(Ok(Some((value, ChainReceipt(item)))));
+                    if let Poll::Ready(Some(handed)) = values.poll_recv(cx) {
+                        return Poll::Ready(Ok(Some(handed.apart())));
                     }
                     let ended = ready!(running.poll_end(cx));
                     // What was handed on before the end, which nobody wakes for any more.
-                    if let Ok((value, item)) = values.try_recv() {
-                        return Poll::Ready(Ok(Some((value, ChainReceipt(item)))));
+                    if let Ok(handed) = values.try_recv() {
+                        return Poll::Ready(Ok(Some(handed.apart())));
                     }
                     return Poll::Ready(ended.map(|()| None));
                 }
@@ -95,9 +100,18 @@ where
     }
 
     fn needs(&mut self, needs: &Needs) -> Vec<Finding> {
-        // Its own source is told when it starts, and what that finds is in the log.
-        self.beyond = needs.held_messages;
+        // Its own source is told when it starts, which is with the next pipeline. What that finds is its own finding.
+        if let State::Planned(_) = self.state {
+            self.begin(needs.held_messages);
+        }
         Vec::new()
+    }
+
+    fn upstream(&self) -> Vec<Control> {
+        match &self.state {
+            State::Planned(_) => Vec::new(),
+            State::Running { running, .. } => vec![running.control()],
+        }
     }
 }
 
@@ -107,18 +121,35 @@ impl<S: Source, H, V> fmt::Debug for Chained<S, H, V> {
     }
 }
 
+/// A value on its way from one pipeline to the next.
+struct Handed<V, T> {
+    value: V,
+    item: Item<T>,
+    at: Instant,
+}
+
+impl<V, T> Handed<V, T> {
+    fn apart(self) -> (V, ChainReceipt<T>) {
+        (self.value, ChainReceipt { item: self.item, handed: self.at })
+    }
+}
+
 /// Settles the message from which a value came, at its own source.
 #[derive(Debug)]
-pub struct ChainReceipt<T>(Item<T>);
+pub struct ChainReceipt<T> {
+    item: Item<T>,
+    handed: Instant,
+}
 
 impl<T: Send + Sync + 'static> Receipt for ChainReceipt<T> {
     fn settle(self, verdict: Verdict) {
-        self.0.settle(verdict);
+        self.item.detoured(Detour::Next, self.handed.elapsed());
+        self.item.settle(verdict);
     }
 }
 
 /// The next pipeline, as handlers see it.
-pub(crate) struct ToNext<T, V>(mpsc::Sender<(V, Item<T>)>);
+pub(crate) struct ToNext<T, V>(mpsc::Sender<Handed<V, T>>);
 
 impl<T, V> Onward<T, V> for ToNext<T, V>
 where
@@ -135,7 +166,7 @@ where
             return Err(format!("there is no batcher '{name}': another pipeline follows"));
         }
         // Where nobody takes values any more the message goes back with them.
-        let _ = self.0.send((value, item)).await;
+        let _ = self.0.send(Handed { value, item, at: Instant::now() }).await;
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use forebay_flow::explain::Mark;
+use forebay_flow::explain::{Detour, Mark};
 use tokio::time::Instant;
 
 use crate::ages::{Age, Ages};
@@ -46,6 +46,8 @@ trait Slot: Send + Sync {
     fn taken_by(&self, seat: usize);
     /// It is tried again after so long.
     fn put_off(&self, pause: Duration);
+    /// It took a detour for so long.
+    fn detoured(&self, detour: Detour, time: Duration);
     /// It is where dead letters go.
     fn buried(&self);
     /// Its span, where somebody wants one.
@@ -95,6 +97,12 @@ impl<R: Receipt> Slot for Unsettled<R> {
     fn put_off(&self, pause: Duration) {
         if let Some(trace) = &self.trace {
             trace.put_off(pause);
+        }
+    }
+
+    fn detoured(&self, detour: Detour, time: Duration) {
+        if let Some(trace) = &self.trace {
+            trace.detoured(detour, time);
         }
     }
 
@@ -171,6 +179,11 @@ impl<T> Item<T> {
     /// It is tried again after so long.
     pub(crate) fn put_off(&self, pause: Duration) {
         self.inner.receipt.put_off(pause);
+    }
+
+    /// It took a detour for so long.
+    pub(crate) fn detoured(&self, detour: Detour, time: Duration) {
+        self.inner.receipt.detoured(detour, time);
     }
 
     /// Its span, where somebody wants one.

@@ -123,6 +123,14 @@ impl Control {
         self.stage.set_rate(messages_per_s);
     }
 
+    /// The pipelines whose results are its messages ([`Process::into_source`](crate::Process::into_source)): one in a chain,
+    /// several where they are merged, none otherwise. What is asked of them, and changed, is theirs alone, except that each
+    /// ends with this one at the latest.
+    #[must_use]
+    pub fn upstream(&self) -> Vec<Control> {
+        self.stage.upstream()
+    }
+
     /// Takes no more messages and finishes those that are here, for `patience` at most: then handlers are
     /// cancelled where they wait, and their messages go back to the source. [`Running::join`] tells when it is
     /// over.

@@ -8,13 +8,15 @@
 //! Locks: that of the tuning, the source's, then the floor's. What came from a source is on the floor before the source is
 //! let go, so messages arrive in their order.
 
+mod controlled;
+
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use forebay_flow::Occupancy;
-use forebay_flow::explain::{Explanation, Mark, Settings};
+use forebay_flow::explain::Mark;
 use forebay_flow::workers::Call;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
@@ -28,11 +30,13 @@ use crate::item::Item;
 use crate::needs::{Finding, Needs};
 use crate::outcome::{Handled, Outcome, Step};
 use crate::policy::{Policy, conclude};
-use crate::report::{Counters, Report};
+use crate::report::Counters;
+use crate::running::Control;
 use crate::source::{Receipt, Source, SourceError};
 use crate::spans;
-use crate::trace::Tracer;
 use crate::tuning::Tuning;
+
+pub(crate) use controlled::Controlled;
 
 /// What does not change while it runs, or changes under a lock.
 pub(crate) struct Stage<S: Source, H, N> {
@@ -54,6 +58,8 @@ pub(crate) struct Stage<S: Source, H, N> {
     /// What its source has found wrong, each once.
     findings: Mutex<Vec<Finding>>,
     ages: Arc<Ages>,
+    /// Pipelines that are its source.
+    upstream: OnceLock<Vec<Control>>,
     /// Of its source, as of the last time it was told of workers.
     prefetch: Mutex<Option<u64>>,
 }
@@ -139,10 +145,13 @@ where
             needs,
             findings: Mutex::default(),
             ages: Arc::default(),
+            upstream: OnceLock::new(),
             prefetch: Mutex::default(),
         };
         stage.count(&stage.floor());
         stage.tell(&mut stage.source(), Needs { workers: concurrency_now, ..needs });
+        let upstream = stage.source().as_ref().map(Source::upstream);
+        stage.upstream.get_or_init(|| upstream.unwrap_or_default());
         Arc::new(stage)
     }
 
@@ -449,93 +458,5 @@ where
 
     fn floor(&self) -> MutexGuard<'_, Floor<S::Value>> {
         self.floor.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// What can be done to a stage from outside, whatever its types.
-pub(crate) trait Controlled: Send + Sync {
-    fn set_concurrency(&self, concurrency: Concurrency);
-    fn concurrency(&self) -> usize;
-    fn set_rate(&self, per_s: Option<u64>);
-    fn stop(&self);
-    /// The supervisor looks at its deadline again.
-    fn look(&self);
-    /// Nobody works any more: what was not begun goes back, though a [`Control`](crate::Control) may live on.
-    fn close(&self);
-    fn report(&self) -> Report;
-    fn findings(&self) -> Vec<Finding>;
-    fn explanation(&self) -> Option<Explanation>;
-    /// What is known of its set-up.
-    fn settings(&self) -> Settings;
-}
-
-impl<S, H, N> Controlled for Stage<S, H, N>
-where
-    S: Source,
-    H: Handler<S::Value>,
-    N: Onward<S::Value, <H::Output as Handled>::Value>,
-{
-    fn set_concurrency(&self, concurrency: Concurrency) {
-        let mut tuning = self.tuning.lock();
-        let first = concurrency.first(Some(self.concurrency()));
-        self.tuning.replace(&mut tuning, concurrency.tuner(first));
-        self.resize(first);
-    }
-
-    fn concurrency(&self) -> usize {
-        self.floor().dispatch.concurrency()
-    }
-
-    fn set_rate(&self, per_s: Option<u64>) {
-        self.floor().set_rate(per_s, self.now_us());
-    }
-
-    fn stop(&self) {
-        *self.source() = None;
-        let mut floor = self.floor();
-        floor.exhausted = true;
-        floor.wake_all();
-        drop(floor);
-        self.supervise.notify_one();
-    }
-
-    fn look(&self) {
-        self.supervise.notify_one();
-    }
-
-    fn close(&self) {
-        *self.source() = None;
-        let mut floor = self.floor();
-        floor.exhausted = true;
-        let given_up = floor.clear();
-        drop(floor);
-        drop(given_up);
-    }
-
-    fn report(&self) -> Report {
-        self.counters.report()
-    }
-
-    fn explanation(&self) -> Option<Explanation> {
-        self.policy.tracer.as_ref().map(Tracer::explanation)
-    }
-
-    fn settings(&self) -> Settings {
-        let mut settings = Settings::default();
-        settings.workers = Some(self.concurrency() as u64);
-        settings.prefetch = *self.prefetch.lock().unwrap_or_else(PoisonError::into_inner);
-        settings.batch_messages = self.needs.batch_messages.map(|messages| messages as u64);
-        settings.rate_per_s = self.floor().rate_per_s();
-        settings.ordered = self.policy.ordered_by.is_some();
-        let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        settings.batch_delay_us = self.needs.batch_delay.map(us);
-        settings.timeout_us = self.policy.timeout.map(us);
-        settings.retries = self.policy.retries.map(|backoff| backoff.pauses());
-        settings.breaker = self.policy.breaker.map(|breaker| breaker.pauses());
-        settings
-    }
-
-    fn findings(&self) -> Vec<Finding> {
-        self.findings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

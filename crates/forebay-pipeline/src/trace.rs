@@ -145,6 +145,11 @@ impl Trace {
         *lock(&self.pause) = Some(Pause { detour, from_us, until_us });
     }
 
+    /// It took a detour for so long.
+    pub(crate) fn detoured(&self, detour: Detour, time: Duration) {
+        lock(&self.journey).marks.detoured(detour, micros(time));
+    }
+
     /// How long it could not begin, of the time for which it waited for that.
     fn behind_breaker(&self, marks: &mut Marks, now_us: u64) {
         let outages = lock(&self.outages);

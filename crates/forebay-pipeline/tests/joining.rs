@@ -5,6 +5,7 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use forebay_pipeline::explain::{Cause, Marks};
 use forebay_pipeline::{Batch, HandOn, Item, Outcome, Pipeline, ToBatch, Verdict, source};
 use support::in_virtual_time;
 use tokio::time::{Instant, sleep};
@@ -72,6 +73,46 @@ async fn three_in_a_row_end_one_after_the_other() {
         .unwrap();
     assert_eq!(report.acked, 1_000);
     assert_eq!(*sum.lock().unwrap(), 4 * 999 * 1_000 / 2);
+}
+
+/// Each pipeline of a chain is asked and changed while it runs, from the last one.
+#[test]
+fn the_beginning_of_a_chain_is_known_and_changed_from_its_end() {
+    in_virtual_time(async {
+        let hand_on = async |number: Item<u64>| HandOn(*number);
+        let chain = |numbers: std::ops::Range<u64>| {
+            let first = Pipeline::from(source::iter(numbers)).process(3, hand_on).rate_limit(10);
+            first.explain(1, |_| Marks::new()).into_source(1)
+        };
+        let merged = source::merge([chain(0..20), chain(20..40)]);
+        let last = Pipeline::from(merged)
+            .process(2, async |_: Item<u64>| sleep(MINUTE).await)
+            .explain(1, |_| Marks::new())
+            .start();
+        let control = last.control();
+        let upstream = control.upstream();
+        assert_eq!(upstream.len(), 2);
+        for first in &upstream {
+            assert_eq!((first.concurrency(), first.settings().rate_per_s), (3, Some(10)));
+            assert!(first.upstream().is_empty());
+            first.set_concurrency(1);
+            first.set_rate(None);
+            assert_eq!((first.concurrency(), first.settings().rate_per_s), (1, None));
+        }
+        let report = last.join().await.unwrap();
+        assert_eq!(report.acked, 40);
+        for first in upstream {
+            assert_eq!((first.report().taken, first.report().acked), (20, 20));
+            // What the end takes is not called the source's slowness to acknowledge.
+            let cause = first.cause().unwrap();
+            let Cause::NextPipeline { next_us } = cause else { panic!("{cause:?}") };
+            assert!(next_us >= 60_000_000, "{cause}");
+            let explanation = first.explanation().unwrap();
+            let sum: u64 = explanation.shares().iter().map(|share| share.sum_us).sum();
+            assert_eq!(sum, explanation.total_us());
+        }
+        assert_eq!(control.cause().unwrap().name(), "handler");
+    });
 }
 
 #[test]

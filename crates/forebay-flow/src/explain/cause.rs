@@ -111,6 +111,11 @@ pub enum Cause {
         /// When they are ended.
         timeout_us: Option<u64>,
     },
+    /// Messages are in the pipeline that follows.
+    NextPipeline {
+        /// Their mean time there.
+        next_us: u64,
+    },
     /// Messages may not begin, because many in a row failed.
     BreakerOpen {
         /// Their mean time behind it.
@@ -190,6 +195,7 @@ fn detoured(detour: Detour, share: &Share, settings: &Settings) -> Cause {
     let Settings { retries, breaker, timeout_us, .. } = *settings;
     match detour {
         Detour::Breaker => Cause::BreakerOpen { open_us: mean_us, breaker },
+        Detour::Next => Cause::NextPipeline { next_us: mean_us },
         Detour::Pauses | Detour::BatchPauses => Cause::RetryPause { pause_us: mean_us, retries },
         Detour::Attempts | Detour::BatchAttempts => {
             Cause::EarlierAttempts { attempts_us: mean_us, timeout_us }
@@ -269,6 +275,7 @@ impl Cause {
             Cause::RetryPause { .. } => "retry-pause",
             Cause::EarlierAttempts { .. } => "earlier-attempts",
             Cause::BreakerOpen { .. } => "breaker-open",
+            Cause::NextPipeline { .. } => "next-pipeline",
             Cause::Handler { .. } => "handler",
             Cause::PrefetchBelowBatch { .. } => "prefetch-below-batch",
             Cause::BatchNeverFull { .. } => "batch-never-full",
@@ -358,6 +365,10 @@ impl fmt::Display for Cause {
                     None => f.write_str("see why they fail, or end them sooner by a timeout"),
                 }
             }
+            Cause::NextPipeline { next_us } => write!(
+                f,
+                "what becomes of messages is in the next pipeline for {next_us} us; its own explanation says what it waits for there"
+            ),
             Cause::BreakerOpen { open_us, breaker } => {
                 write!(f, "messages wait {open_us} us while the circuit breaker is open")?;
                 if let Some(Pauses { count, first_us, max_us }) = breaker {

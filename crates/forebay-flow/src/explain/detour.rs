@@ -23,11 +23,19 @@ pub enum Detour {
     BatchAttempts,
     /// The same of its batch.
     BatchPauses,
+    /// What was made of it is in another pipeline, and it is settled when that is done.
+    Next,
 }
 
 /// All of them, in their order.
-pub const DETOURS: [Detour; 5] =
-    [Detour::Breaker, Detour::Attempts, Detour::Pauses, Detour::BatchAttempts, Detour::BatchPauses];
+pub const DETOURS: [Detour; 6] = [
+    Detour::Breaker,
+    Detour::Attempts,
+    Detour::Pauses,
+    Detour::BatchAttempts,
+    Detour::BatchPauses,
+    Detour::Next,
+];
 
 impl Detour {
     /// The mark whose wait it is taken out of.
@@ -36,6 +44,7 @@ impl Detour {
         match self {
             Detour::Breaker | Detour::Attempts | Detour::Pauses => Mark::Taken,
             Detour::BatchAttempts | Detour::BatchPauses => Mark::Begun,
+            Detour::Next => Mark::Settled,
         }
     }
 
@@ -44,7 +53,7 @@ impl Detour {
         match self {
             Detour::Breaker => Mark::Received,
             Detour::Attempts | Detour::Pauses => Mark::Delivered,
-            Detour::BatchAttempts | Detour::BatchPauses => Mark::Handled,
+            Detour::BatchAttempts | Detour::BatchPauses | Detour::Next => Mark::Handled,
         }
     }
 
@@ -57,6 +66,7 @@ impl Detour {
             Detour::Pauses => "pauses",
             Detour::BatchAttempts => "batch-attempts",
             Detour::BatchPauses => "batch-pauses",
+            Detour::Next => "next-pipeline",
         }
     }
 
@@ -68,6 +78,7 @@ impl Detour {
             Detour::Pauses => "pauses before retries",
             Detour::BatchAttempts => "earlier attempts of its batch",
             Detour::BatchPauses => "pauses before its batch's retries",
+            Detour::Next => "next pipeline",
         }
     }
 }

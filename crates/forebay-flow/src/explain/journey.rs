@@ -41,7 +41,8 @@ impl Journey {
         let longest = |work: &(u64, u64)| work.1.saturating_sub(work.0);
         let (begun_us, done_us) = stages.into_iter().filter_map(work).max_by_key(longest)?;
         let in_batch = at_us(Mark::Begun) == Some(begun_us);
-        let before = |detour: Detour| in_batch || detour.before() == Mark::Taken;
+        let begun = if in_batch { Mark::Begun } else { Mark::Taken };
+        let before = |detour: Detour| detour.before() <= begun;
         let detours =
             self.marks.segments().filter(|(segment, _)| segment.detour.is_some_and(before));
         let held_us = detours.map(|(_, us)| us).sum();

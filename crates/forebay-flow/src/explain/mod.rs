@@ -52,7 +52,7 @@ struct FixedWindows {
 /// Many messages, added up.
 #[derive(Debug, Clone, Default)]
 pub struct Explanation {
-    /// In the order of the way; as many as there are different segments, 71 at most.
+    /// In the order of the way; as many as there are different segments, 72 at most.
     shares: Vec<Share>,
     messages: u64,
     total_us: u64,

@@ -8,6 +8,7 @@ use forebay_flow::Occupancy;
 
 use super::{Source, Taken};
 use crate::needs::{Finding, Needs};
+use crate::running::Control;
 
 /// See [`merge`].
 #[derive(Debug)]
@@ -60,6 +61,10 @@ impl<S: Source> Source for Merged<S> {
 
     fn occupancy(&mut self, occupancy: &Arc<Occupancy>) {
         self.sources.iter_mut().for_each(|source| source.occupancy(occupancy));
+    }
+
+    fn upstream(&self) -> Vec<Control> {
+        self.sources.iter().flat_map(Source::upstream).collect()
     }
 
     fn prefetch(&self) -> Option<u64> {

@@ -16,6 +16,7 @@ use forebay_flow::Occupancy;
 
 use crate::needs::{Finding, Needs};
 use crate::outcome::Verdict;
+use crate::running::Control;
 
 pub use iter::{Iter, iter};
 pub use lines::{LINE_BYTES_MAX, Lines, lines};
@@ -57,6 +58,11 @@ pub trait Source: Send + 'static {
     /// could go to somebody else. It is told once, before anything else.
     fn occupancy(&mut self, occupancy: &Arc<Occupancy>) {
         let _ = occupancy;
+    }
+
+    /// The pipelines that are its own sources, if it is one itself. Asked after [`Source::needs`].
+    fn upstream(&self) -> Vec<Control> {
+        Vec::new()
     }
 
     /// The most messages that it lets be unsettled, if somebody set that by hand: what a pipeline that explains itself may
