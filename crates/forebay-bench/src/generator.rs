@@ -204,7 +204,7 @@ impl<'a> Generator<'a> {
             }
         }
         self.start_publishing();
-        let warm_up_s = if self.plan.messages > 0 { 0.0 } else { self.plan.warm_up };
+        let warm_up_s = if self.plan.is_counted() { 0.0 } else { self.plan.warm_up };
         let until_us = self.now_us() + (warm_up_s * 1e6) as u64;
         self.doing = ("warming up", self.now_us(), until_us);
         self.turns_until(until_us)?;
@@ -290,18 +290,23 @@ impl<'a> Generator<'a> {
 
     /// Whether the asked-for number of messages is through.
     fn is_done(&self) -> bool {
-        if self.plan.messages == 0 || !self.publishing {
+        if !self.plan.is_counted() || !self.publishing {
             return false;
         }
-        if self.plan.publishers == 0 {
-            return self.totals().consumed >= self.plan.messages;
+        let consumed_messages = match self.plan.publishers {
+            0 => self.plan.messages.max(self.plan.consumed_messages),
+            _ => self.plan.consumed_messages,
+        };
+        if consumed_messages > 0 && self.totals().consumed < consumed_messages {
+            return false;
         }
-        self.actors.iter().all(|actor| match &actor.role {
-            Role::Publisher(publisher) => {
-                publisher.is_done() && actor.peer.machine.outgoing().is_empty()
-            }
-            _ => true,
-        })
+        self.plan.messages == 0
+            || self.actors.iter().all(|actor| match &actor.role {
+                Role::Publisher(publisher) => {
+                    publisher.is_done() && actor.peer.machine.outgoing().is_empty()
+                }
+                _ => true,
+            })
     }
 
     fn drain(&mut self) -> Result<u64, LoadError> {

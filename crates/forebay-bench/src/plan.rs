@@ -108,6 +108,33 @@ pub struct Plan {
     /// Queues are called PREFIX.0, PREFIX.1, …
     #[arg(long, value_name = "PREFIX", default_value = "forebay-load")]
     pub queue_prefix: String,
+    /// They are called so instead, where `%d` stands for a number from `queue_from` on
+    #[arg(skip)]
+    pub queue_pattern: Option<String>,
+    /// See `queue_pattern`
+    #[arg(skip)]
+    pub queue_from: usize,
+    /// Queues and exchange are there: nothing is declared, emptied or deleted
+    #[arg(skip)]
+    pub predeclared: bool,
+    /// Publishers publish to this exchange, to which all queues are bound
+    #[arg(skip)]
+    pub own_exchange: Option<ExchangePlan>,
+    /// With this routing key, each of them; otherwise with the name of a queue
+    #[arg(skip)]
+    pub routing_key: Option<String>,
+    /// Stop as soon as consumers have taken so many; 0 = only time counts. There is no warm-up then
+    #[arg(skip)]
+    pub consumed_messages: u64,
+}
+
+/// An exchange of a load.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExchangePlan {
+    /// What it is called.
+    pub name: String,
+    /// `direct`, `fanout`, `topic` or what else the broker knows.
+    pub kind: String,
 }
 
 impl Default for Plan {
@@ -158,6 +185,14 @@ impl Plan {
             "a window of calls does not tune itself: say a number"
         } else if self.rpc && (self.fanout || self.size < 16) {
             "calls go to one queue each, and need 16 bytes for their times"
+        } else if self.queues > 1
+            && self.queue_pattern.as_ref().is_some_and(|pattern| !pattern.contains("%d"))
+        {
+            "a name for several queues says where their numbers go: orders-%d"
+        } else if self.consumed_messages > 0 && self.consumers == 0 {
+            "a number of messages to be consumed needs consumers"
+        } else if self.own_exchange.is_some() && (self.fanout || self.rpc) {
+            "this load has an exchange of its own"
         } else if !self.profile.is_empty() && self.mean_rate() == Some(0.0) {
             "a rate profile publishes something"
         } else {
@@ -177,12 +212,29 @@ impl Plan {
 
     /// Name of a queue.
     pub(crate) fn queue(&self, number: usize) -> String {
-        format!("{}.{}", self.queue_prefix, number % self.queues)
+        let number = number % self.queues;
+        match &self.queue_pattern {
+            Some(pattern) => pattern.replace("%d", &(self.queue_from + number).to_string()),
+            None => format!("{}.{number}", self.queue_prefix),
+        }
     }
 
-    /// Where publishers publish.
-    pub(crate) fn exchange(&self) -> &'static str {
-        if self.fanout { FANOUT_EXCHANGE } else { "" }
+    /// Where publishers publish, and of which type that is; `None`: the default exchange.
+    pub(crate) fn exchange(&self) -> Option<(&str, &str)> {
+        match &self.own_exchange {
+            Some(exchange) => Some((&exchange.name, &exchange.kind)),
+            None => self.fanout.then_some((FANOUT_EXCHANGE, "fanout")),
+        }
+    }
+
+    /// What publisher `number` writes on its messages, and what its queue is bound with.
+    pub(crate) fn routing_key(&self, number: usize) -> String {
+        self.routing_key.clone().unwrap_or_else(|| self.queue(number))
+    }
+
+    /// Whether somebody has asked for a number of messages.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.messages > 0 || self.consumed_messages > 0
     }
 
     /// Whether the queues are declared durable.
@@ -192,7 +244,12 @@ impl Plan {
 
     /// How many queues a message reaches.
     pub(crate) fn copies(&self) -> u64 {
-        if self.fanout { self.queues as u64 } else { 1 }
+        let by_key = |(_, kind)| matches!(kind, "direct" | "topic") && self.routing_key.is_none();
+        match self.exchange() {
+            None => 1,
+            Some(exchange) if by_key(exchange) => 1,
+            Some(_) => self.queues as u64,
+        }
     }
 
     /// Whether messages have due times.

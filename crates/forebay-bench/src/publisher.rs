@@ -52,7 +52,7 @@ pub(crate) enum Answers {
 pub(crate) struct Publisher {
     pub(crate) channel: u16,
     pub(crate) answers: Answers,
-    exchange: &'static str,
+    exchange: String,
     routing_key: String,
     properties: Vec<u8>,
     body: Vec<u8>,
@@ -96,8 +96,8 @@ impl Publisher {
                 Permits::Unbounded => Answers::None,
                 _ => Answers::Confirms,
             },
-            exchange: plan.exchange(),
-            routing_key: plan.queue(number),
+            exchange: plan.exchange().map_or("", |(name, _)| name).to_owned(),
+            routing_key: plan.routing_key(number),
             properties,
             body: vec![b'.'; plan.size],
             permits,
@@ -199,7 +199,7 @@ impl Publisher {
         stamp(&mut self.body, at);
         let published = machine.publish(
             self.channel,
-            ShortStr::truncated(self.exchange),
+            ShortStr::truncated(&self.exchange),
             ShortStr::truncated(&self.routing_key),
             false,
             RawProperties::trusted(&self.properties),

@@ -6,11 +6,17 @@ use forebay_wire::{TableBuf, Value};
 use crate::generator::LoadError;
 use crate::plan::Plan;
 
-/// Declares queues, and the exchange of a fan-out; returns what the broker calls itself.
+/// Declares queues, and the exchange if there is one; or makes sure that what is there already is there. Returns what
+/// the broker calls itself.
 pub(crate) fn set_up(plan: &Plan) -> Result<String, LoadError> {
-    with_channel(plan, |connection, channel| {
-        if plan.fanout {
-            channel.declare_exchange(plan.exchange(), "fanout", DeclareExchange::default())?;
+    let done = with_channel(plan, |connection, channel| {
+        if let Some((name, kind)) = plan.exchange() {
+            // One that was named goes with the queues that are bound to it. Somebody else's does not, and the broker
+            // refuses to take it for this one.
+            let passive = plan.predeclared;
+            let auto_delete = plan.own_exchange.is_some() && !passive;
+            let how = DeclareExchange { passive, auto_delete, ..Default::default() };
+            channel.declare_exchange(name, kind, how)?;
         }
         for number in 0..plan.queues {
             let mut arguments = TableBuf::new();
@@ -18,29 +24,47 @@ pub(crate) fn set_up(plan: &Plan) -> Result<String, LoadError> {
                 arguments.push("x-queue-type", Value::LongStr(kind.as_bytes()));
             }
             plan.queue_args.write(&mut arguments);
-            let how = DeclareQueue { durable: plan.durable(), arguments, ..Default::default() };
+            let how = DeclareQueue {
+                passive: plan.predeclared,
+                durable: plan.durable(),
+                arguments,
+                ..Default::default()
+            };
             let name = plan.queue(number);
             channel.declare_queue(&name, how)?;
+            if plan.predeclared {
+                continue;
+            }
             if !plan.keep {
                 channel.purge_queue(&name)?;
             }
-            if plan.fanout {
-                channel.bind_queue(&name, plan.exchange(), "")?;
+            if let Some((exchange, _)) = plan.exchange() {
+                channel.bind_queue(&name, exchange, &plan.routing_key(number))?;
             }
         }
         let server = connection.server();
         Ok(format!("{} {}", server.product, server.version))
-    })
+    });
+    let named = plan.own_exchange.is_some() || plan.queue_pattern.is_some();
+    match done {
+        Err(LoadError::Broker(why)) if named && why.contains("inequivalent arg") => {
+            Err(LoadError::Broker(format!("{why}; --predeclared takes it as it is")))
+        }
+        done => done,
+    }
 }
 
-/// Deletes them.
+/// Deletes what it declared.
 pub(crate) fn tear_down(plan: &Plan) -> Result<(), LoadError> {
+    if plan.predeclared {
+        return Ok(());
+    }
     with_channel(plan, |_, channel| {
         for number in 0..plan.queues {
             channel.delete_queue(&plan.queue(number))?;
         }
-        if plan.fanout {
-            channel.delete_exchange(plan.exchange())?;
+        if let Some((name, _)) = plan.exchange().filter(|_| plan.fanout) {
+            channel.delete_exchange(name)?;
         }
         Ok(())
     })

@@ -231,6 +231,50 @@ fn calls_get_replies_and_a_fan_out_reaches_every_queue() {
     assert!(count("consumed") > 2 * count("published"), "{fanout}");
 }
 
+#[test]
+fn a_number_of_messages_goes_through_an_exchange_into_queues_that_stay_what_they_were() {
+    use forebay_client::blocking::{DeclareExchange, DeclareQueue};
+    let home = Dir::new("bench-perftest");
+    let broker = Start::in_memory(home.path()).ready();
+    let connection = broker.connect();
+    let mut channel = connection.channel().expect("a channel");
+    channel.declare_exchange("events", "topic", DeclareExchange::default()).expect("declared");
+    for queue in ["orders-1", "orders-2"] {
+        channel.declare_queue(queue, DeclareQueue::default()).expect("declared");
+        channel.bind_queue(queue, "events", "a.*").expect("bound");
+    }
+    let (json, _) = files(&home);
+    let path = json.to_str().expect("UTF-8");
+    let url = broker.url();
+    let run = |more: &[&str]| {
+        let ran =
+            bench(&[&["run", "--url", &url, "--seconds", "30", "--json", path], more].concat());
+        assert!(ran.status.success(), "{}", text(&ran.stderr));
+        read(&json)["runs"][0]["outcome"]["report"].clone()
+    };
+    let pattern = ["--queue-pattern", "orders-%d", "--queue-pattern-to", "2"];
+    let theirs =
+        ["-x", "2", "-y", "0", "-C", "50", "-f", "transient", "-e", "events", "-t", "topic"];
+    let report = run(&[&theirs[..], &pattern, &["-k", "a.b", "--predeclared"]].concat());
+    assert_eq!(report["published"].as_u64(), Some(100), "{report}");
+    for queue in ["orders-1", "orders-2"] {
+        assert_eq!(channel.purge_queue(queue).expect("it is there"), 100, "{queue}");
+    }
+    // Its own are gone afterwards, and the exchange with them.
+    let report = run(&["-D", "200", "-e", "passing", "--queues", "2", "-x", "2", "-y", "2"]);
+    assert!(report["consumed"].as_u64() >= Some(400), "{report}");
+    let passive = DeclareExchange { passive: true, ..Default::default() };
+    assert!(channel.declare_exchange("passing", "direct", passive).is_err());
+    // Somebody else's exchange is not taken, and is there still.
+    let refused = bench(&["run", "--url", &url, "-e", "events", "-t", "topic", "--seconds", "1"]);
+    assert_eq!(refused.status.code(), Some(1), "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("--predeclared takes it"), "{}", text(&refused.stderr));
+    let mut channel = connection.channel().expect("a channel");
+    channel
+        .declare_exchange("events", "topic", DeclareExchange::default())
+        .expect("it is what it was");
+}
+
 /// The samples of a short paced run on a broker of its own, in the middle of which something happens.
 fn samples_with(step: &str) -> Vec<Value> {
     let home = Dir::new("bench-step");

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::grid::Axis;
+use super::perftest::PerfTest;
 use super::scale::Scale;
 use super::target::Target;
 use super::workload::Workload;
@@ -101,6 +102,9 @@ pub struct Flags {
     #[arg(long, short = 'a', help_heading = "Flow control")]
     autoack: bool,
 
+    #[command(flatten)]
+    perftest: PerfTest,
+
     /// Seconds that are measured
     #[arg(
         long,
@@ -187,7 +191,7 @@ impl Flags {
         Place {
             url,
             pid: target.pid,
-            queue_type: target.queue_type.clone().or_else(|| self.queue_type.clone()),
+            queue_type: target.queue_type.clone().or_else(|| self.queue_type()),
             length: Duration::from_secs_f64(self.seconds),
             connections: self.producers,
             size: self.size,
@@ -209,7 +213,7 @@ impl Flags {
             ("--confirm", self.confirm.is_some()),
             ("--qos", self.qos.is_some()),
         ];
-        match no.iter().find(|(_, given)| *given) {
+        match no.iter().chain(&self.perftest.given()).find(|(_, given)| *given) {
             Some((flag, _)) => {
                 Err(format!("{flag} is for loads; this is an experiment of its own"))
             }
@@ -245,16 +249,18 @@ impl Flags {
         if self.knee && !self.has_rate() && self.scale.is_none() {
             plan.rate = 0.0;
         }
-        Plan {
+        plan = Plan {
             queue_prefix: self.queue.clone(),
-            queue_type: self.queue_type.clone(),
+            queue_type: self.queue_type(),
             no_ack: self.autoack,
             seconds: self.seconds,
             warm_up: self.warm_up,
             steps: self.steps.clone(),
             emulated: self.link(),
             ..plan
-        }
+        };
+        self.perftest.apply(&mut plan);
+        plan
     }
 
     /// What happens to the rate.
@@ -265,6 +271,11 @@ impl Flags {
             None if fitted && !self.has_rate() && !self.knee => Scale::Auto,
             None => Scale::Times(1.0),
         }
+    }
+
+    fn queue_type(&self) -> Option<String> {
+        let quorum = self.perftest.quorum_queue.then(|| "quorum".to_owned());
+        quorum.or_else(|| self.queue_type.clone())
     }
 
     /// Whether a flag says how much is published.
@@ -323,6 +334,37 @@ mod tests {
         );
         assert_eq!(plan.seconds, 5.0);
         assert_eq!(plan.check(), Ok(()));
+    }
+
+    #[test]
+    fn perftests_flags_say_where_to_and_how_many() {
+        let counted = plan("-x 3 -y 2 -C 1000 -D 500 --quorum-queue");
+        assert_eq!((counted.messages, counted.consumed_messages), (3_000, 1_000));
+        assert_eq!((counted.queue_type.as_deref(), counted.durable()), (Some("quorum"), true));
+        let named = plan("--queue-pattern orders-%d-x --queue-pattern-from 5 --queue-pattern-to 7");
+        let names: Vec<_> = (0..4).map(|number| named.queue(number)).collect();
+        assert_eq!(names, ["orders-5-x", "orders-6-x", "orders-7-x", "orders-5-x"]);
+        assert_eq!((named.queues, named.check()), (3, Ok(())));
+        let ours = plan("-u orders -p -e events -t topic -k a.b --queues 1");
+        assert_eq!((ours.queue(0), ours.exchange()), ("orders".into(), Some(("events", "topic"))));
+        assert_eq!((ours.routing_key(0), ours.copies()), ("a.b".into(), 1));
+        let each = plan("-e events --queues 3");
+        assert_eq!((each.routing_key(1), each.copies()), (each.queue(1), 1));
+        assert_eq!(plan("-e events -t fanout --queues 3").copies(), 3);
+        assert_eq!(plan("-e events -k a --queues 3").copies(), 3);
+    }
+
+    #[test]
+    fn what_would_name_no_queue_or_the_same_one_twice_is_refused() {
+        let why = |line: &str| plan(line).check().unwrap_err().to_string();
+        assert!(why("--queue-pattern q --queue-pattern-to 2").contains("orders-%d"));
+        assert!(why("--queue-pattern q%d --queue-pattern-to 0").contains("one queue"));
+        assert!(why("-D 5 -y 0").contains("needs consumers"));
+        assert!(why("fanout -e mine").contains("exchange of its own"));
+        for line in ["-k key", "-t topic", "--queue-pattern q%d", "-C 1 --messages 1"] {
+            let flags = std::iter::once("run").chain(line.split_whitespace());
+            assert!(Command::try_parse_from(flags).is_err(), "{line}");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod csv;
 mod flags;
 mod grid;
 mod html;
+mod perftest;
 mod points;
 mod record;
 mod scale;

@@ -54,6 +54,7 @@ pub(crate) fn capacity_plan(plan: &Plan) -> Plan {
         warm_up: CAPACITY_SECONDS,
         drain: 30.0,
         messages: 0,
+        consumed_messages: 0,
         steps: Vec::new(),
         ..plan.clone()
     }
