@@ -397,11 +397,14 @@ impl Publishing {
                 self.report.returned += 1;
                 self.report.name(line, &format!("returned: {why}"));
             }
-            Err(Unconfirmed::Unknown(reason)) => {
+            Err(unknown @ (Unconfirmed::Unknown(_) | Unconfirmed::Withdrawn)) => {
                 self.report.unknown += 1;
-                return Err(Stop::Broker(match reason {
-                    UnknownReason::ChannelClosed(why) => format!("the broker refused: {why}"),
-                    UnknownReason::Lost(lost) => lost.to_string(),
+                return Err(Stop::Broker(match unknown {
+                    Unconfirmed::Unknown(UnknownReason::ChannelClosed(why)) => {
+                        format!("the broker refused: {why}")
+                    }
+                    Unconfirmed::Unknown(UnknownReason::Lost(lost)) => lost.to_string(),
+                    other => other.to_string(),
                 }));
             }
         }

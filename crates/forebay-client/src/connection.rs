@@ -359,11 +359,11 @@ impl Connection {
             unheard.add(here);
             lost = lost.or(before).or(after.filter(|after| *after != Lost::ClosedByUs));
         }
-        let Unheard { rejected, returned, unknown } = unheard;
+        let Unheard { rejected, returned, unknown, withdrawn } = unheard;
         match lost {
             _ if unheard != Unheard::default() => {
                 let lost = lost.filter(|lost| *lost != Lost::ClosedByUs);
-                Err(CloseError::Unconfirmed { rejected, returned, unknown, lost })
+                Err(CloseError::Unconfirmed { rejected, returned, unknown, withdrawn, lost })
             }
             Some(lost) => Err(CloseError::Lost(lost)),
             None => Ok(()),

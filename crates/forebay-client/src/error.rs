@@ -199,6 +199,8 @@ pub enum CloseError {
         returned: u64,
         /// Messages that were admitted and had no answer. They may have arrived.
         unknown: u64,
+        /// Messages that were never sent: the publisher's limit was over before.
+        withdrawn: u64,
         /// How the connection ended, if not by our will.
         lost: Option<Lost>,
     },
@@ -208,20 +210,22 @@ pub enum CloseError {
 
 impl fmt::Display for CloseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (rejected, returned, unknown, lost) = match self {
-            CloseError::Unconfirmed { rejected, returned, unknown, lost } => {
-                (*rejected, *returned, *unknown, lost)
+        let (why, lost) = match self {
+            CloseError::Unconfirmed { rejected, returned, unknown, withdrawn, lost } => {
+                let why = [
+                    (*rejected, "rejected by the broker"),
+                    (*returned, "taken by no queue"),
+                    (*unknown, "without an answer"),
+                    (*withdrawn, "never sent"),
+                ];
+                (why, lost)
             }
             CloseError::Lost(lost) => return lost.fmt(f),
         };
-        let why = [
-            (rejected, "rejected by the broker"),
-            (returned, "taken by no queue"),
-            (unknown, "without an answer"),
-        ];
+        let count: u64 = why.iter().map(|(count, _)| count).sum();
         let why = why.iter().filter(|(count, _)| *count > 0);
         let why: Vec<_> = why.map(|(count, why)| format!("{count} {why}")).collect();
-        let (count, why) = (rejected + returned + unknown, why.join(", "));
+        let why = why.join(", ");
         write!(
             f,
             "published messages not confirmed: {count} ({why}); await each outcome to know which"
@@ -284,7 +288,8 @@ mod tests {
     #[test]
     fn what_was_not_confirmed_is_counted_by_kind() {
         let lost = Some(Lost::Io("cut".into()));
-        let error = CloseError::Unconfirmed { rejected: 2, returned: 0, unknown: 1, lost };
+        let error =
+            CloseError::Unconfirmed { rejected: 2, returned: 0, unknown: 1, withdrawn: 0, lost };
         assert_eq!(
             error.to_string(),
             "published messages not confirmed: 3 (2 rejected by the broker, 1 without an answer); await each outcome \

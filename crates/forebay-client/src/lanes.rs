@@ -67,6 +67,7 @@ pub(crate) struct Plan {
     pub(crate) target: Target,
     pub(crate) window: Window,
     pub(crate) stall_us: Option<u64>,
+    pub(crate) limit_us: Option<u64>,
     pub(crate) ordered: bool,
 }
 
@@ -213,7 +214,11 @@ impl Lanes {
         let mut state = self.lock();
         state.forget_idle();
         let metrics = state.metrics();
-        let outcomes = metrics.confirmed + metrics.rejected + metrics.returned + metrics.unknown;
+        let outcomes = metrics.confirmed
+            + metrics.rejected
+            + metrics.returned
+            + metrics.unknown
+            + metrics.withdrawn;
         let before = std::mem::replace(&mut state.looked_at, outcomes);
         Look {
             outcomes: outcomes.saturating_sub(before),
@@ -260,7 +265,11 @@ impl Plan {
         let id_prefix = format!("{:016x}-", random_u64());
         let mut ledger = Ledger::new(self.target.clone(), &id_prefix, self.window.clone().make());
         ledger.set_stall_us(self.stall_us);
+        ledger.set_limit_us(self.limit_us);
         let key = guard.link.with(|session, now_us| session.add_ledger(ledger, now_us));
+        if self.limit_us.is_some() {
+            guard.link.limited();
+        }
         Arc::new(Lane { guard: guard.clone(), key })
     }
 }

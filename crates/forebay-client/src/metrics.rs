@@ -77,6 +77,8 @@ pub struct PublisherMetrics {
     pub returned: u64,
     /// Of these, lost sight of.
     pub unknown: u64,
+    /// Of these, never sent, because their time was over.
+    pub withdrawn: u64,
     /// Of these, sent again after a reconnect, or on another channel.
     pub republished: u64,
     /// Of these, confirmed after a reconnect, by a broker that said it had taken them.
@@ -99,6 +101,7 @@ impl PublisherMetrics {
         self.rejected += other.rejected;
         self.returned += other.returned;
         self.unknown += other.unknown;
+        self.withdrawn += other.withdrawn;
         self.republished += other.republished;
         self.resumed += other.resumed;
         self.channels_replaced += other.channels_replaced;

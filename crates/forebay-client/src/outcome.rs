@@ -1,4 +1,4 @@
-//! What becomes of a publish: exactly one of four things.
+//! What becomes of a publish: exactly one of four things, or five if its time is limited.
 
 use std::fmt;
 
@@ -25,6 +25,9 @@ pub enum Unconfirmed {
     /// It was sent and no answer will come. It may have arrived; publish it again only where a duplicate
     /// does no harm.
     Unknown(UnknownReason),
+    /// Nothing of it was sent, and nothing will be: its time was over before
+    /// ([`PublisherBuilder::outcome_within`](crate::PublisherBuilder::outcome_within)).
+    Withdrawn,
 }
 
 /// Why nobody can tell what became of a message.
@@ -34,6 +37,8 @@ pub enum UnknownReason {
     ChannelClosed(Refusal),
     /// The connection is gone for good.
     Lost(Lost),
+    /// No answer came within the publisher's limit. A later one changes nothing, and it is not sent again.
+    TimeOver,
 }
 
 impl fmt::Display for Unconfirmed {
@@ -47,6 +52,12 @@ impl fmt::Display for Unconfirmed {
             Unconfirmed::Unknown(UnknownReason::Lost(lost)) => {
                 write!(f, "the message was sent and not confirmed: {lost}")
             }
+            Unconfirmed::Unknown(UnknownReason::TimeOver) => {
+                f.write_str("the message was sent and no answer came in time")
+            }
+            Unconfirmed::Withdrawn => {
+                f.write_str("the message could not be sent in time, and was not")
+            }
         }
     }
 }
@@ -59,6 +70,7 @@ pub(crate) struct Unheard {
     pub(crate) rejected: u64,
     pub(crate) returned: u64,
     pub(crate) unknown: u64,
+    pub(crate) withdrawn: u64,
 }
 
 impl Unheard {
@@ -67,6 +79,7 @@ impl Unheard {
             Unconfirmed::Rejected => self.rejected += 1,
             Unconfirmed::Returned(_) => self.returned += 1,
             Unconfirmed::Unknown(_) => self.unknown += 1,
+            Unconfirmed::Withdrawn => self.withdrawn += 1,
         }
     }
 
@@ -74,6 +87,7 @@ impl Unheard {
         self.rejected += other.rejected;
         self.returned += other.returned;
         self.unknown += other.unknown;
+        self.withdrawn += other.withdrawn;
     }
 }
 

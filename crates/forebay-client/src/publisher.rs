@@ -119,6 +119,7 @@ pub struct PublisherBuilder {
     window: Window,
     mandatory: bool,
     stall_us: Option<u64>,
+    limit_us: Option<u64>,
     ordered: bool,
     explain_every: Option<u64>,
     spans: Option<Arc<Spans>>,
@@ -132,6 +133,7 @@ impl PublisherBuilder {
             window: Window::default(),
             mandatory: true,
             stall_us: Some(STALL_US),
+            limit_us: None,
             ordered: true,
             explain_every: None,
             spans: None,
@@ -168,6 +170,19 @@ impl PublisherBuilder {
     #[must_use]
     pub fn without_stall_timeout(mut self) -> Self {
         self.stall_us = None;
+        self
+    }
+
+    /// Each message has its outcome so long after it was admitted at the latest, at least 10 ms: without an answer it is
+    /// [unknown](crate::UnknownReason::TimeOver), and is not sent again; one that waited for a connection and of which
+    /// nothing has left is [withdrawn](Unconfirmed::Withdrawn). Its place in the window is free then. Without this, a
+    /// message is held for as long as the connection is opened again and again.
+    ///
+    /// How long a message may wait to be admitted is said by [`Publisher::publish_within`].
+    #[must_use]
+    pub fn outcome_within(mut self, limit: Duration) -> Self {
+        let limit_us = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
+        self.limit_us = Some(limit_us.max(10_000));
         self
     }
 
@@ -237,6 +252,7 @@ impl PublisherBuilder {
         let plan = Plan {
             target,
             stall_us: self.stall_us,
+            limit_us: self.limit_us,
             ordered: self.ordered || self.window != Window::tuned(),
             window: self.window,
         };

@@ -118,6 +118,9 @@ impl PublishSpan {
                     refusal.code.to_string().into()
                 }
                 Unconfirmed::Unknown(UnknownReason::Lost(_)) => "connection_lost".into(),
+                Unconfirmed::Unknown(UnknownReason::TimeOver) | Unconfirmed::Withdrawn => {
+                    "timeout".into()
+                }
             };
             self.failed(kind, unconfirmed.to_string());
         }

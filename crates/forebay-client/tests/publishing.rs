@@ -263,7 +263,8 @@ async fn closing_fails_over_what_was_refused_and_nobody_heard_of() {
     drop(dropped_after);
     assert_eq!(publisher.metrics().abandoned_unconfirmed, 2);
     let error = closed(connection, &mut peer).await.unwrap_err();
-    let counts = CloseError::Unconfirmed { rejected: 3, returned: 0, unknown: 0, lost: None };
+    let counts =
+        CloseError::Unconfirmed { rejected: 3, returned: 0, unknown: 0, withdrawn: 0, lost: None };
     assert_eq!(error, counts);
     assert!(error.to_string().contains("not confirmed: 3 (3 rejected"), "{error}");
     // It is told all the same to whoever asks later.
@@ -280,7 +281,8 @@ async fn closing_fails_over_what_had_no_answer_in_time() {
     let awaited = tokio::spawn(publisher.publish("awaited").await.unwrap());
     peer.published().await;
     let unknown = closed(connection, &mut peer).await;
-    let counts = CloseError::Unconfirmed { rejected: 0, returned: 0, unknown: 2, lost: None };
+    let counts =
+        CloseError::Unconfirmed { rejected: 0, returned: 0, unknown: 2, withdrawn: 0, lost: None };
     assert_eq!(unknown, Err(counts), "the third is told to its task");
     assert!(matches!(awaited.await.unwrap(), Err(Unconfirmed::Unknown(_))));
 }
@@ -313,9 +315,13 @@ async fn closing_is_in_order_if_all_is_confirmed_and_not_if_something_came_back(
         }
         let returned = match soon("closed", connection.close()).await {
             Ok(()) => 0,
-            Err(CloseError::Unconfirmed { rejected: 0, returned, unknown: 0, lost: None }) => {
-                returned
-            }
+            Err(CloseError::Unconfirmed {
+                rejected: 0,
+                returned,
+                unknown: 0,
+                withdrawn: 0,
+                lost: None,
+            }) => returned,
             Err(other) => panic!("{other:?}"),
         };
         assert_eq!(returned, nowhere);

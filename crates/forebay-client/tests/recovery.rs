@@ -64,6 +64,23 @@ async fn without_recovery_what_has_no_outcome_is_unknown() {
 }
 
 #[tokio::test]
+async fn an_outage_holds_no_message_for_longer_than_its_limit() {
+    let (connection, mut peer, door) = connected(Default::default()).await;
+    let limit = Duration::from_millis(10);
+    let builder = connection.publisher(Route::queue("q")).window(Window::fixed(1));
+    let publisher = builder.outcome_within(limit).build().await.unwrap();
+    let outcome = publisher.publish("a").await.unwrap();
+    drop(peer.published().await);
+    // Nobody is there any more, and recovery goes on for ever.
+    drop((peer, door));
+    let unknown = soon("an outcome", outcome).await;
+    assert_eq!(unknown, Err(Unconfirmed::Unknown(UnknownReason::TimeOver)));
+    let metrics = publisher.metrics();
+    assert_eq!((metrics.unknown, metrics.in_flight_messages), (1, 0));
+    soon("idle", publisher.idle()).await;
+}
+
+#[tokio::test]
 async fn acks_of_an_older_connection_are_never_sent_on_a_newer_one() {
     let (connection, _peer, mut door) = connected(Default::default()).await;
     let building = tokio::spawn(async move {

@@ -176,7 +176,13 @@ async fn closing_counts_what_was_not_confirmed_on_connections_that_are_gone() {
     pool(&connection).look();
     assert!(pool(&connection).lock().retired.is_empty());
     match connection.close().await {
-        Err(CloseError::Unconfirmed { rejected: 0, returned: 10, unknown: 0, lost: None }) => {}
+        Err(CloseError::Unconfirmed {
+            rejected: 0,
+            returned: 10,
+            unknown: 0,
+            withdrawn: 0,
+            lost: None,
+        }) => {}
         other => panic!("{other:?}"),
     }
     broker.stop().unwrap();

@@ -7,6 +7,8 @@
 //!      ▼               └──────────▶ unsent ◀───────────────────┘ connection lost
 //!   waiting (FIFO)                    └─ in order, once there is a channel and room
 //! ```
+//! Where the publisher has a limit, a message is settled by then, from whichever state it is in ([`expiry`]).
+//!
 //! `by_sequence` maps what the broker counts (the channel's publishes, from 1) to entries. After a reconnect
 //! a broker that can is asked which of them it has taken ([`doubt`]); those are confirmed. The other open
 //! entries go out again in their first order, with their first ids; marked, unless the broker said that they
@@ -16,6 +18,7 @@
 
 mod channel;
 mod doubt;
+mod expiry;
 mod settlement;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -66,6 +69,10 @@ struct Entry {
     /// For a publisher that was asked, of some.
     stamps: Option<Box<Stamps>>,
     sent_at_us: u64,
+    /// When its outcome comes, one way or another; never = `u64::MAX`.
+    until_us: u64,
+    /// Something of it may have left.
+    written: bool,
     /// It may be there twice.
     republished: bool,
     sent_again: bool,
@@ -98,6 +105,10 @@ pub(crate) struct Ledger {
     gate: Gate,
     channel: Option<u16>,
     health: ChannelHealth,
+    /// How long a message may be without an outcome, from its admission.
+    limit_us: Option<u64>,
+    /// Of the channel's publishes one got its outcome by that limit, and there was no answer since.
+    expired: bool,
     /// Since when nothing more is written to the channel: it is replaced when all on it is settled, or soon.
     retiring_since_us: Option<u64>,
     /// The channel before it, whose end the broker may not have heard of yet.
@@ -143,6 +154,8 @@ impl Ledger {
             gate,
             channel: None,
             health: ChannelHealth::default(),
+            limit_us: None,
+            expired: false,
             retiring_since_us: None,
             former: None,
             entries: Slab::new(),
@@ -328,6 +341,9 @@ impl Ledger {
 
     /// The broker settled some of this channel's publishes. Callers are admitted by [`Ledger::pump`].
     pub(crate) fn settled(&mut self, settled: Settled, now_us: u64, wakeups: &mut Vec<Waker>) {
+        if std::mem::take(&mut self.expired) {
+            self.health.alive(now_us);
+        }
         for sequence in settled.first..=settled.last {
             let Some(place) = sequence.checked_sub(self.base) else { continue };
             let Some(place) = self.by_sequence.get_mut(place as usize) else { continue };
@@ -400,6 +416,8 @@ impl Ledger {
             message,
             stamps,
             sent_at_us: now_us,
+            until_us: self.limit_us.map_or(u64::MAX, |limit_us| now_us.saturating_add(limit_us)),
+            written: false,
             republished: false,
             sent_again: false,
             returned: None,
@@ -443,7 +461,8 @@ impl Ledger {
                 if entry.sent_again {
                     entry.sent_at_us = now_us;
                 }
-                if self.by_sequence.is_empty() {
+                entry.written = true;
+                if !self.awaits_answers() {
                     self.health.alive(now_us);
                 }
                 self.by_sequence.push_back(key as u32);

@@ -92,6 +92,21 @@ impl Session {
         self.ledgers.iter().all(|(_, ledger)| ledger.is_idle())
     }
 
+    /// When [`Session::expire`] has something to do, or may have; `None`: no publisher has a limit.
+    pub(crate) fn next_expiry_us(&self, now_us: u64) -> Option<u64> {
+        self.ledgers.iter().filter_map(|(_, ledger)| ledger.next_expiry_us(now_us)).min()
+    }
+
+    /// Messages whose time is over get their outcomes, with or without a connection.
+    pub(crate) fn expire(&mut self, now_us: u64) {
+        for key in self.ledgers.iter().map(|(key, _)| key).collect::<Vec<_>>() {
+            let ledger = &mut self.ledgers[key];
+            ledger.expire(now_us, &mut self.wakeups);
+            self.backlog |= ledger.pump(&mut self.machine, now_us, &mut self.wakeups);
+            self.sweep_ledger(key);
+        }
+    }
+
     /// Whether there is any publisher, or an outcome that somebody keeps.
     pub(crate) fn has_publishers(&self) -> bool {
         !self.ledgers.is_empty()

@@ -1,6 +1,7 @@
 //! A session against a broker in bytes: whatever happens in whatever order, each message has one outcome.
 
 mod consuming;
+mod expiring;
 mod failing_channels;
 
 use std::task::{Context, Poll, Waker};
@@ -28,7 +29,12 @@ fn feed(session: &mut Session, bytes: &[u8], now_us: u64) {
 
 /// Takes the session through a login.
 fn connect(session: &mut Session, now_us: u64) {
-    session.begin(Options { heartbeat_s: 0, ..Options::default() }, Topology::new());
+    connect_with(session, Options::default().outgoing_bytes_max, now_us);
+}
+
+fn connect_with(session: &mut Session, outgoing_bytes_max: usize, now_us: u64) {
+    let options = Options { heartbeat_s: 0, outgoing_bytes_max, ..Options::default() };
+    session.begin(options, Topology::new());
     let start = connection::Start {
         version_major: 0,
         version_minor: 9,
@@ -41,6 +47,9 @@ fn connect(session: &mut Session, now_us: u64) {
     feed(session, &bytes(0, &connection::OpenOk::default()), now_us);
     assert_eq!(*session.phase(), Phase::Up);
 }
+
+/// How long a message may be without an outcome; longer than the stall timeout.
+const LIMIT_US: u64 = 50_000_000;
 
 /// What a broker has seen of one connection: the bodies of its publishes, in order.
 #[derive(Default)]
@@ -102,6 +111,10 @@ enum Step {
     Break,
     /// Nothing is said for longer than the stall timeout.
     Stall,
+    /// The time of everything that is admitted is over, with a connection or while there is none.
+    Expire {
+        broken: bool,
+    },
     Block(bool),
     /// A caller looks at its outcome, or loses interest.
     Look(usize),
@@ -117,6 +130,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(which, multiple, acked)| Step::Answer { which, multiple, acked }),
         1 => Just(Step::Break),
         1 => Just(Step::Stall),
+        1 => any::<bool>().prop_map(|broken| Step::Expire { broken }),
         1 => any::<bool>().prop_map(Step::Block),
         3 => any::<usize>().prop_map(Step::Look),
         1 => any::<usize>().prop_map(Step::Abandon),
@@ -136,7 +150,9 @@ proptest! {
         let target =
             Target { exchange: String::new(), routing_key: "q".into(), mandatory: true };
         let window = || Box::new(Fixed::new(Amount::new(5, u64::MAX))) as Box<_>;
-        let key = session.add_ledger(Ledger::new(target, "t-", Box::new(window)), now_us);
+        let mut ledger = Ledger::new(target, "t-", Box::new(window));
+        ledger.set_limit_us(Some(LIMIT_US));
+        let key = session.add_ledger(ledger, now_us);
         let mut seen = Seen::default();
         let (mut open, mut waiting) = (Vec::new(), Vec::new());
         let (mut told, mut next) = (0_u64, 0_u32);
@@ -170,6 +186,19 @@ proptest! {
                 Step::Stall => {
                     now_us += 40_000_000;
                     session.tick(now_us).unwrap();
+                }
+                Step::Expire { broken } => {
+                    if broken {
+                        session.lost(&Lost::Io("cut".into()), now_us);
+                        seen = Seen::default();
+                    }
+                    now_us += LIMIT_US;
+                    session.expire(now_us);
+                    // Those are over; others may have been admitted in their places just now.
+                    prop_assert!(session.next_expiry_us(now_us).unwrap() == now_us + LIMIT_US);
+                    if broken {
+                        connect(&mut session, now_us);
+                    }
                 }
                 Step::Block(true) => {
                     feed(&mut session, &bytes(0, &connection::Blocked::default()), now_us);
@@ -205,7 +234,8 @@ proptest! {
             });
             let metrics = session.ledger(key).0.metrics();
             prop_assert!(metrics.in_flight_messages <= 5);
-            let settled = metrics.confirmed + metrics.rejected;
+            let over = metrics.unknown + metrics.withdrawn;
+            let settled = metrics.confirmed + metrics.rejected + over;
             let in_flight = u64::from(metrics.in_flight_messages);
             prop_assert_eq!(metrics.published, settled + in_flight);
         }
@@ -234,7 +264,8 @@ proptest! {
         let metrics = session.ledger(key).0.metrics();
         prop_assert!(told <= metrics.published);
         prop_assert_eq!(metrics.in_flight_messages, 0);
-        prop_assert_eq!(metrics.published, metrics.confirmed + metrics.rejected);
+        let over = metrics.unknown + metrics.withdrawn;
+        prop_assert_eq!(metrics.published, metrics.confirmed + metrics.rejected + over);
         // What goes out again goes out first, marked, and the rest follows in order.
         let first_unmarked = seen.marked.iter().position(|marked| !marked);
         let tail = &seen.bodies[first_unmarked.unwrap_or(seen.bodies.len())..];

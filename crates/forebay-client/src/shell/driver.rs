@@ -57,6 +57,35 @@ pub(crate) struct Driver {
 impl Driver {
     /// Runs until the connection is closed or given up. `opened` hears how the first attempt ended.
     pub(crate) async fn run(self, opened: oneshot::Sender<Result<(), OpenError>>) {
+        tokio::select! {
+            biased;
+            () = self.connect(opened) => {}
+            () = self.expire() => {}
+        }
+    }
+
+    /// Messages get their outcomes in time, whether there is a connection or not. Never ends.
+    async fn expire(&self) {
+        loop {
+            let (now_us, next_us) =
+                self.link.with(|session, now_us| (now_us, session.next_expiry_us(now_us)));
+            match next_us {
+                Some(next_us) if next_us <= now_us => {
+                    self.link.with(|session, now_us| session.expire(now_us));
+                }
+                Some(next_us) => {
+                    let sleep = tokio::time::sleep(Duration::from_micros(next_us - now_us));
+                    tokio::select! {
+                        () = sleep => {}
+                        () = self.link.limited.notified() => {}
+                    }
+                }
+                None => self.link.limited.notified().await,
+            }
+        }
+    }
+
+    async fn connect(&self, opened: oneshot::Sender<Result<(), OpenError>>) {
         let mut opened = Some(opened);
         let mut retry = self.retry();
         // The first time each host gets one chance, in the order given; there is nothing to wait for.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
-use tokio::sync::broadcast;
+use tokio::sync::{Notify, broadcast};
 
 use crate::happening::Happening;
 use crate::machine::Options;
@@ -39,6 +39,8 @@ pub(crate) struct Link {
     locked: Mutex<Locked>,
     started: Instant,
     happenings: broadcast::Sender<Happening>,
+    /// A publisher came whose messages have a limit.
+    pub(super) limited: Notify,
     pub(super) counters: Counters,
 }
 
@@ -64,6 +66,7 @@ impl Link {
             }),
             started: Instant::now(),
             happenings,
+            limited: Notify::new(),
             counters: Counters::default(),
         })
     }
@@ -96,6 +99,11 @@ impl Link {
         if let Some(driver) = driver {
             driver.wake();
         }
+    }
+
+    /// From now on messages may expire.
+    pub(crate) fn limited(&self) {
+        self.limited.notify_one();
     }
 
     /// Whether bytes wait for the socket.

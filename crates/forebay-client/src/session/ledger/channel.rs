@@ -45,6 +45,7 @@ impl Ledger {
     /// them again may only close the next one.
     pub(crate) fn channel_closed(&mut self, why: &Refusal, wakeups: &mut Vec<Waker>) {
         self.channel = None;
+        self.expired = false;
         self.retiring_since_us = None;
         self.gate.close();
         let unknown = Unconfirmed::Unknown(UnknownReason::ChannelClosed(why.clone()));
@@ -88,10 +89,15 @@ impl Ledger {
 
     /// When the channel has to be replaced if no answer comes before.
     pub(crate) fn next_tick_us(&self) -> Option<u64> {
-        if self.channel.is_none() || self.by_sequence.is_empty() || self.blocked {
+        if self.channel.is_none() || !self.awaits_answers() || self.blocked {
             return None;
         }
         self.retired_at_us().into_iter().chain(self.health.stalls_at_us()).min()
+    }
+
+    /// Whether the broker owes an answer to something that was written to the channel.
+    pub(super) fn awaits_answers(&self) -> bool {
+        !self.by_sequence.is_empty() || self.expired
     }
 
     fn retired_at_us(&self) -> Option<u64> {

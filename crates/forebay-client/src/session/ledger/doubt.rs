@@ -13,7 +13,7 @@ use forebay_flow::Amount;
 
 use super::super::taken::{Fate, Taken, open_words};
 use super::{Ledger, SETTLED};
-use crate::outcome::Confirmed;
+use crate::outcome::{Confirmed, Unconfirmed};
 
 /// Entries in the order in which they were written.
 #[derive(Debug)]
@@ -95,6 +95,7 @@ impl Ledger {
     /// What was written to the channel and has no outcome is in doubt.
     pub(super) fn leave_channel(&mut self) {
         self.channel = None;
+        self.expired = false;
         self.retiring_since_us = None;
         self.gate.close();
         let entries = std::mem::take(&mut self.by_sequence);
@@ -102,6 +103,34 @@ impl Ledger {
             debug_assert!(self.doubt.is_none(), "nothing is written before a doubt is over");
             self.doubt = Some(Doubt { first: self.writes + 1 - entries.len() as u64, entries });
         }
+    }
+
+    /// What waits for the broker's word on it for too long is not asked about any more.
+    pub(super) fn expire_in_doubt(
+        &mut self,
+        now_us: u64,
+        unknown: &Unconfirmed,
+        wakeups: &mut Vec<Waker>,
+    ) {
+        let Some(mut doubt) = self.doubt.take() else { return };
+        while let Some(&key) = doubt.entries.front() {
+            if key != SETTLED && !self.is_due(key as usize, now_us) {
+                break;
+            }
+            doubt.entries.pop_front();
+            doubt.first += 1;
+            if key != SETTLED {
+                self.settle_unknown(key as usize, unknown, wakeups);
+            }
+        }
+        // Empty or not: a channel that was opened to ask goes on with its answer.
+        self.doubt = Some(doubt);
+    }
+
+    /// The first of them without an outcome.
+    pub(super) fn first_in_doubt(&self) -> Option<usize> {
+        let mut entries = self.doubt.iter().flat_map(|doubt| &doubt.entries);
+        entries.find(|&&key| key != SETTLED).map(|&key| key as usize)
     }
 
     fn send_again(&mut self, key: usize, mark: bool) {
