@@ -192,6 +192,34 @@ fn machines_are_told_the_same_and_of_single_messages_and_there_is_a_picture() {
 }
 
 #[test]
+fn a_pause_before_a_retry_is_told_apart_from_waiting() {
+    let broker = Broker::start();
+    broker.publish("1\n2\n");
+    let dir = Dir::new("pipe-retried");
+    let picture = dir.path().join("timeline.svg");
+    let told = ["--json", "--timeline", picture.to_str().unwrap(), "--until-empty"];
+    let program = ["--", "sh", "-c", "test $FOREBAY_ATTEMPT = 2"];
+    let mut piping = broker.pipe(&[&told[..], &program].concat());
+    let (code, said) = piping.ended();
+    assert_eq!(code, Some(0), "{said}");
+    let last = piping.out.iter().last().expect("it prints an object");
+    let object: Value = serde_json::from_str(&last).expect(&last);
+    let explanation = &object["explanation"];
+    assert_eq!((&object["acked"], &object["failed"]), (&Value::from(2), &Value::from(2)));
+    assert_eq!(explanation["settings"]["retries"]["count"], 3);
+    assert_eq!(explanation["settings"]["breaker"]["max_us"], 60_000_000);
+    let segments = explanation["segments"].as_array().expect("segments");
+    let detour = |name| segments.iter().find(|segment| segment["detour"] == name);
+    let pauses = detour("pauses").expect("they were tried again");
+    assert_eq!(pauses["name"], "pauses before retries");
+    assert!(pauses["sum_us"].as_u64().is_some_and(|us| us >= 1_000_000), "{pauses}");
+    assert!(detour("attempts").is_some() && detour("breaker").is_none(), "{last}");
+    assert!(said.contains("▒ retries, breaker"), "{said}");
+    let drawn = std::fs::read_to_string(&picture).expect("it was written");
+    assert!(drawn.contains("class=\"held\""), "{drawn}");
+}
+
+#[test]
 fn a_message_that_was_asked_for_is_explained_by_itself() {
     let broker = Broker::start();
     broker.publish("1\n2\n");

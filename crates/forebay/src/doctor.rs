@@ -46,8 +46,9 @@ pub(crate) fn examine(
         );
         find("prefetch-below-batch", says);
     }
-    // What waits for workers, keys and batches is held for a reason; the rest only in case.
-    let held = needs.held_messages.max(workers);
+    // What waits for its key, its batch or its next attempt is held for a reason; the rest only in case.
+    let put_off = if needs.retry_pauses.is_some() { needs.put_off_messages } else { 0 };
+    let held = needs.held_messages.max(workers).saturating_add(put_off);
     if let Some(fixed) = limits.fixed_credit.map(usize::from).filter(|fixed| *fixed > held) {
         let says = format!(
             "fixed_credit {fixed} lets the broker send {} messages more than the pipeline works on and holds ({held}, with \
@@ -193,6 +194,13 @@ mod tests {
         assert_eq!(names(&needs(10), &fixed(10), RABBITMQ), [""; 0]);
         assert_eq!(names(&batches(4, 100, MINUTE), &fixed(100), RABBITMQ), [""; 0]);
         assert_eq!(names(&batches(4, 100, MINUTE), &fixed(204), RABBITMQ), [""; 0]);
+        let mut retried_later = retried(MINUTE);
+        retried_later.put_off_messages = 100;
+        assert_eq!(
+            names(&retried_later, &fixed(104), RABBITMQ),
+            [""; 0],
+            "workers go on meanwhile"
+        );
         for needs in [limited(60 * MINUTE), retried(60 * MINUTE), oldest(60 * MINUTE)] {
             assert_eq!(names(&needs, &tuned(), AckTimeout::Leases), [""; 0], "a lease is renewed");
         }
