@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::Message;
 use crate::machine::{Event, State};
-use crate::outcome::Unconfirmed;
+use crate::outcome::{Unconfirmed, UnknownReason};
 
 struct World {
     shard: Shard,
@@ -123,7 +123,15 @@ enum Move {
     },
     /// Of what comes late, so many bytes arrive.
     Late(usize),
+    /// Time passes, of which messages have [`LIMIT_US`]; without a connection if it is cut first.
+    Pass {
+        us: u64,
+        cut: bool,
+    },
 }
+
+/// How long a message may be without an outcome.
+const LIMIT_US: u64 = 1_000_000;
 
 fn moves() -> impl Strategy<Value = Vec<Move>> {
     let one = prop_oneof![
@@ -133,6 +141,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
         6 => any::<bool>().prop_map(|disk_works| Move::Turn { disk_works }),
         2 => any::<bool>().prop_map(|late| Move::Cut { late }),
         2 => (0_usize..400).prop_map(Move::Late),
+        1 => (0..LIMIT_US, any::<bool>()).prop_map(|(us, cut)| Move::Pass { us, cut }),
     ];
     prop::collection::vec(one, 0..150)
 }
@@ -181,7 +190,8 @@ proptest! {
         up(&mut world, &mut session, &mut wire, usize::MAX);
         let target = Target { exchange: String::new(), routing_key: "q".into(), mandatory: true };
         let window = || Box::new(Fixed::new(Amount::new(1000, u64::MAX))) as Box<_>;
-        let ledger = Ledger::new(target, "p-", Box::new(window));
+        let mut ledger = Ledger::new(target, "p-", Box::new(window));
+        ledger.set_limit_us(Some(LIMIT_US));
         let key = session.add_ledger(ledger, world.now_us);
         let mut late: Vec<Wire> = Vec::new();
         let (mut waiting, mut open) = (Vec::new(), Vec::new());
@@ -214,6 +224,19 @@ proptest! {
                     }
                     wire = connect(&mut world, &mut session);
                 }
+                Move::Pass { us, cut } => {
+                    if cut {
+                        session.lost(&Lost::Io("cut".into()), world.now_us);
+                        world.step(Input::Disconnected { connection: wire.connection });
+                    }
+                    world.now_us += us;
+                    session.expire(world.now_us);
+                    if cut {
+                        // Once more while the broker is asked what it has taken.
+                        wire = connect(&mut world, &mut session);
+                        session.expire(world.now_us);
+                    }
+                }
                 Move::Late(count) => if let Some(wire) = late.first_mut() {
                     let count = count.min(wire.to_broker.len());
                     let bytes: Vec<u8> = wire.to_broker.drain(..count).collect();
@@ -245,18 +268,25 @@ proptest! {
             }
         }
         let found = world.drain("q");
-        let mut expected = BTreeMap::new();
+        let (mut expected, mut unknown) = (BTreeMap::new(), Vec::new());
         for (number, routable, entry) in open {
             match session.ledger(key).0.poll_outcome(entry, &mut cx) {
                 Poll::Ready(Ok(_)) if routable => {
                     expected.insert(number.to_be_bytes().to_vec(), 1);
                 }
                 Poll::Ready(Err(Unconfirmed::Returned(_))) if !routable => {}
+                Poll::Ready(Err(Unconfirmed::Unknown(UnknownReason::TimeOver))) => {
+                    unknown.push(number.to_be_bytes().to_vec());
+                }
+                Poll::Ready(Err(Unconfirmed::Withdrawn)) => {}
                 other => prop_assert!(false, "message {}: {:?}", number, other),
             }
         }
-        let copies: BTreeMap<_, _> =
+        let mut copies: BTreeMap<_, _> =
             found.into_iter().map(|(body, (copies, _))| (body, copies)).collect();
+        for body in unknown {
+            prop_assert!(copies.remove(&body).is_none_or(|copies| copies == 1));
+        }
         prop_assert_eq!(copies, expected);
     }
 }
