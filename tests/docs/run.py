@@ -52,6 +52,17 @@ class Broker:
         self.port = int(match[1])
         self.http = match[2]
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, failure, *_):
+        if failure is None:
+            self.stop()
+        else:
+            # What failed is told already; no broker stays behind.
+            self.process.kill()
+            self.process.wait()
+
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(PATIENCE_S)
@@ -71,22 +82,20 @@ def run(command, **options):
 
 
 def run_python(text, binary, directory):
-    broker = Broker(binary, directory, [])
-    program = f"import pika\npika.connection.Parameters.DEFAULT_PORT = {broker.port}\n{text}"
-    run([sys.executable, "-c", program], cwd=directory)
-    broker.stop()
+    with Broker(binary, directory, []) as broker:
+        program = f"import pika\npika.connection.Parameters.DEFAULT_PORT = {broker.port}\n{text}"
+        run([sys.executable, "-c", program], cwd=directory)
 
 
 def run_shell(text, binary, directory):
-    broker = Broker(binary, directory, [])
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(binary).parent}:{os.environ['PATH']}",
-        "FOREBAY_URL": f"amqp://guest:guest@127.0.0.1:{broker.port}/%2f",
-        "FOREBAY_HTTP": broker.http,
-    }
-    run(["bash", "-euo", "pipefail", "-c", text], cwd=directory, env=environment)
-    broker.stop()
+    with Broker(binary, directory, []) as broker:
+        environment = {
+            **os.environ,
+            "PATH": f"{Path(binary).parent}:{os.environ['PATH']}",
+            "FOREBAY_URL": f"amqp://guest:guest@127.0.0.1:{broker.port}/%2f",
+            "FOREBAY_HTTP": broker.http,
+        }
+        run(["bash", "-euo", "pipefail", "-c", text], cwd=directory, env=environment)
 
 
 def run_toml(text, binary, directory):
