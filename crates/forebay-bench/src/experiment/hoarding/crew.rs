@@ -1,10 +1,12 @@
 //! Consumers and their workers, and what they tell of each job.
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use forebay_client::{Connection, Outcome, Publisher, Route};
+use forebay_client::{Connection, Consumer, Delivery, Occupancy, Outcome, Publisher, Route};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
@@ -29,15 +31,15 @@ pub(super) enum Held {
 /// A job that was done, by its number.
 pub(super) struct Done {
     number: u64,
-    consumer: usize,
+    process: usize,
     worker: usize,
     begun: Instant,
     ended: Instant,
 }
 
-/// Consumers, each on a connection of its own, as processes have them.
+/// Processes with their workers, each on a connection of its own.
 pub(super) struct Crew {
-    consumers: Vec<JoinHandle<Result<(), String>>>,
+    processes: Vec<JoinHandle<Result<(), String>>>,
     ends: mpsc::Receiver<Done>,
     tell: mpsc::Sender<Done>,
 }
@@ -45,25 +47,32 @@ pub(super) struct Crew {
 impl Crew {
     pub(super) fn new() -> Crew {
         let (tell, ends) = mpsc::channel(ENDS_MAX);
-        Crew { consumers: Vec::new(), ends, tell }
+        Crew { processes: Vec::new(), ends, tell }
     }
 
-    /// One consumer more; it consumes when this returns.
+    /// One process more, whose workers take from so many consumers; they consume when this returns.
     pub(super) async fn hire(
         &mut self,
         place: &Place,
         workers: usize,
+        sources: usize,
         held: Held,
     ) -> Result<(), String> {
         let connection = Connection::open(&place.url).await.map_err(told)?;
-        let consumer = connection.consumer(QUEUE).workers(workers as u16);
-        let consumer = match held {
-            Held::Tuned => consumer,
-            Held::Fixed(deliveries) => consumer.fixed_credit(deliveries),
-        };
-        let consumer = consumer.build().await.map_err(told)?;
-        let work = work(consumer, self.consumers.len(), workers, self.tell.clone());
-        self.consumers.push(tokio::spawn(work));
+        let occupancy = Arc::new(Occupancy::default());
+        occupancy.set(workers as u32, 0);
+        let mut consumers = Vec::with_capacity(sources);
+        for _ in 0..sources {
+            let consumer = connection.consumer(QUEUE).workers(workers as u16);
+            let consumer = match held {
+                Held::Tuned => consumer.occupancy(occupancy.clone()),
+                Held::Fixed(deliveries) => consumer.fixed_credit(deliveries),
+            };
+            consumers.push(consumer.build().await.map_err(told)?);
+        }
+        let workers = Workers { idle: (0..workers).rev().collect(), of: workers, occupancy };
+        let work = work(consumers, self.processes.len(), workers, self.tell.clone());
+        self.processes.push(tokio::spawn(work));
         Ok(())
     }
 
@@ -83,7 +92,7 @@ impl Crew {
 
 impl Drop for Crew {
     fn drop(&mut self) {
-        self.consumers.iter().for_each(JoinHandle::abort);
+        self.processes.iter().for_each(JoinHandle::abort);
     }
 }
 
@@ -91,34 +100,72 @@ fn longest_ms(done: &[Done]) -> u64 {
     done.iter().map(|job| (job.ended - job.begun).as_millis() as u64).max().unwrap_or(0)
 }
 
-/// Workers take what the consumer holds, each a job at a time.
+/// The workers of a process.
+struct Workers {
+    /// By name.
+    idle: Vec<usize>,
+    of: usize,
+    occupancy: Arc<Occupancy>,
+}
+
+impl Workers {
+    fn begin(&mut self) -> usize {
+        let worker = self.idle.pop().expect("as many names as permits");
+        self.count();
+        worker
+    }
+
+    fn end(&mut self, worker: usize) {
+        self.idle.push(worker);
+        self.count();
+    }
+
+    fn count(&self) {
+        self.occupancy.set(self.of as u32, (self.of - self.idle.len()) as u32);
+    }
+}
+
+/// Workers take what the consumers hold, each a job at a time.
 async fn work(
-    mut consumer: forebay_client::Consumer,
-    number: usize,
-    workers: usize,
+    mut consumers: Vec<Consumer>,
+    process: usize,
+    workers: Workers,
     tell: mpsc::Sender<Done>,
 ) -> Result<(), String> {
-    let idle = Arc::new(Semaphore::new(workers));
-    let names: Arc<Mutex<Vec<usize>>> = Arc::new(Mutex::new((0..workers).rev().collect()));
+    let idle = Arc::new(Semaphore::new(workers.of));
+    let workers = Arc::new(Mutex::new(workers));
+    let mut turn = 0;
     loop {
         let permit = idle.clone().acquire_owned().await.map_err(told)?;
-        let Some(job) = consumer.next().await.map_err(told)? else { return Ok(()) };
-        let (tell, names) = (tell.clone(), names.clone());
+        let Some(job) = next(&mut consumers, &mut turn).await? else { return Ok(()) };
+        let (tell, workers) = (tell.clone(), workers.clone());
+        let begun = Instant::now();
+        let worker = workers.lock().unwrap_or_else(PoisonError::into_inner).begin();
         tokio::spawn(async move {
-            let begun = Instant::now();
-            let lock = || names.lock().unwrap_or_else(PoisonError::into_inner);
-            let worker = lock().pop().expect("as many names as permits");
-            let Some((job_number, length)) = parse(job.body()) else { return };
+            let Some((number, length)) = parse(job.body()) else { return };
             tokio::time::sleep(length).await;
             job.ack();
             let ended = Instant::now();
-            lock().push(worker);
+            workers.lock().unwrap_or_else(PoisonError::into_inner).end(worker);
             drop(permit);
             // Whoever counts may have seen enough.
-            let done = Done { number: job_number, consumer: number, worker, begun, ended };
-            let _ = tell.send(done).await;
+            let _ = tell.send(Done { number, process, worker, begun, ended }).await;
         });
     }
+}
+
+/// The next job of any consumer, in turns; `None` when one has ended.
+async fn next(consumers: &mut [Consumer], turn: &mut usize) -> Result<Option<Delivery>, String> {
+    poll_fn(|cx| {
+        for _ in 0..consumers.len() {
+            *turn = (*turn + 1) % consumers.len();
+            if let Poll::Ready(taken) = consumers[*turn].poll_next(cx) {
+                return Poll::Ready(taken.map_err(told));
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 /// `NUMBER MICROSECONDS`
@@ -191,7 +238,7 @@ impl Jobs {
     pub(super) fn drawn(&self, title: String, done: &[Done]) -> Drawn {
         let job = |done: &Done| {
             let Span { came_us, begun_us, done_us } = self.span(done);
-            let by = format!("consumer {}, worker {:>2}", done.consumer + 1, done.worker + 1);
+            let by = format!("process {}, worker {:>2}", done.process + 1, done.worker + 1);
             Job { by, came_us, begun_us, done_us }
         };
         Drawn { title, jobs: done.iter().map(job).collect() }

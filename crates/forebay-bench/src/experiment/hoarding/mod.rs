@@ -2,11 +2,12 @@
 //! producers served each of 25 workers by itself: two jobs that came within 2 ms ran one after the other.
 //!
 //! ```text
-//!   queue ─┬─▶ consumer 1 ─▶ workers 1 to 13     25 jobs at once for 25 workers: each should start
-//!          └─▶ consumer 2 ─▶ workers 14 to 25    at once, whoever holds it
+//!   queue ─┬─▶ consumer 1 ─┬─▶ workers 1 to 25     25 jobs at once for 25 workers: each should start
+//!          └─▶ consumer 2 ─┘   of one process      at once, whoever holds it
 //! ```
 //! Three questions, each with credit that follows the workers and with a prefetch set by hand: do all start when they
-//! come together; when they are there before the second consumer is; and do short jobs wait behind long ones.
+//! come together, from however many consumers the workers take; when they are there before the second process is; and
+//! do short jobs wait behind long ones.
 
 mod crew;
 mod idle;
@@ -29,8 +30,8 @@ const START_MS_MAX: f64 = 50.0;
 /// How often they come; the first time finds consumers that know nothing of their jobs yet.
 const ROUNDS: usize = 3;
 
-/// Consumers of the short and long jobs, workers of each, and long jobs: all workers but one are busy.
-const MIXED_CONSUMERS: usize = 2;
+/// Processes with the short and long jobs, workers of each, and long jobs: all workers but one are busy.
+const MIXED_PROCESSES: usize = 2;
 const MIXED_WORKERS: usize = 2;
 const LONG_JOBS: usize = 3;
 const SHORT: Duration = Duration::from_millis(1);
@@ -47,12 +48,13 @@ pub(super) fn run(place: &Place) -> Result<Findings, String> {
         let mut findings = Findings::default();
         let variants = [(Held::Tuned, "credit auto"), (Held::Fixed(50), "prefetch 50")];
         for (held, name) in variants {
-            for consumers in [1, 2, 8] {
-                let latest_ms = together(place, consumers, held).await?;
-                let case = Case::new(format!("{consumers} consumers, {name}"));
+            for (processes, sources) in [(1, 1), (2, 1), (8, 1), (1, 2), (1, 8), (2, 8)] {
+                let latest_ms = together(place, processes, sources, held).await?;
+                let whose = whose(processes, sources);
+                let case = Case::new(format!("{whose}, {name}"));
                 findings.cases.push(case.with("last job started after", latest_ms, "ms"));
                 if held == Held::Tuned {
-                    let what = format!("last start, {consumers} consumers");
+                    let what = format!("last start, {whose}");
                     findings.demands.push(Demand::at_most(&what, latest_ms, START_MS_MAX, "ms"));
                 }
             }
@@ -67,14 +69,21 @@ pub(super) fn run(place: &Place) -> Result<Findings, String> {
                 findings.demands.push(Demand::at_most(what, latest_ms, START_MS_MAX, "ms"));
             }
         }
-        for (held, name) in variants {
+        for (held, sources, name) in [
+            (Held::Tuned, 1, "credit auto"),
+            (Held::Tuned, 8, "8 consumers each, credit auto"),
+            (Held::Fixed(50), 1, "prefetch 50"),
+        ] {
             let name = format!("1 ms and {} s, {name}", long.as_secs_f64());
-            let (worst_ms, drawn) = mixed(place, held, long, &name).await?;
+            let (worst_ms, drawn) = mixed(place, sources, held, long, &name).await?;
             let case = Case::new(name).with("waited beside an idle worker", worst_ms, "ms");
             findings.cases.push(case.drawn(drawn));
             if held == Held::Tuned {
-                let what = "wait beside an idle worker of another connection";
-                findings.demands.push(Demand::at_most(what, worst_ms, ACROSS_MS_MAX, "ms"));
+                let what = format!(
+                    "wait beside an idle worker of another process, {}",
+                    whose(MIXED_PROCESSES, sources)
+                );
+                findings.demands.push(Demand::at_most(&what, worst_ms, ACROSS_MS_MAX, "ms"));
             }
         }
         let worst_ms = ms(worst_wait_beside_idle_us(&within::run(long).await?, within::WORKERS));
@@ -94,18 +103,32 @@ fn latest_ms(spans: &[Span]) -> f64 {
     ms(spans.iter().map(|job| job.begun_us - job.came_us).max().unwrap_or(0))
 }
 
-/// How many of the workers the consumer number `consumer` of `consumers` has.
-fn workers_of(consumer: usize, consumers: usize) -> usize {
-    WORKERS / consumers + usize::from(consumer < WORKERS % consumers)
+fn whose(processes: usize, sources: usize) -> String {
+    let several = |count: usize| if count == 1 { "" } else { "s" };
+    match (processes, sources) {
+        (1, _) => format!("{sources} consumer{}", several(sources)),
+        (_, 1) => format!("{processes} processes"),
+        _ => format!("{processes} processes of {sources} consumers"),
+    }
+}
+
+/// How many of the workers the process number `process` of `processes` has.
+fn workers_of(process: usize, processes: usize) -> usize {
+    WORKERS / processes + usize::from(process < WORKERS % processes)
 }
 
 /// From the moment all jobs were in the queue to the start of the last one; the worst round.
-async fn together(place: &Place, consumers: usize, held: Held) -> Result<f64, String> {
+async fn together(
+    place: &Place,
+    processes: usize,
+    sources: usize,
+    held: Held,
+) -> Result<f64, String> {
     let connection = Connection::open(&place.url).await.map_err(told)?;
     queue::fresh(&connection, place, QUEUE).await?;
     let mut crew = Crew::new();
-    for consumer in 0..consumers {
-        crew.hire(place, workers_of(consumer, consumers), held).await?;
+    for process in 0..processes {
+        crew.hire(place, workers_of(process, processes), sources, held).await?;
     }
     let mut jobs = Jobs::new(&connection).await?;
     let mut worst_ms: f64 = 0.0;
@@ -119,7 +142,7 @@ async fn together(place: &Place, consumers: usize, held: Held) -> Result<f64, St
     Ok(worst_ms)
 }
 
-/// The same with two consumers that come, one after the other, when the jobs are there: from the moment the second one
+/// The same with two processes that come, one after the other, when the jobs are there: from the moment the second one
 /// consumes.
 async fn jobs_first(place: &Place, held: Held, name: &str) -> Result<(f64, Drawn), String> {
     let connection = Connection::open(&place.url).await.map_err(told)?;
@@ -127,8 +150,8 @@ async fn jobs_first(place: &Place, held: Held, name: &str) -> Result<(f64, Drawn
     let mut jobs = Jobs::new(&connection).await?;
     jobs.together(WORKERS, JOB).await?;
     let mut crew = Crew::new();
-    for consumer in 0..2 {
-        crew.hire(place, workers_of(consumer, 2), held).await?;
+    for process in 0..2 {
+        crew.hire(place, workers_of(process, 2), 1, held).await?;
     }
     jobs.came_now(0..WORKERS as u64);
     let done = crew.done(WORKERS).await?;
@@ -143,6 +166,7 @@ async fn jobs_first(place: &Place, held: Held, name: &str) -> Result<(f64, Drawn
 /// worker was idle.
 async fn mixed(
     place: &Place,
+    sources: usize,
     held: Held,
     long: Duration,
     name: &str,
@@ -150,8 +174,8 @@ async fn mixed(
     let connection = Connection::open(&place.url).await.map_err(told)?;
     queue::fresh(&connection, place, QUEUE).await?;
     let mut crew = Crew::new();
-    for _ in 0..MIXED_CONSUMERS {
-        crew.hire(place, MIXED_WORKERS, held).await?;
+    for _ in 0..MIXED_PROCESSES {
+        crew.hire(place, MIXED_WORKERS, sources, held).await?;
     }
     let mut jobs = Jobs::new(&connection).await?;
     // Consumers that have seen short jobs only, as they would most of the time.
@@ -172,7 +196,7 @@ async fn mixed(
     let done = crew.done(count + LONG_JOBS).await?;
     finish(connection, crew).await?;
     let spans: Vec<Span> = done.iter().map(|job| jobs.span(job)).collect();
-    let worst_ms = ms(worst_wait_beside_idle_us(&spans, MIXED_CONSUMERS * MIXED_WORKERS));
+    let worst_ms = ms(worst_wait_beside_idle_us(&spans, MIXED_PROCESSES * MIXED_WORKERS));
     let title = format!("{name}: a job waited {worst_ms:.0} ms beside an idle worker");
     Ok((worst_ms, jobs.drawn(title, &done)))
 }
