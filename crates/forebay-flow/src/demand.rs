@@ -93,6 +93,11 @@ impl Demand {
         self.handed_back = false;
     }
 
+    /// The same somebody: what waits has to go back, as another consumer of theirs has found.
+    pub fn give_up(&mut self) {
+        self.handed_back = true;
+    }
+
     /// The same somebody: what was given back may be asked for again.
     pub fn go_on(&mut self) {
         self.handed_back = false;

@@ -12,6 +12,8 @@ pub struct Occupancy {
     /// Workers in the upper half, busy ones in the lower.
     counts: AtomicU64,
     turns: AtomicU64,
+    /// One more than the turn at which a reader found that they are busy for long.
+    stuck: AtomicU64,
 }
 
 /// See [`Occupancy`].
@@ -23,6 +25,8 @@ pub struct Occupied {
     pub busy: u32,
     /// Grows whenever one begins or ends something.
     pub turns: u64,
+    /// A reader found them [stuck](Occupancy::stuck), and nothing has happened since.
+    pub stuck: bool,
 }
 
 impl Occupied {
@@ -41,12 +45,18 @@ impl Occupancy {
         self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
+    /// For the other readers: all were busy at this turn, and have been for long.
+    pub fn stuck(&self, turns: u64) {
+        self.stuck.store(turns + 1, Ordering::Relaxed);
+    }
+
     /// As it is now.
     #[must_use]
     pub fn get(&self) -> Occupied {
         let (turns, counts) =
             (self.turns.load(Ordering::Acquire), self.counts.load(Ordering::Acquire));
-        Occupied { workers: (counts >> 32) as u32, busy: counts as u32, turns }
+        let stuck = self.stuck.load(Ordering::Relaxed) == turns + 1;
+        Occupied { workers: (counts >> 32) as u32, busy: counts as u32, turns, stuck }
     }
 }
 
@@ -59,10 +69,16 @@ mod tests {
         let occupancy = Occupancy::default();
         assert_eq!(occupancy.get(), Occupied::default());
         occupancy.set(25, 24);
-        assert_eq!(occupancy.get(), Occupied { workers: 25, busy: 24, turns: 1 });
+        let seen = Occupied { workers: 25, busy: 24, turns: 1, stuck: false };
+        assert_eq!(occupancy.get(), seen);
+        occupancy.stuck(1);
+        assert_eq!(occupancy.get(), Occupied { stuck: true, ..seen });
         assert_eq!(occupancy.get().free(), 1);
         occupancy.set(5, u32::MAX);
-        assert_eq!(occupancy.get(), Occupied { workers: 5, busy: u32::MAX, turns: 2 });
+        assert_eq!(
+            occupancy.get(),
+            Occupied { workers: 5, busy: u32::MAX, turns: 2, stuck: false }
+        );
         assert_eq!(occupancy.get().free(), 0);
     }
 }

@@ -98,7 +98,21 @@ impl Credit {
             self.stuck = false;
         }
         self.demand.set_busy(occupied.busy);
+        if occupied.stuck && self.demand.free() == 0 && self.fixed.is_none() {
+            self.stuck = true;
+            self.demand.give_up();
+        }
         self.told = Some(occupied);
+    }
+
+    /// The turn at which the workers were found stuck, for the other consumers that serve them.
+    pub fn stuck_turn(&self) -> Option<u64> {
+        self.told.filter(|_| self.stuck).map(|told| told.turns)
+    }
+
+    /// Whether what goes back cannot come again before a worker is free: then it may go back however often it has.
+    pub fn gives_up_all(&self) -> bool {
+        self.told.is_some() && self.pauses
     }
 
     /// The connection is another one: nothing is in work as far as the broker knows.
@@ -337,7 +351,7 @@ mod tests {
     /// Told of so many workers, of whom `busy` are at work with messages of this consumer or another.
     fn told(credit: &mut Credit, now_us: u64, workers: u32, busy: u32) {
         let turns = credit.told.map_or(0, |told| told.turns) + 1;
-        credit.see(now_us, Occupied { workers, busy, turns });
+        credit.see(now_us, Occupied { workers, busy, turns, stuck: false });
     }
 
     #[test]
@@ -401,6 +415,22 @@ mod tests {
         assert!(credit.hand_back(due_us + 1, 1));
         told(&mut credit, due_us + 2, 2, 1);
         assert!(credit.next_hand_back_us(1).unwrap() > due_us, "the free one will take it");
+    }
+
+    #[test]
+    fn what_one_consumer_of_the_workers_found_the_others_know() {
+        let (mut first, mut second) = (Credit::new(0, 1, 100, None), Credit::new(0, 1, 100, None));
+        let busy = Occupied { workers: 2, busy: 2, turns: 7, stuck: false };
+        first.see(0, busy);
+        assert_eq!(first.stuck_turn(), None);
+        assert!(first.hand_back(first.next_hand_back_us(1).unwrap(), 1));
+        assert_eq!(first.stuck_turn(), Some(7));
+        second.see(1_000_000, Occupied { stuck: true, ..busy });
+        assert_eq!(second.next_hand_back_us(1), Some(0));
+        assert!(second.hand_back(1_000_000, 1));
+        second.see(1_000_001, Occupied { busy: 1, turns: 8, ..busy });
+        assert_eq!(second.stuck_turn(), None);
+        assert_eq!(second.wanted(), 1);
     }
 
     #[test]

@@ -359,7 +359,8 @@ impl Intake {
             let raises = self.may_replace() && self.credit.wanted_for_long() > tap.credit;
             raises.then_some(self.changed_us + RAISE_INTERVAL_US)
         });
-        let stuck_us = self.credit.next_hand_back_us(self.fresh).filter(|_| self.hands_back());
+        let stuck_us =
+            self.credit.next_hand_back_us(self.returnable()).filter(|_| self.hands_back());
         let (flush_us, overdue_us) = (tap.acks.next_flush_us(), self.working.next_us());
         let all = [flush_us, replace_us, stuck_us, tap.asks_at_us(), overdue_us];
         all.into_iter().flatten().min()
@@ -452,13 +453,23 @@ impl Intake {
         !self.stopping && self.tap.as_ref().is_some_and(|tap| tap.live)
     }
 
-    /// Messages that wait behind busy workers go back, newest first, so that they keep their order; each at
-    /// most once, or consumers that are all stuck would hand it round for ever.
+    /// Waiting messages that may go back. Each once, or consumers that are all stuck would hand it round for ever;
+    /// unless these ask for nothing more until a worker is free.
+    fn returnable(&self) -> usize {
+        if self.credit.gives_up_all() { self.ready.len() } else { self.fresh }
+    }
+
+    /// Messages that wait behind busy workers go back, newest first, so that they keep their order.
     fn hand_back_stuck(&mut self, machine: &mut Machine, now_us: u64) {
-        if !self.hands_back() || !self.credit.hand_back(now_us, self.fresh) {
+        if !self.hands_back() || !self.credit.hand_back(now_us, self.returnable()) {
             return;
         }
-        self.metrics.handed_back += std::mem::take(&mut self.fresh) as u64;
+        if let (Some(occupancy), Some(turn)) = (&self.how.occupancy, self.credit.stuck_turn()) {
+            occupancy.stuck(turn);
+        }
+        let all = self.credit.gives_up_all();
+        self.metrics.handed_back += self.returnable() as u64;
+        self.fresh = 0;
         // First the credit, or the broker sends them here again; one too many is enough for that.
         let wanted = self.credit.wanted();
         if let Some(tap) = self.tap.as_mut().filter(|tap| !tap.cancelled && wanted < tap.credit) {
@@ -467,7 +478,7 @@ impl Intake {
         }
         for ready in std::mem::take(&mut self.ready).into_iter().rev() {
             match &mut self.tap {
-                Some(tap) if !ready.message.redelivered() => {
+                Some(tap) if all || !ready.message.redelivered() => {
                     let known = tap.acks.nack(ready.key.tag, true);
                     debug_assert!(known.is_ok(), "what waits is open");
                 }
