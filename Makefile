@@ -3,7 +3,7 @@
 # Only Rust has to be there beforehand; `make test` installs the rest (as root, or with sudo).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test setup lint unit sim mutants conformance crash cluster docs bench clean
+.PHONY: help demo build test setup lint unit binary sim mutants conformance crash cluster docs bench clean
 
 help: ## this list
 	@echo "make TARGET, where TARGET is one of:"
@@ -36,6 +36,9 @@ mutants: ## deliberate faults, one by one: simulator or tests must notice each (
 
 conformance: ## other people's clients on Forebay and on RabbitMQ, compared case by case
 	@scripts/test.sh setup build conformance
+
+binary: ## the commands of the binary, as users run them
+	@scripts/test.sh binary
 
 crash: ## kill -9 under load: nothing confirmed may be missing
 	@scripts/test.sh build crash

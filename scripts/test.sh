@@ -19,10 +19,11 @@ licences         120    licences of all dependencies against deny.toml
 format            60    cargo fmt --check
 clippy           900    cargo clippy, all targets, warnings are errors
 unit            1200    unit, property and integration tests, and the examples in the documentation
+binary           900    the binary's commands, as users run them, rightly and wrongly
 sim              600    the simulator: fixed seeds and fresh ones, three minutes of them
 build            900    release build of the binary
 conformance     1200    other people's clients, on Forebay and on RabbitMQ, case by case
-crash            900    kill -9 under load, again and again, and peers that misbehave: nothing confirmed may be missing
+crash           1200    kill -9 under load, again and again, and peers that misbehave: nothing confirmed may be missing
 cluster          900    the client on every engine, and on a RabbitMQ cluster of three that is hurt: nothing confirmed may be missing
 docs             180    the commands and programs in README and guide, as written; the report of bench in Chromium
 demo              60    forebay demo for 5 seconds into a pipe
@@ -37,9 +38,19 @@ run_clippy() {
     cargo clippy --workspace --all-targets --features forebay-bench/lapin,forebay/opentelemetry --locked -- -D warnings &&
     cargo clippy -p forebay-cli --no-default-features --locked -- -D warnings
 }
-# The binary's own tests are whole processes under load, so they run in release, in the step below.
+# The binary's own tests are whole processes, in steps of their own.
 # With spans; that all builds without them is seen where the engines' program is built.
 run_unit() { cargo test --workspace --exclude forebay-cli --features forebay/opentelemetry --locked --no-fail-fast; }
+# Those that ask much of the machine run in release, below; for the others its linker would take longer than they do.
+loaded="crash backlog demo starting stopping"
+run_binary() {
+  local test tests=()
+  for test in crates/forebay-cli/tests/*.rs; do
+    test=$(basename "$test" .rs)
+    [[ " $loaded " == *" $test "* ]] || tests+=(--test "$test")
+  done
+  cargo test --locked --no-fail-fast -p forebay-cli --bins "${tests[@]}"
+}
 # Fixed seeds, so that a change is compared with the same runs as before; fresh ones, so that time finds more.
 run_sim() {
   cargo build --profile sim --locked -p forebay-sim &&
@@ -48,7 +59,11 @@ run_sim() {
 }
 run_build() { cargo build --release --locked -p forebay-cli; }
 run_conformance() { have_forebay && tests/conformance/run.py --broker both --forebay "$forebay"; }
-run_crash() { cargo test --release --locked --no-fail-fast -p forebay-cli; }
+run_crash() {
+  local test tests=()
+  for test in $loaded; do tests+=(--test "$test"); done
+  cargo test --release --locked --no-fail-fast -p forebay-cli "${tests[@]}"
+}
 run_cluster() {
   have_forebay && cargo build --locked -p forebay-engines &&
     tests/engines/run.py --forebay "$forebay" --engines "$target_dir/debug/forebay-engines"
@@ -63,7 +78,7 @@ have_forebay() { [ -x "$forebay" ] || { echo "there is no release binary; run 'm
 # Reads a step's output; says "PASSED FAILED". Steps that do not count their tests are one test.
 count() { # name exit-code log
   case $1 in
-    unit | crash) awk -F'[ ;]+' '/^test result: /{p += $4; f += $6} END{print p + 0, f + 0}' "$3" ;;
+    unit | binary | crash) awk -F'[ ;]+' '/^test result: /{p += $4; f += $6} END{print p + 0, f + 0}' "$3" ;;
     conformance | cluster | docs)
       sed -nE 's/^([0-9]+) passed, ([0-9]+) failed$/\1 \2/p' "$3" | tail -1 | grep . || echo 0 0 ;;
     *) [ "$2" = 0 ] && echo 1 0 || echo 0 1 ;;

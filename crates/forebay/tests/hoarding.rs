@@ -1,6 +1,7 @@
 //! No message waits behind a busy worker while another is idle, in whatever process: what a pipeline was through
 //! before does not make it hold more than its workers can begin.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,8 @@ use tokio::time::timeout;
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 const HOUR: Duration = Duration::from_secs(3_600);
+
+type Handled = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// A queue, and what has become of its messages.
 #[derive(Clone)]
@@ -55,6 +58,18 @@ impl Work {
         Outcome::Ack
     }
 
+    /// The handler of a pipeline.
+    fn handler(&self) -> impl Fn(Item<Received>) -> Handled + Send + Sync + 'static {
+        let work = self.clone();
+        move |message| Box::pin(work.clone().handle(message))
+    }
+
+    /// A pipeline of so many workers.
+    fn pipeline(&self, workers: usize) -> Running {
+        let source = self.connection.source("q");
+        Pipeline::from(source).process(workers, self.handler()).start()
+    }
+
     async fn begun(&self, jobs: u32) {
         timeout(PATIENCE, self.begun.acquire_many(jobs)).await.unwrap().unwrap().forget();
     }
@@ -67,9 +82,7 @@ impl Work {
     async fn others_get_what_comes(&self, pipeline: &Running) {
         self.publish("long", 2).await;
         self.begun(2).await;
-        let work = self.clone();
-        let source = self.connection.source("q");
-        let others = Pipeline::from(source).process(2, move |job| work.clone().handle(job)).start();
+        let others = self.pipeline(2);
         self.publish("short", 10).await;
         self.done(10).await;
         self.go_on.add_permits(2);
@@ -83,10 +96,7 @@ impl Work {
 async fn after_one_that_is_put_off() {
     let broker = Broker::in_memory().unwrap();
     let work = Work::new(&broker).await;
-    let handler = work.clone();
-    let source = work.connection.source("q");
-    let pipeline = Pipeline::from(source).process(2, move |job| handler.clone().handle(job));
-    let pipeline = pipeline.start();
+    let pipeline = work.pipeline(2);
     work.publish("later", 3).await;
     work.begun(3).await;
     work.others_get_what_comes(&pipeline).await;
@@ -96,10 +106,7 @@ async fn after_one_that_is_put_off() {
 async fn with_fewer_workers_than_there_were() {
     let broker = Broker::in_memory().unwrap();
     let work = Work::new(&broker).await;
-    let handler = work.clone();
-    let source = work.connection.source("q");
-    let pipeline = Pipeline::from(source).process(50, move |job| handler.clone().handle(job));
-    let pipeline = pipeline.start();
+    let pipeline = work.pipeline(50);
     work.publish("short", 100).await;
     work.done(100).await;
     pipeline.control().set_concurrency(2);
@@ -110,10 +117,7 @@ async fn with_fewer_workers_than_there_were() {
 async fn after_thousands_that_were_done_at_once() {
     let broker = Broker::in_memory().unwrap();
     let work = Work::new(&broker).await;
-    let handler = work.clone();
-    let source = work.connection.source("q");
-    let pipeline = Pipeline::from(source).process(2, move |job| handler.clone().handle(job));
-    let pipeline = pipeline.start();
+    let pipeline = work.pipeline(2);
     work.publish("short", 5_000).await;
     work.done(5_000).await;
     work.others_get_what_comes(&pipeline).await;
@@ -123,11 +127,8 @@ async fn after_thousands_that_were_done_at_once() {
 async fn with_several_sources_for_the_same_workers() {
     let broker = Broker::in_memory().unwrap();
     let work = Work::new(&broker).await;
-    let handler = work.clone();
-    let sources = (0..8).map(|_| work.connection.source("q"));
-    let pipeline =
-        Pipeline::from(merge(sources)).process(2, move |job| handler.clone().handle(job));
-    let pipeline = pipeline.start();
+    let sources = merge((0..8).map(|_| work.connection.source("q")));
+    let pipeline = Pipeline::from(sources).process(2, work.handler()).start();
     work.publish("short", 100).await;
     work.done(100).await;
     work.others_get_what_comes(&pipeline).await;
@@ -137,16 +138,15 @@ async fn with_several_sources_for_the_same_workers() {
 async fn while_messages_wait_for_their_batch() {
     let broker = Broker::in_memory().unwrap();
     let work = Work::new(&broker).await;
-    let handler = work.clone();
+    let handled = work.handler();
     let handler = move |job: Item<Received>| {
-        let work = handler.clone();
+        let handled = handled(job);
         async move {
-            let _ = work.handle(job).await;
+            let _ = handled.await;
             ToBatch::new(())
         }
     };
-    let source = work.connection.source("q");
-    let pipeline = Pipeline::from(source)
+    let pipeline = Pipeline::from(work.connection.source("q"))
         .process(2, handler)
         .batch("b", 10, HOUR, async |_: Item<Batch<()>>| {})
         .start();
@@ -159,17 +159,13 @@ async fn while_messages_wait_for_their_batch() {
 async fn while_a_breaker_is_open() {
     let broker = Broker::in_memory().unwrap();
     let work = Work::new(&broker).await;
-    let handler = work.clone();
-    let source = work.connection.source("q");
-    let pipeline = Pipeline::from(source)
-        .process(2, move |job| handler.clone().handle(job))
+    let pipeline = Pipeline::from(work.connection.source("q"))
+        .process(2, work.handler())
         .breaker(Breaker::new(1, HOUR, HOUR))
         .start();
     work.publish("later", 1).await;
     work.begun(1).await;
-    let other = work.clone();
-    let source = work.connection.source("q");
-    let others = Pipeline::from(source).process(2, move |job| other.clone().handle(job)).start();
+    let others = work.pipeline(2);
     work.publish("short", 10).await;
     work.done(10).await;
     pipeline.control().drain(Duration::ZERO);
@@ -181,10 +177,8 @@ async fn while_a_breaker_is_open() {
 async fn more_are_put_off_than_any_credit_was_and_the_rest_goes_on() {
     let broker = Broker::in_memory().unwrap();
     let work = Work::new(&broker).await;
-    let handler = work.clone();
-    let source = work.connection.source("q");
-    let pipeline = Pipeline::from(source)
-        .process(2, move |job| handler.clone().handle(job))
+    let pipeline = Pipeline::from(work.connection.source("q"))
+        .process(2, work.handler())
         .buffer_max(3_000)
         .start();
     work.publish("later", 2_000).await;

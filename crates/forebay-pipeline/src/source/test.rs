@@ -68,7 +68,7 @@ impl Future for Sent {
     }
 }
 
-/// See [`test`].
+/// See [`test`](fn@test).
 #[derive(Debug)]
 pub struct TestSource<T>(mpsc::Receiver<(T, TestReceipt)>);
 
