@@ -126,6 +126,11 @@ impl World {
             self.say(client, ChannelCommand::Open);
             return Ok(true);
         }
+        if self.model.has_failed_channel(client) {
+            // Somebody deleted the queue before the question for its message came.
+            self.disconnect(client)?;
+            return Ok(false);
+        }
         let on_its_way = self.links[client].as_ref().is_some_and(|link| link.upstream_bytes() > 0);
         let queue = self.model.queues_with_messages().first().copied();
         match queue {

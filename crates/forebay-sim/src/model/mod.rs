@@ -176,6 +176,12 @@ impl Model {
         connection.is_none_or(|c| c.channels.values().all(|channel| channel.replies.is_empty()))
     }
 
+    /// Whether the broker closed a channel of this client for an error.
+    pub(crate) fn has_failed_channel(&self, client: usize) -> bool {
+        let connection = self.connections.get(&client);
+        connection.is_some_and(|c| c.channels.values().any(|channel| channel.failed))
+    }
+
     /// The broker is done with a connection and listens to nothing more.
     pub(crate) fn told_to_close(&mut self, client: usize, round: &mut observe::Round) {
         // What went back may have been delivered in this very step.
