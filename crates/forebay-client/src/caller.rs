@@ -3,14 +3,16 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::connection::{Connection, Guard};
 use crate::error::{Lost, Refusal};
 use crate::message::{Message, TooLong};
+use crate::metrics::CallerMetrics;
 use crate::publisher::Route;
 use crate::received::Received;
 use crate::session::Calls;
+use crate::timed::TimedCall;
 
 /// Why a call has no reply.
 #[derive(Debug, Clone, PartialEq)]
@@ -115,15 +117,41 @@ impl Caller {
         route: &Route,
         message: impl Into<Message>,
     ) -> Result<Received, CallError> {
-        let (link, key) = (&self.shared.guard.link, self.shared.key);
         let message = message.into();
+        let key = message.own_routing_key().unwrap_or(&route.routing_key);
+        let timed = TimedCall::begin(&route.exchange, key, message.body.len(), patience);
+        let asked = timed.as_ref().map(|_| Instant::now());
+        let answer = self.ask(patience, route, message).await;
+        if let (Some(timed), Some(asked)) = (timed, asked) {
+            match &answer {
+                Ok(_) => timed.replied(asked.elapsed().as_micros() as u64),
+                Err(error) => timed.failed(error),
+            }
+        }
+        answer
+    }
+
+    /// What it counts.
+    pub fn metrics(&self) -> CallerMetrics {
+        let key = self.shared.key;
+        self.shared.guard.link.with(|session, _| session.calls(key).metrics())
+    }
+
+    async fn ask(
+        &self,
+        patience: Duration,
+        route: &Route,
+        message: Message,
+    ) -> Result<Received, CallError> {
+        let (link, key) = (&self.shared.guard.link, self.shared.key);
         for bytes in [route.exchange.len(), route.routing_key.len()] {
             if bytes > 255 {
                 return Err(CallError::TooLong(TooLong { what: "route", bytes }));
             }
         }
-        let number = link
-            .with(|session, _| session.call(key, &route.exchange, &route.routing_key, message))?;
+        let number = link.with(|session, now_us| {
+            session.call(key, &route.exchange, &route.routing_key, message, now_us)
+        })?;
         let mut waiting = Waiting { shared: &self.shared, number: Some(number) };
         let answer =
             poll_fn(|cx| link.with(|session, _| session.calls(key).poll_answer(number, cx)));

@@ -370,6 +370,11 @@ impl Connection {
         }
     }
 
+    /// Who logged in.
+    pub(crate) fn username(&self) -> &str {
+        &self.shared.setup.options.username
+    }
+
     /// The sockets for publishing.
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.shared.pool

@@ -15,10 +15,11 @@ use crate::error::{ConsumeError, OpenError};
 use crate::message::since_1970_us;
 use crate::metrics::ConsumerMetrics;
 use crate::received::Received;
-use crate::session::{CREDIT_MAX, Credit, DeliveryKey, How, Intake, Ready, Verdict};
+use crate::session::{CREDIT_MAX, Credit, DeliveryKey, How, Intake, LIVE_CREDIT, Ready, Verdict};
 use crate::shell::random_u64;
 use crate::spans::Spans;
 use crate::system_clock::SystemClock;
+use crate::timed::TimedDelivery;
 
 /// Options of a consumer. All have defaults.
 #[derive(Debug, Clone)]
@@ -89,6 +90,18 @@ impl ConsumerBuilder {
         self
     }
 
+    /// Corrects what was set by hand, for workers that somebody counts ([`ConsumerBuilder::occupancy`]) and that need `least`
+    /// deliveries at a time: `credit_max` and `fixed_credit` are never less. On a broker that changes the credit of a live
+    /// consumer ([`Server::can`](crate::Server::can) `forebay.live_credit`) no credit is fixed any more: it follows the workers. Elsewhere it stays
+    /// fixed, because there only another consumer could have another one. For pools of workers; a pipeline does it by itself.
+    #[must_use]
+    pub fn fitted(mut self, least: u16) -> Self {
+        self.credit_max = self.credit_max.max(least);
+        let live = self.connection.server().can(LIVE_CREDIT);
+        self.credit = self.credit.filter(|_| !live).map(|fixed| fixed.max(least));
+        self
+    }
+
     /// No other consumer may share the queue. On brokers that cannot change the credit of a live consumer (RabbitMQ) it
     /// is `credit_max` from the beginning then.
     #[must_use]
@@ -151,6 +164,12 @@ impl ConsumerBuilder {
         }
     }
 
+    /// What it will consume.
+    #[must_use]
+    pub fn queue(&self) -> &str {
+        &self.queue
+    }
+
     /// The connection that it will be on.
     #[must_use]
     pub fn connection(&self) -> &Connection {
@@ -173,7 +192,7 @@ impl ConsumerBuilder {
         let sole = self.exclusive
             || self.arguments.as_table().get("x-stream-offset").is_some()
             || self.connection.is_consumed_once(&self.queue);
-        let spans = self.spans.map(|spans| (spans, self.queue.clone()));
+        let queue = self.queue.clone();
         let how = How {
             queue: self.queue,
             tag: format!("forebay-{:016x}", random_u64()),
@@ -191,7 +210,7 @@ impl ConsumerBuilder {
             session.add_intake(Intake::new(how, credit), now_us)
         });
         let clock = self.explain.then(SystemClock::default);
-        let shared = ConsumerShared { guard, key, clock, spans };
+        let shared = ConsumerShared { guard, key, clock, queue, spans: self.spans };
         let consumer = Consumer { shared: Arc::new(shared) };
         let shared = &consumer.shared;
         poll_fn(|cx| shared.guard.link.with(|session, _| session.intake(key).0.poll_consuming(cx)))
@@ -271,8 +290,8 @@ struct ConsumerShared {
     key: usize,
     /// Where messages are marked.
     clock: Option<SystemClock>,
-    /// And the queue's name.
-    spans: Option<(Arc<Spans>, String)>,
+    queue: String,
+    spans: Option<Arc<Spans>>,
 }
 
 impl ConsumerShared {
@@ -281,14 +300,20 @@ impl ConsumerShared {
         if let Some(clock) = &self.clock {
             message.set_delivered(clock.at(came_us, now_us, since_1970_us));
         }
-        Delivery { message, key, taken_us: now_us, worked: None, consumer: Some(self.clone()) }
+        let consumer = Some(self.clone());
+        Delivery { message, key, taken_us: now_us, worked: None, timed: None, consumer }
     }
 
     /// It is handed out; not with the lock held, as spans are somebody else's code.
-    fn hand_out(&self, delivery: Delivery) -> Delivery {
-        if let Some((spans, queue)) = &self.spans {
-            spans.received(queue, &delivery);
+    fn hand_out(&self, mut delivery: Delivery) -> Delivery {
+        if let Some(spans) = &self.spans {
+            spans.received(&self.queue, &delivery);
         }
+        let (redelivered, body_bytes) = (delivery.redelivered(), delivery.body().len());
+        delivery.timed = TimedDelivery::begin(&self.queue, redelivered, body_bytes, || {
+            let metrics = self.guard.link.with(|session, _| session.intake(self.key).0.metrics());
+            (metrics.credit, metrics.in_work)
+        });
         delivery
     }
 }
@@ -391,6 +416,7 @@ pub struct Delivery {
     taken_us: u64,
     /// Where somebody said so.
     worked: Option<Duration>,
+    timed: Option<TimedDelivery>,
     /// Until it is settled.
     consumer: Option<Arc<ConsumerShared>>,
 }
@@ -433,14 +459,24 @@ impl Delivery {
         self.worked = Some(worked);
     }
 
+    /// The span of `tracing` that is open while the message is in work, for what the work logs:
+    /// `work(&job).instrument(job.tracing_span())`. Disabled unless somebody subscribes to the level DEBUG.
+    #[must_use]
+    pub fn tracing_span(&self) -> tracing::Span {
+        self.timed.as_ref().map_or_else(tracing::Span::none, TimedDelivery::span)
+    }
+
     fn settle(&mut self, verdict: Verdict) -> Settlement {
         let Some(consumer) = self.consumer.take() else { return Settlement(Ok(())) };
-        let known = consumer.guard.link.with(|session, now_us| {
+        let (known, service_us) = consumer.guard.link.with(|session, now_us| {
             let worked_us = self.worked.map(|worked| worked.as_micros() as u64);
             let service_us = worked_us.unwrap_or_else(|| now_us.saturating_sub(self.taken_us));
             let (intake, machine) = session.intake(consumer.key);
-            intake.settle(machine, self.key, verdict, service_us, now_us)
+            (intake.settle(machine, self.key, verdict, service_us, now_us), service_us)
         });
+        if let Some(timed) = self.timed.take() {
+            timed.settled(verdict, service_us, known);
+        }
         Settlement(if known { Ok(()) } else { Err(Stale) })
     }
 }

@@ -23,6 +23,7 @@
 //! - [`Publisher`]: one outcome a message, and a window that tunes itself.
 //! - [`Consumer`]: credit that follows the workers, acks that leave together.
 //! - [`Partitions`]: one queue in several parts, each key in one of them.
+//! - [`WaitLadder`]: messages that wait in a RabbitMQ for another attempt.
 //! - [`Caller`]: requests with replies, by direct reply-to.
 //! - [`Channel`]: AMQP as it is.
 //! - [`blocking`]: a small client for programs that like to wait.
@@ -37,6 +38,7 @@ mod consumer;
 mod deliveries;
 mod error;
 mod happening;
+mod ladder;
 mod lanes;
 pub mod machine;
 mod marks;
@@ -54,6 +56,7 @@ mod shell;
 #[cfg_attr(not(feature = "opentelemetry"), path = "no_spans.rs")]
 mod spans;
 mod system_clock;
+mod timed;
 mod tls;
 mod tls_stream;
 
@@ -67,9 +70,10 @@ pub use deliveries::Deliveries;
 pub use error::{ChannelFault, CloseError, ConsumeError, DeclareError, Lost, OpenError, Refusal};
 pub use forebay_flow::Occupancy;
 pub use happening::{Happening, PublisherChannelFault};
+pub use ladder::{ATTEMPTS_HEADER, Again, DUE_HEADER, LADDER_FROM, NotPutOff, Rung, WaitLadder};
 pub use marks::OFFERED_HEADER;
 pub use message::{Message, REPUBLISHED_HEADER, TooLong};
-pub use metrics::{ConnectionMetrics, ConsumerMetrics, PublisherMetrics, Summary};
+pub use metrics::{CallerMetrics, ConnectionMetrics, ConsumerMetrics, PublisherMetrics, Summary};
 pub use outcome::{Confirmed, NotPublished, NotPublishedReason, Unconfirmed, UnknownReason};
 pub use partitions::Partitions;
 pub use publisher::{Outcome, Publisher, PublisherBuilder, Route, Window};

@@ -4,11 +4,12 @@
 //!   publisher that was asked   offered, admitted, written      in the message: encoded last of all, so they are true
 //!   broker that can            received, stored, sent          added for a consumer that was asked, never stored
 //!   consumer that was asked    delivered                       beside the message, read by Received::marks
+//!   pipeline that put it off   all of that, and its detours    in the message that it publishes again, with which its way goes on
 //! ```
 //! Each is a header `x-forebay-…-us`: microseconds since 1970 by the clock where it was said. Beside them travels what the
 //! window was set to, if somebody set it.
 
-use forebay_flow::explain::{Mark, Marks};
+use forebay_flow::explain::{Detour, Mark, Marks};
 use forebay_wire::{Table, TableBuf, Value};
 
 /// A broker that adds marks of its own announces this, and then this argument of `basic.consume` asks for them.
@@ -23,13 +24,21 @@ pub const OFFERED_HEADER: &str = "x-forebay-offered-us";
 const WINDOW_HEADER: &str = "x-forebay-window-messages";
 
 /// What travels, in the order of the way.
-const HEADERS: [(Mark, &str); 6] = [
+const HEADERS: [(Mark, &str); 7] = [
     (Mark::Offered, OFFERED_HEADER),
     (Mark::Admitted, "x-forebay-admitted-us"),
     (Mark::Written, "x-forebay-written-us"),
     (Mark::Received, "x-forebay-received-us"),
     (Mark::Stored, "x-forebay-stored-us"),
     (Mark::Sent, "x-forebay-sent-us"),
+    (Mark::Delivered, "x-forebay-delivered-us"),
+];
+
+/// What a message that was put off did since it was delivered for the first time, in microseconds.
+const DETOURS: [(Detour, &str); 3] = [
+    (Detour::Breaker, "x-forebay-breaker-us"),
+    (Detour::Attempts, "x-forebay-tried-us"),
+    (Detour::Pauses, "x-forebay-paused-us"),
 ];
 
 /// The marks of a message that its publisher was asked for, as it goes through the window.
@@ -61,12 +70,20 @@ impl Stamps {
 
     /// `headers` with these marks, and no others.
     pub(crate) fn on(&self, headers: Table<'_>) -> TableBuf {
-        let marked =
-            HEADERS.iter().filter_map(|&(mark, name)| Some((name, self.marks.at_us(mark)?)));
-        let window = self.marks.window_messages().map(|messages| (WINDOW_HEADER, messages.into()));
-        marked.chain(window).fold(without(headers), |table, (name, value)| {
-            table.with(name, Value::I64(value as i64))
-        })
+        let mut headers = without(headers);
+        write(&self.marks, &mut headers);
+        headers
+    }
+}
+
+/// Adds `marks` to headers that have none.
+pub(crate) fn write(marks: &Marks, headers: &mut TableBuf) {
+    let passed = HEADERS.iter().filter_map(|&(mark, name)| Some((name, marks.at_us(mark)?)));
+    let window = marks.window_messages().map(|messages| (WINDOW_HEADER, messages.into()));
+    let took = DETOURS.iter().map(|&(detour, name)| (name, marks.detour_us(detour)));
+    let took = took.filter(|(_, us)| *us > 0);
+    for (name, value) in passed.chain(window).chain(took) {
+        headers.push(name, Value::I64(i64::try_from(value).unwrap_or(i64::MAX)));
     }
 }
 
@@ -75,10 +92,17 @@ pub(crate) fn read(headers: Table<'_>) -> Marks {
     let mut marks = Marks::new();
     for (name, value) in headers.iter() {
         let mark = HEADERS.iter().find(|(_, header)| header.as_bytes() == name.as_bytes());
+        let detour = DETOURS.iter().find(|(_, header)| header.as_bytes() == name.as_bytes());
+        let us = || value.as_i64().and_then(|us| u64::try_from(us).ok());
         if let Some((mark, _)) = mark
-            && let Some(at_us) = value.as_i64().and_then(|us| u64::try_from(us).ok())
+            && let Some(at_us) = us()
         {
             marks.passed(*mark, at_us);
+        }
+        if let Some((detour, _)) = detour
+            && let Some(took_us) = us()
+        {
+            marks.detoured(*detour, took_us);
         }
         if name.as_bytes() == WINDOW_HEADER.as_bytes()
             && let Some(messages) = value.as_i64().and_then(|count| u32::try_from(count).ok())
@@ -91,7 +115,9 @@ pub(crate) fn read(headers: Table<'_>) -> Marks {
 
 /// `headers` without marks: they are of one way, and the message begins another.
 pub(crate) fn without(headers: Table<'_>) -> TableBuf {
-    let names = || HEADERS.iter().map(|(_, name)| *name).chain([WINDOW_HEADER]);
+    let marks = || HEADERS.iter().map(|(_, name)| *name);
+    let detours = || DETOURS.iter().map(|(_, name)| *name);
+    let names = || marks().chain(detours()).chain([WINDOW_HEADER]);
     let is_mark = |name: &[u8]| names().any(|header| header.as_bytes() == name);
     let others = headers.iter().filter(|(name, _)| !is_mark(name.as_bytes()));
     others.fold(TableBuf::new(), |table, (name, value)| table.with(name.as_bytes(), value))

@@ -6,10 +6,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use forebay_wire::{Properties, RawProperties, ShortStr, TableBuf, Value};
 
+use crate::ladder;
 use crate::machine::Returned;
 use crate::marks::{self, OFFERED_HEADER, Stamps};
 use crate::received::Received;
 use crate::spans::PublishSpan;
+use crate::timed::TimedPublish;
 
 /// The header that marks a message which was published again after a reconnect: it may be in its queue
 /// twice, with the same message-id both times.
@@ -47,6 +49,8 @@ struct Extra {
     forwarded: Option<Forwarded>,
     /// While it is being published.
     span: Option<Box<PublishSpan>>,
+    /// The same, for whoever subscribes to `tracing`.
+    timed: Option<TimedPublish>,
 }
 
 /// Properties of a message that is passed on, as they came; then none of the others count.
@@ -163,7 +167,8 @@ impl Message {
     }
 
     /// The same message with all the properties of one that was received, for passing it on.
-    /// Its message-id, expiration and delivery mode are kept, too; not the times of its way so far.
+    /// Its message-id, expiration and delivery mode are kept, too; not the times of its way so far, and not how often it was
+    /// tried ([`ATTEMPTS_HEADER`](crate::ATTEMPTS_HEADER)).
     #[must_use]
     pub fn with_properties(mut self, properties: &Properties<'_>) -> Message {
         let text = |value: Option<ShortStr<'_>>| value.map(|value| value.to_string());
@@ -180,7 +185,9 @@ impl Message {
         extra.user_id = text(properties.user_id);
         extra.app_id = text(properties.app_id);
         extra.priority = properties.priority;
-        extra.headers = properties.headers.map(marks::without).unwrap_or_default();
+        let headers = properties.headers.map(marks::without);
+        extra.headers =
+            headers.map(|headers| ladder::without(headers.as_table())).unwrap_or_default();
         extra.passed_on = true;
         self
     }
@@ -191,6 +198,13 @@ impl Message {
         let mut message = Message::from(received.body());
         let raw = received.raw_properties().raw().into();
         message.extra().forwarded = Some(Forwarded { raw, marked: false });
+        message
+    }
+
+    /// A message whose properties were made of those of a received one; nothing is added to them.
+    pub(crate) fn with_raw_properties(body: &[u8], raw: Vec<u8>) -> Message {
+        let mut message = Message::from(body);
+        message.extra().forwarded = Some(Forwarded { raw: raw.into(), marked: false });
         message
     }
 
@@ -216,6 +230,19 @@ impl Message {
     /// Its span, which it has while it is being published by who was asked for spans.
     pub(crate) fn take_span(&mut self) -> Option<Box<PublishSpan>> {
         self.extra.as_mut()?.span.take()
+    }
+
+    /// The same, for `tracing`.
+    pub(crate) fn timed(&self) -> Option<&TimedPublish> {
+        self.extra.as_ref()?.timed.as_ref()
+    }
+
+    pub(crate) fn take_timed(&mut self) -> Option<TimedPublish> {
+        self.extra.as_mut()?.timed.take()
+    }
+
+    pub(crate) fn set_timed(&mut self, timed: TimedPublish) {
+        self.extra().timed = Some(timed);
     }
 
     /// Its own message-id, if it has one; that of a forwarded message may be empty.

@@ -153,6 +153,22 @@ pub struct ConsumerMetrics {
     pub service: Summary,
 }
 
+/// One [`Caller`](crate::Caller), over all its clones. Counts are since it was made and go on over reconnects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct CallerMetrics {
+    /// Calls that wait for their replies at present, or to be sent.
+    pub waiting: u32,
+    /// Requests taken.
+    pub calls: u64,
+    /// Of these, failed: returned as unroutable, or lost with their channel or connection.
+    pub failed: u64,
+    /// Of these, given up by their callers: their patience was over, or the future was dropped.
+    pub given_up: u64,
+    /// From the request to its reply, of those that were answered.
+    pub reply_latency: Summary,
+}
+
 /// One connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]

@@ -115,8 +115,13 @@ pub enum NotPublishedReason {
 
 impl fmt::Display for NotPublished {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the message was not sent: ")?;
-        match &self.reason {
+        write!(f, "the message was not sent: {}", self.reason)
+    }
+}
+
+impl fmt::Display for NotPublishedReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             NotPublishedReason::DeadlinePassed => {
                 f.write_str("the deadline passed before the publish window had room")
             }

@@ -20,6 +20,7 @@ use crate::outcome::{Confirmed, NotPublished, NotPublishedReason, Unconfirmed};
 use crate::session::{MakeWindow, Phase, Published, STALL_US, Target};
 use crate::shell::random_u64;
 use crate::spans::Spans;
+use crate::timed::TimedPublish;
 
 /// Bytes of bodies in flight together, at most, under a window fixed by hand.
 const FIXED_BYTES_MAX: u64 = 256 << 20;
@@ -379,6 +380,9 @@ impl Publisher {
 
     /// A message is offered: begins its span, and says when that was if it is to be marked.
     fn offered(&self, mut message: Message) -> (Message, Option<u64>) {
+        if let Some(timed) = TimedPublish::begin(self.lanes.target(), &message) {
+            message.set_timed(timed);
+        }
         if let Some(spans) = &self.spans {
             spans.publish(self.lanes.target(), &mut message);
         }
@@ -413,6 +417,9 @@ impl fmt::Debug for Publisher {
 fn refused((reason, mut message): (NotPublishedReason, Message)) -> NotPublished {
     if let Some(span) = message.take_span() {
         span.refused(&reason);
+    }
+    if let Some(timed) = message.take_timed() {
+        timed.refused(&reason);
     }
     NotPublished { reason, message }
 }

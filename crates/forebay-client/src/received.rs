@@ -106,10 +106,12 @@ impl Received {
     /// The times at which it passed the points of its way, in microseconds since 1970: those that its publisher says, if
     /// it was asked ([`PublisherBuilder::explain`](crate::PublisherBuilder::explain),
     /// [`Message::offered_now`]), and those of the broker and of this client, if the consumer was
-    /// ([`ConsumerBuilder::explain`](crate::ConsumerBuilder::explain)). Each by the clock of who said it.
+    /// ([`ConsumerBuilder::explain`](crate::ConsumerBuilder::explain)). Each by the clock of who said it. One that was put off and
+    /// comes again was delivered when it came for the first time.
     pub fn marks(&self) -> Marks {
         let marks = self.raw_properties().headers().map(marks::read).unwrap_or_default();
-        self.delivered_us.into_iter().fold(marks, |marks, us| marks.with(Mark::Delivered, us))
+        let first = self.delivered_us.filter(|_| marks.at_us(Mark::Delivered).is_none());
+        first.into_iter().fold(marks, |marks, us| marks.with(Mark::Delivered, us))
     }
 
     /// Its client had read it then, in microseconds since 1970.

@@ -18,7 +18,9 @@ use tokio_rustls::client::TlsStream as TokioTlsStream;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore};
+use tokio_rustls::rustls::{
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, Error, RootCertStore,
+};
 
 use crate::error::OpenError;
 use crate::tls_stream::TlsStream;
@@ -112,6 +114,27 @@ impl Tls {
         connected.map_err(|error| no_agreement(host, &error))
     }
 
+    /// Why one side of a handshake does not trust the other, if that is why it failed: a sentence for whoever wrote the
+    /// URL. `error` is as the handshake returned it.
+    #[must_use]
+    pub fn distrust(error: &std::io::Error) -> Option<String> {
+        Some(match rustls_error(error)? {
+            Error::InvalidCertificate(
+                CertificateError::UnknownIssuer | CertificateError::BadSignature,
+            ) => "no authority that is trusted here has signed its certificate; name its own with \
+                 ?cacertfile=FILE in the URL"
+                .into(),
+            Error::InvalidCertificate(
+                name @ (CertificateError::NotValidForName
+                | CertificateError::NotValidForNameContext { .. }),
+            ) => format!("it shows the certificate of another host: {name}"),
+            Error::AlertReceived(alert) if is_about_certificates(*alert) => format!(
+                "it refuses our certificate, or that there is none ({alert:?}); in an amqps URL, certfile and keyfile name one"
+            ),
+            _ => return None,
+        })
+    }
+
     /// What the certificate must carry.
     fn name(&self, host: &str) -> Result<ServerName<'static>, OpenError> {
         let name = self.server_name.as_deref().unwrap_or(host).to_owned();
@@ -121,7 +144,39 @@ impl Tls {
 }
 
 fn no_agreement(host: &str, error: &std::io::Error) -> OpenError {
-    tls_error(format!("no agreement with {host}: {error}"))
+    let why = match Tls::distrust(error) {
+        Some(why) => why,
+        None => match rustls_error(error) {
+            Some(Error::InvalidMessage(_)) => {
+                format!("it does not speak TLS ({error}); is it amqp://?")
+            }
+            _ => error.to_string(),
+        },
+    };
+    tls_error(format!("no agreement with {host}: {why}"))
+}
+
+/// Why a socket failed. A server that refuses our certificate may say so after the handshake (RFC 8446 appendix E.1).
+pub(crate) fn io_reason(error: &std::io::Error) -> String {
+    Tls::distrust(error).unwrap_or_else(|| error.to_string())
+}
+
+fn is_about_certificates(alert: AlertDescription) -> bool {
+    matches!(
+        alert,
+        AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied
+            | AlertDescription::CertificateRequired
+    )
+}
+
+fn rustls_error(error: &std::io::Error) -> Option<&Error> {
+    error.get_ref()?.downcast_ref()
 }
 
 fn roots_of_file(path: &str) -> Result<RootCertStore, OpenError> {

@@ -134,12 +134,14 @@ async fn a_server_that_cannot_prove_who_it_is_is_not_spoken_to() {
     let stranger = Authority::new("stranger");
     let port = terminator(&authority, broker.address(), false).await;
     let (ca, other) = (authority.file("ca.pem"), stranger.file("ca.pem"));
-    for query in
-        [format!("cacertfile={other}"), format!("cacertfile={ca}&server_name_indication=elsewhere")]
-    {
+    for (query, why) in [
+        (format!("cacertfile={other}"), "no authority that is trusted here"),
+        (format!("cacertfile={ca}&server_name_indication=elsewhere"), "another host"),
+    ] {
         let uri = format!("amqps://localhost:{port}?{query}");
         let error = soon("an answer", Connection::open(&uri)).await.unwrap_err();
         assert!(matches!(error, OpenError::Tls { .. }), "{error}");
+        assert!(error.to_string().contains(why), "{error}");
     }
 }
 

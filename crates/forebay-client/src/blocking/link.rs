@@ -15,6 +15,7 @@ use super::transport::Transport;
 use crate::ReceiveBuffer;
 use crate::error::{ChannelFault, Lost, Refusal};
 use crate::machine::{ChannelError, CloseReason, Event, Machine, Settled, State};
+use crate::tls::io_reason;
 
 /// Bound of the deliveries that wait in all inboxes of a connection. Prefetch keeps them far below;
 /// only consumers without acknowledgement can reach it.
@@ -208,12 +209,12 @@ impl Link {
                 Ok(())
             }
             // A reset during the login is how some brokers say no.
-            Err(error) if self.opened => Err(self.lose(Lost::Io(error.to_string()))),
+            Err(error) if self.opened => Err(self.lose(Lost::Io(io_reason(&error)))),
             Err(error) => match self.machine.hung_up() {
                 Err(failed) if error.kind() == ErrorKind::ConnectionReset => {
                     Err(self.lose(Lost::Failed(failed)))
                 }
-                _ => Err(self.lose(Lost::Io(error.to_string()))),
+                _ => Err(self.lose(Lost::Io(io_reason(&error)))),
             },
         }
     }

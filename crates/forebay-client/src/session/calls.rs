@@ -18,6 +18,7 @@ use crate::caller::CallError;
 use crate::error::{Lost, Refusal};
 use crate::machine::{Delivery, Machine, PublishError, Returned};
 use crate::message::Message;
+use crate::metrics::CallerMetrics;
 use crate::received::Received;
 
 /// Calls of one caller that may wait for their replies at a time.
@@ -35,6 +36,7 @@ struct Call {
     routing_key: String,
     /// Until it was sent.
     message: Option<Message>,
+    asked_at_us: u64,
     answer: Option<Answer>,
     waker: Option<Waker>,
 }
@@ -47,12 +49,18 @@ pub(crate) struct Calls {
     queued: VecDeque<u64>,
     next: u64,
     over: Option<Lost>,
+    metrics: CallerMetrics,
     properties: Vec<u8>,
 }
 
 impl Calls {
     pub(crate) fn channel(&self) -> Option<u16> {
         self.channel
+    }
+
+    pub(crate) fn metrics(&self) -> CallerMetrics {
+        let waiting = self.open.values().filter(|call| call.answer.is_none()).count();
+        CallerMetrics { waiting: waiting as u32, ..self.metrics }
     }
 
     /// Asks. The number is the call's until it is answered or given up.
@@ -62,6 +70,7 @@ impl Calls {
         exchange: &str,
         routing_key: &str,
         message: Message,
+        now_us: u64,
     ) -> Result<u64, CallError> {
         if let Some(lost) = &self.over {
             return Err(CallError::Lost(lost.clone()));
@@ -76,9 +85,11 @@ impl Calls {
             exchange: exchange.to_owned(),
             routing_key: message.own_routing_key().unwrap_or(routing_key).to_owned(),
             message: Some(message),
+            asked_at_us: now_us,
             answer: None,
             waker: None,
         };
+        self.metrics.calls += 1;
         self.open.insert(number, call);
         self.queued.push_back(number);
         self.pump(machine);
@@ -98,6 +109,7 @@ impl Calls {
     /// Nobody waits for this answer any more. True if the request was never sent.
     pub(crate) fn give_up_call(&mut self, number: u64) -> bool {
         let call = self.open.remove(&number);
+        self.metrics.given_up += u64::from(call.is_some());
         self.queued.retain(|&queued| queued != number);
         call.is_some_and(|call| call.message.is_some())
     }
@@ -148,8 +160,16 @@ impl Calls {
     }
 
     /// A reply came. One that nobody waits for, because its caller gave up, is dropped.
-    pub(crate) fn replied(&mut self, delivery: &Delivery<'_>, wakeups: &mut Vec<Waker>) {
+    pub(crate) fn replied(
+        &mut self,
+        delivery: &Delivery<'_>,
+        now_us: u64,
+        wakeups: &mut Vec<Waker>,
+    ) {
         if let Some(number) = number_of(delivery.properties) {
+            if let Some(call) = self.open.get(&number).filter(|call| call.answer.is_none()) {
+                self.metrics.reply_latency.add(now_us.saturating_sub(call.asked_at_us));
+            }
             self.answer(number, Ok(Received::from_delivery(delivery)), wakeups);
         }
     }
@@ -188,6 +208,7 @@ impl Calls {
         let sent =
             self.open.values_mut().filter(|call| call.message.is_none() && call.answer.is_none());
         for call in sent {
+            self.metrics.failed += 1;
             call.answer = Some(Err(error.clone()));
             wakeups.extend(call.waker.take());
         }
@@ -197,6 +218,7 @@ impl Calls {
         if let Some(call) = self.open.get_mut(&number)
             && call.answer.is_none()
         {
+            self.metrics.failed += u64::from(answer.is_err());
             call.answer = Some(answer);
             wakeups.extend(call.waker.take());
         }

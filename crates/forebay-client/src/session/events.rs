@@ -63,7 +63,7 @@ impl Session {
                         let tag = delivery.consumer_tag.to_string();
                         *inbox_bytes += users[key].delivered(&tag, message, wakeups);
                     }
-                    Owner::Calls(key) => calls[key].replied(&delivery, wakeups),
+                    Owner::Calls(key) => calls[key].replied(&delivery, now_us, wakeups),
                     Owner::Ledger(_) | Owner::Redeclaring | Owner::Nobody => {}
                 },
                 Event::Reply { channel, method } => match owner(owners, channel) {

@@ -196,7 +196,7 @@ impl Ledger {
         }
         match self.gate.ask(Amount::message(message.body.len() as u64), None) {
             Admission::Admitted => {
-                Published::Admitted(self.admit(machine, message, stamps, now_us))
+                Published::Admitted(self.admit(machine, message, stamps, 0, now_us))
             }
             Admission::Refused => Published::Refused(NotPublishedReason::TooManyWaiting, message),
             Admission::Waiting(id) => {
@@ -390,7 +390,7 @@ impl Ledger {
             let stamps = waiting.stamps.take();
             wakeups.extend(waiting.waker.take());
             self.metrics.admission_wait.add(waited_us);
-            let entry = self.admit(machine, message, stamps, now_us);
+            let entry = self.admit(machine, message, stamps, waited_us, now_us);
             self.waiting.get_mut(&id).expect("it was there above").entry = Some(entry);
         }
         !self.unsent.is_empty() && self.may_write()
@@ -402,10 +402,15 @@ impl Ledger {
         machine: &mut Machine,
         message: Message,
         mut stamps: Option<Box<Stamps>>,
+        waited_us: u64,
         now_us: u64,
     ) -> usize {
         if let Some(stamps) = &mut stamps {
             stamps.passed(Mark::Admitted, now_us);
+        }
+        if let Some(timed) = message.timed() {
+            let in_flight = self.gate.in_flight().messages;
+            timed.admitted(waited_us, self.window.window_messages(), in_flight);
         }
         let number = self.next_number;
         self.next_number += 1;

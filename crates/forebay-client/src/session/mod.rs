@@ -49,6 +49,7 @@ pub(crate) use ledger::{Ledger, MakeWindow, Published};
 pub use requests::{RETURNS_KEPT_MAX, ReturnedMessage};
 pub(crate) use requests::{Reply, Ticket, UserChannel};
 pub(crate) use taken::NAMED_PUBLISHERS;
+pub(crate) use tap::LIVE_CREDIT;
 pub(crate) use target::Target;
 pub use topology::{Binding, Exchange, Queue, Topology};
 pub(crate) use topology::{Declaration, Redeclaring};
@@ -382,9 +383,10 @@ impl Session {
         exchange: &str,
         routing_key: &str,
         message: crate::Message,
+        now_us: u64,
     ) -> Result<u64, crate::CallError> {
         self.backlog |= self.machine.outgoing().len() >= self.machine.outgoing_bytes_max();
-        self.calls[key].call(&mut self.machine, exchange, routing_key, message)
+        self.calls[key].call(&mut self.machine, exchange, routing_key, message, now_us)
     }
 
     pub(crate) fn drop_calls(&mut self, key: usize) {

@@ -247,4 +247,4 @@ impl Tap {
 /// The capability of a broker whose channel-wide `basic.qos` bounds its consumers from then on, for every kind of
 /// queue. RabbitMQ does so for classic queues, refuses it for quorum queues and deprecates it; so only where the
 /// broker says so itself.
-pub(super) const LIVE_CREDIT: &str = "forebay.live_credit";
+pub(crate) const LIVE_CREDIT: &str = "forebay.live_credit";

@@ -28,6 +28,7 @@ use crate::happening::Happening;
 use crate::machine::{Options, State};
 use crate::retry::{Recovery, Retry};
 use crate::session::{Phase, Topology};
+use crate::tls::io_reason;
 
 /// Size of the receive buffer.
 const RECEIVE_BYTES: usize = 256 * 1024;
@@ -351,7 +352,7 @@ impl<'l> Serving<'l> {
                 self.take_in()?;
                 Ok(true)
             }
-            Poll::Ready(Err(error)) => Err(self.hung_up(Some(error.to_string()))),
+            Poll::Ready(Err(error)) => Err(self.hung_up(Some(io_reason(&error)))),
         }
     }
 

@@ -168,6 +168,12 @@ impl Marks {
         *sum_us = sum_us.saturating_add(us);
     }
 
+    /// What is known of a detour, all times together.
+    #[must_use]
+    pub fn detour_us(&self, detour: Detour) -> u64 {
+        self.detours_us[detour as usize]
+    }
+
     /// It lay for so long in the queue of a consumer whose breaker was open, beside what is known of that.
     pub fn queued_behind_breaker(&mut self, us: u64) {
         self.queue_breaker_us = self.queue_breaker_us.saturating_add(us);

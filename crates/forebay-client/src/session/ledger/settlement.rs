@@ -59,6 +59,9 @@ impl Ledger {
         }
         self.window.confirmed(now_us, Sample { rtt_us, bytes }, load);
         self.metrics.confirm_latency.add(rtt_us);
+        if let Some(timed) = entry.message.timed() {
+            timed.answered(rtt_us);
+        }
         match entry.returned.take() {
             Some(why) => {
                 self.metrics.returned += 1;
@@ -81,6 +84,9 @@ impl Ledger {
                 Some(own) => span.concluded(&String::from_utf8_lossy(own), why_not),
                 None => span.concluded(self.id.of(entry.number), why_not),
             }
+        }
+        if let Some(timed) = entry.message.take_timed() {
+            timed.concluded(&outcome);
         }
         if entry.abandoned {
             self.entries.remove(key);

@@ -1,0 +1,274 @@
+//! Messages that wait in the broker for another attempt, by queues whose messages expire.
+//!
+//! ```text
+//!            consumer ── put off for 45 s ──▶ orders.retry.32s ──┐ after 32 s, dead-lettered by the broker
+//!               ▲                             orders.retry.8s    │
+//!               └───────── orders ◀──────────────────────────────┘ and on to the next, or due
+//! ```
+//! What to wait on decides [`rung`]; what is sent is made by [`again`]. Here is what asks the broker.
+
+mod again;
+mod rung;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_wire::Value;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
+
+use crate::channel::DeclareQueue;
+use crate::connection::Connection;
+use crate::error::{ChannelFault, DeclareError};
+use crate::message::{Message, since_1970_us};
+use crate::outcome::{NotPublishedReason, Unconfirmed};
+use crate::publisher::{Publisher, Route};
+use crate::received::Received;
+use crate::session::{Queue, Topology};
+
+pub(crate) use again::without;
+pub use again::{ATTEMPTS_HEADER, Again, DUE_HEADER};
+pub use rung::Rung;
+
+/// Shorter pauses than this are not worth the way to the broker, unless set otherwise.
+pub const LADDER_FROM: Duration = Duration::from_secs(5);
+/// How long each of declaring, being admitted and being confirmed may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// After a refusal the broker is not asked again for so long.
+const REFUSED_FOR: Duration = Duration::from_secs(60);
+/// Reply codes of AMQP 0-9-1, section 1.1.
+const ACCESS_REFUSED: u16 = 403;
+/// See [`ACCESS_REFUSED`].
+const PRECONDITION_FAILED: u16 = 406;
+
+/// Holds messages of one queue in the broker until they are due, on any broker that knows `x-message-ttl` and
+/// `x-dead-letter-exchange`; ours does not, and lets a consumer hold them for as long as it likes instead. Clones share it.
+///
+/// Its rungs are durable queues named like the queue with `.retry.1s`, `.retry.2s`, … `.retry.32768s` added. Each is declared
+/// when it is first needed, as a quorum queue that dead-letters at least once (`x-dead-letter-strategy`), and is never
+/// removed, as messages may wait in it. Where a broker refuses that (RabbitMQ before 3.10) it is a classic
+/// queue: one that loses a message if the broker dies between taking it out and having it in the queue again.
+///
+/// Needs permission to configure the rungs, unless they exist; to read them, and to write to the default exchange.
+#[derive(Clone)]
+pub struct WaitLadder {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    connection: Connection,
+    queue: String,
+    from_ms: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    publisher: Option<Publisher>,
+    /// By [`Rung::index`].
+    declared: [bool; 16],
+    /// Until then nothing is declared, for this reason.
+    refused: Option<(Instant, DeclareError)>,
+}
+
+impl WaitLadder {
+    /// For messages that came from `queue` by this connection. Nothing is asked of the broker before one is put off.
+    pub fn new(connection: &Connection, queue: impl Into<String>) -> WaitLadder {
+        WaitLadder::made(connection.clone(), queue.into(), LADDER_FROM)
+    }
+
+    fn made(connection: Connection, queue: String, from: Duration) -> WaitLadder {
+        let from_ms = u64::try_from(from.as_millis()).unwrap_or(u64::MAX).max(1_000);
+        let shared = Shared { connection, queue, from_ms, state: Mutex::default() };
+        WaitLadder { shared: Arc::new(shared) }
+    }
+
+    /// Only for what is due in this time or later, at least 1 s; [`LADDER_FROM`] unless set.
+    #[must_use]
+    pub fn from_pause(self, pause: Duration) -> WaitLadder {
+        let Shared { connection, queue, .. } = &*self.shared;
+        WaitLadder::made(connection.clone(), queue.clone(), pause)
+    }
+
+    /// What is due sooner is better held.
+    #[must_use]
+    pub fn shortest(&self) -> Duration {
+        Duration::from_millis(self.shared.from_ms)
+    }
+
+    /// Publishes `received` again, to wait in the broker: with its body and properties (but for `expiration` and `CC`, and an `x-death`
+    /// that names its queue), and what `again` says in headers. Comes out confirmed; then the original may be acknowledged. It comes back by its
+    /// queue, as a new message, once or several times before it is due: [`Received::due_ms`] tells, and whoever takes it puts
+    /// it off again.
+    ///
+    /// `None`: it is due too soon, and better held.
+    ///
+    /// # Errors
+    /// It is not there for certain: hold it. If the outcome is [unknown](Unconfirmed::Unknown) it may come a second time.
+    ///
+    /// # Cancellation
+    /// A message whose future is dropped may wait there or not.
+    pub fn put_off(
+        &self,
+        received: &Received,
+        again: &Again,
+    ) -> Option<impl Future<Output = Result<(), NotPutOff>> + Send + use<>> {
+        let now_ms = since_1970_us() / 1_000;
+        let rung::Wait::Rung(rung) = rung::wait(again.due_ms, now_ms, self.shared.from_ms) else {
+            return None;
+        };
+        let message = self.shared.message(received, again, rung);
+        let shared = self.shared.clone();
+        Some(async move { shared.publish(message?, rung).await })
+    }
+}
+
+impl Shared {
+    fn message(
+        &self,
+        received: &Received,
+        again: &Again,
+        rung: Rung,
+    ) -> Result<Message, NotPutOff> {
+        if let Some(user) = again::user_id(received)
+            && user.as_bytes() != self.connection.username().as_bytes()
+        {
+            return Err(NotPutOff::OfUser { user: user.to_string() });
+        }
+        Ok(again::message(received, again, &self.queue).routing_key(rung.name(&self.queue)))
+    }
+
+    async fn publish(&self, message: Message, rung: Rung) -> Result<(), NotPutOff> {
+        let publisher = self.publisher(rung).await?;
+        let admitted = publisher.publish_within(PATIENCE, message).await;
+        let outcome = admitted.map_err(|refused| NotPutOff::NotPublished(refused.reason))?;
+        match outcome.await {
+            Ok(_) => Ok(()),
+            Err(unconfirmed) => {
+                if matches!(unconfirmed, Unconfirmed::Returned(_)) {
+                    // Somebody deleted it.
+                    self.state.lock().await.declared[rung.index()] = false;
+                }
+                Err(NotPutOff::Unconfirmed(unconfirmed))
+            }
+        }
+    }
+
+    /// A publisher, once the rung is there.
+    async fn publisher(&self, rung: Rung) -> Result<Publisher, NotPutOff> {
+        let mut state = self.state.lock().await;
+        if !state.declared[rung.index()] {
+            if let Some((until, error)) = &state.refused
+                && Instant::now() < *until
+            {
+                return Err(NotPutOff::NotDeclared(error.clone()));
+            }
+            if let Err(error) = self.declare(rung).await {
+                state.refused = Some((Instant::now() + REFUSED_FOR, error.clone()));
+                return Err(NotPutOff::NotDeclared(error));
+            }
+            state.declared[rung.index()] = true;
+            state.refused = None;
+        }
+        if let Some(publisher) = &state.publisher {
+            return Ok(publisher.clone());
+        }
+        let builder = self.connection.publisher(Route::queue("")).outcome_within(PATIENCE);
+        let built = builder.build().await;
+        let fault = |fault| NotPutOff::NotDeclared(DeclareError { what: None, fault });
+        let publisher = built.map_err(fault)?;
+        state.publisher = Some(publisher.clone());
+        Ok(publisher)
+    }
+
+    async fn declare(&self, rung: Rung) -> Result<(), DeclareError> {
+        let name = rung.name(&self.queue);
+        let plain = |queue: Queue| {
+            let ttl_ms = i64::from(rung.seconds()) * 1_000;
+            queue
+                .argument("x-message-ttl", Value::I64(ttl_ms))
+                .argument("x-dead-letter-exchange", Value::LongStr(b""))
+                .argument("x-dead-letter-routing-key", Value::LongStr(self.queue.as_bytes()))
+        };
+        let quorum = plain(Queue::quorum(&name))
+            .argument("x-dead-letter-strategy", Value::LongStr(b"at-least-once"))
+            .argument("x-overflow", Value::LongStr(b"reject-publish"));
+        let mut tried = self.declared(&name, quorum).await;
+        if matches!(code(&tried), Some(PRECONDITION_FAILED)) {
+            tried = self.declared(&name, plain(Queue::durable(&name))).await;
+        }
+        if matches!(code(&tried), Some(ACCESS_REFUSED)) && self.exists(&name).await {
+            return Ok(()); // who may, has made it
+        }
+        tried
+    }
+
+    async fn declared(&self, name: &str, queue: Queue) -> Result<(), DeclareError> {
+        let declaring = self.connection.declare(Topology::new().queue(queue));
+        let silent = || DeclareError {
+            what: Some(format!("queue '{name}'")),
+            fault: ChannelFault::Refused(crate::error::Refusal {
+                code: 0,
+                text: format!("no answer within {} s", PATIENCE.as_secs()),
+            }),
+        };
+        timeout(PATIENCE, declaring).await.unwrap_or_else(|_| Err(silent()))
+    }
+
+    async fn exists(&self, name: &str) -> bool {
+        let asking = async {
+            let passive = DeclareQueue { passive: true, ..DeclareQueue::default() };
+            self.connection.channel().await?.declare_queue(name, passive).await
+        };
+        matches!(timeout(PATIENCE, asking).await, Ok(Ok(_)))
+    }
+}
+
+/// With which code it was refused.
+fn code(declared: &Result<(), DeclareError>) -> Option<u16> {
+    match declared {
+        Err(DeclareError { fault: ChannelFault::Refused(refusal), .. }) => Some(refusal.code),
+        _ => None,
+    }
+}
+
+impl fmt::Debug for WaitLadder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shared { queue, from_ms, .. } = &*self.shared;
+        let mut debug = f.debug_struct("WaitLadder");
+        debug.field("queue", queue).field("from_ms", from_ms).finish_non_exhaustive()
+    }
+}
+
+/// Why a message does not wait in the broker.
+#[derive(Debug, Clone, PartialEq)]
+pub enum NotPutOff {
+    /// The rung cannot be declared.
+    NotDeclared(DeclareError),
+    /// It was not sent.
+    NotPublished(NotPublishedReason),
+    /// It was sent and not confirmed.
+    Unconfirmed(Unconfirmed),
+    /// It says in its property `user-id` who published it, and a broker takes that from this user alone.
+    OfUser {
+        /// Who.
+        user: String,
+    },
+}
+
+impl fmt::Display for NotPutOff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotPutOff::NotDeclared(error) => error.fmt(f),
+            NotPutOff::NotPublished(reason) => write!(f, "it was not sent: {reason}"),
+            NotPutOff::Unconfirmed(unconfirmed) => unconfirmed.fmt(f),
+            NotPutOff::OfUser { user } => write!(
+                f,
+                "its user-id is '{user}', and a broker takes such a message from that user alone"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for NotPutOff {}
