@@ -22,6 +22,11 @@ impl Backoff {
         Backoff { retries, first, max }
     }
 
+    /// Attempts after the first.
+    pub(crate) fn retries(&self) -> u32 {
+        self.retries
+    }
+
     /// The longest that all pauses of a message may take together.
     pub(crate) fn longest(&self) -> Duration {
         // By then they have doubled as often as they can.
@@ -31,6 +36,23 @@ impl Backoff {
         };
         let sum = (1..=doubling).map(pause).fold(Duration::ZERO, Duration::saturating_add);
         sum.saturating_add(pause(33).saturating_mul(self.retries - doubling))
+    }
+
+    /// The longest that a message is held by its pauses in a row, where those of `limit` and more are spent elsewhere, and what is left of
+    /// one after that is shorter than `limit`.
+    #[must_use]
+    pub fn held_below(&self, limit: Duration) -> Duration {
+        // One that is shortened by half may still be as long as the limit.
+        let may_be_held = |pause: Duration| pause / 2 < limit;
+        if may_be_held(self.max) {
+            let held = Backoff { first: self.first.min(limit), max: self.max.min(limit), ..*self };
+            return held.longest();
+        }
+        let pauses = (1..=self.retries.min(33)).map(|attempt| {
+            self.first.saturating_mul(2_u32.saturating_pow(attempt - 1)).min(self.max)
+        });
+        let held = pauses.take_while(|pause| may_be_held(*pause)).map(|pause| pause.min(limit));
+        held.fold(if self.retries > 0 { limit } else { Duration::ZERO }, Duration::saturating_add)
     }
 
     pub(crate) fn pauses(&self) -> Pauses {
@@ -76,5 +98,19 @@ mod tests {
         assert_eq!(backoff.longest(), Duration::from_secs(1 + 2 + 4 + 37 * 5));
         assert_eq!(Backoff::new(0, first, max).longest(), Duration::ZERO);
         assert_eq!(Backoff::new(u32::MAX, max, Duration::MAX).longest(), Duration::MAX);
+    }
+
+    #[test]
+    fn short_pauses_are_held_and_long_ones_are_not() {
+        let second = Duration::from_secs(1);
+        let held_s = |retries, first_s, max_s| {
+            let backoff = Backoff::new(retries, first_s * second, max_s * second);
+            backoff.held_below(5 * second).as_secs()
+        };
+        assert_eq!(held_s(3, 60, 600), 5, "the rest of one that came back");
+        assert_eq!(held_s(20, 1, 3_600), 5 + 1 + 2 + 4 + 5);
+        assert_eq!(held_s(100, 2, 4), 2 + 99 * 4);
+        assert_eq!(held_s(100, 8, 8), 100 * 5, "each shortened to less than the limit");
+        assert_eq!(held_s(0, 60, 60), 0);
     }
 }

@@ -151,6 +151,14 @@ impl<M> Dispatch<M> {
         self.ready.push_back(started);
     }
 
+    /// A message that was put off does not come again: somebody else has it.
+    ///
+    /// # Panics
+    /// If none was.
+    pub fn left(&mut self) {
+        self.put_off = self.put_off.checked_sub(1).expect("what leaves was put off");
+    }
+
     /// Whether a message waits for a worker and for nothing else.
     #[must_use]
     pub fn has_ready(&self) -> bool {

@@ -18,6 +18,8 @@ pub(crate) struct Floor<T> {
     pub(crate) workers: usize,
     /// The source has no more, or is not to be asked any more.
     pub(crate) exhausted: bool,
+    /// Nobody works any more.
+    closed: bool,
     pub(crate) error: Option<SourceError>,
     rate: Option<Rate>,
     pub(crate) breaker: Option<Breaker>,
@@ -48,6 +50,7 @@ impl<T> Floor<T> {
             seats: Seats::default(),
             workers: 0,
             exhausted: false,
+            closed: false,
             error: None,
             rate: None,
             breaker: None,
@@ -130,18 +133,29 @@ impl<T> Floor<T> {
         self.rate.as_ref().map(|rate| rate.per_s)
     }
 
-    /// A worker is done with a message until `due_us`. If there is no room, it keeps it.
-    pub(crate) fn put_off(
-        &mut self,
-        started: Started<Item<T>>,
-        due_us: u64,
-    ) -> Result<(), Started<Item<T>>> {
-        if !self.dispatch.has_room() {
-            return Err(started);
+    /// Whether a worker may be done with a message for now: then it is counted here, until it is [held](Floor::hold) or
+    /// [has left](Floor::left).
+    pub(crate) fn put_off(&mut self) -> bool {
+        let room = self.dispatch.has_room();
+        if room {
+            self.dispatch.put_off();
         }
-        self.dispatch.put_off();
-        self.put_off.insert((due_us, started.message.number()), started);
-        Ok(())
+        room
+    }
+
+    /// A message that was put off waits here until `due_us`.
+    pub(crate) fn hold(&mut self, started: Started<Item<T>>, due_us: u64) {
+        // Otherwise it goes back to its source.
+        if !self.closed {
+            self.put_off.insert((due_us, started.message.number()), started);
+        }
+    }
+
+    /// A message that was put off does not come again.
+    pub(crate) fn left(&mut self) {
+        if !self.closed {
+            self.dispatch.left();
+        }
     }
 
     /// When there is something for [`Floor::tick`].
@@ -166,8 +180,9 @@ impl<T> Floor<T> {
         self.pass_on()
     }
 
-    /// Takes out all that waits.
+    /// Takes out all that waits, and lets nothing more wait.
     pub(crate) fn clear(&mut self) -> Vec<Item<T>> {
+        self.closed = true;
         let put_off = std::mem::take(&mut self.put_off);
         let mut cleared = self.dispatch.clear();
         cleared.extend(put_off.into_values().map(|started| started.message));

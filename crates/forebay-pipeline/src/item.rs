@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forebay_flow::explain::{Detour, Mark};
@@ -13,7 +13,7 @@ use crate::ages::{Age, Ages};
 use crate::outcome::Verdict;
 use crate::policy::Policy;
 use crate::report::Counters;
-use crate::source::Receipt;
+use crate::source::{Later, Leaving, Receipt, Source};
 use crate::spans::Described;
 use crate::trace::Trace;
 
@@ -26,15 +26,17 @@ pub struct Item<T> {
 }
 
 /// One allocation for both, and no type parameter for the receipt in handlers' signatures.
-struct Inner<T, R: ?Sized = dyn Slot> {
+struct Inner<T, R: ?Sized = dyn Slot<T>> {
     value: T,
     number: u64,
     attempt: AtomicU32,
+    /// Not to be begun before.
+    not_before: Option<Instant>,
     receipt: R,
 }
 
 /// A receipt until it is used.
-trait Slot: Send + Sync {
+trait Slot<T>: Send + Sync {
     /// False: it was used before.
     fn settle(&self, verdict: Verdict) -> bool;
     fn is_settled(&self) -> bool;
@@ -50,34 +52,48 @@ trait Slot: Send + Sync {
     fn detoured(&self, detour: Detour, time: Duration);
     /// It is where dead letters go.
     fn buried(&self);
+    /// Its source takes it for later, if it does.
+    fn later(&self, value: &T, attempts: u32, pause: Duration) -> Option<Leaving>;
+    /// Its source has taken it for later.
+    fn left(&self);
     /// Its span, where somebody wants one.
     fn described(&self) -> Option<&Described>;
 }
 
-struct Unsettled<R> {
-    receipt: Mutex<Option<R>>,
+struct Unsettled<S: Source> {
+    receipt: Mutex<Option<S::Receipt>>,
     age: Option<Age>,
     counters: Arc<Counters>,
     trace: Option<Box<Trace>>,
     described: Option<Box<Described>>,
 }
 
-impl<R: Receipt> Slot for Unsettled<R> {
-    fn settle(&self, verdict: Verdict) -> bool {
-        let receipt = self.receipt.lock().unwrap_or_else(PoisonError::into_inner).take();
+impl<S: Source> Unsettled<S> {
+    fn receipt(&self) -> MutexGuard<'_, Option<S::Receipt>> {
+        self.receipt.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// With what follows for others of it.
+    fn settle_and(&self, verdict: Verdict, then: impl FnOnce()) -> bool {
+        let receipt = self.receipt().take();
         let Some(receipt) = receipt else { return false };
         self.counters.settled(verdict);
-        self.passed(Mark::Settled);
+        then();
         if let Some(age) = &self.age {
             age.end();
         }
         receipt.settle(verdict);
         true
     }
+}
+
+impl<S: Source> Slot<S::Value> for Unsettled<S> {
+    fn settle(&self, verdict: Verdict) -> bool {
+        self.settle_and(verdict, || self.passed(Mark::Settled))
+    }
 
     fn worked(&self, time: Duration) {
-        let mut receipt = self.receipt.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(receipt) = &mut *receipt {
+        if let Some(receipt) = &mut *self.receipt() {
             receipt.worked(time);
         }
     }
@@ -112,37 +128,52 @@ impl<R: Receipt> Slot for Unsettled<R> {
         }
     }
 
+    fn later(&self, value: &S::Value, attempts: u32, pause: Duration) -> Option<Leaving> {
+        let marks = self.trace.as_ref().map(|trace| trace.so_far());
+        S::later(value, self.receipt().as_ref()?, Later { attempts, pause, marks })
+    }
+
+    fn left(&self) {
+        // Its way goes on, and is told when it ends.
+        if self.settle_and(Verdict::Ack, || ()) {
+            self.counters.postponed();
+        }
+    }
+
     fn described(&self) -> Option<&Described> {
         self.described.as_deref()
     }
 
     fn is_settled(&self) -> bool {
-        self.receipt.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.receipt().is_none()
     }
 }
 
 impl<T> Item<T> {
-    pub(crate) fn new(
+    pub(crate) fn new<S: Source<Value = T>>(
         value: T,
-        receipt: impl Receipt,
+        receipt: S::Receipt,
         counters: Arc<Counters>,
         ages: &Arc<Ages>,
         policy: &Policy<T>,
-    ) -> Item<T>
-    where
-        T: 'static,
-    {
-        let attempts = policy.whole.as_ref().map_or(0, |whole| whole.attempts(&value));
+    ) -> Item<T> {
+        let past = S::past(&value, &receipt);
+        let not_before = past.rest.and_then(|rest| Instant::now().checked_add(rest));
+        let retries = policy.retries.map_or(0, |backoff| backoff.retries());
+        let anew = past.given_back && past.attempts >= retries;
+        let before = if anew { 0 } else { past.attempts };
+        let attempts = policy.whole.as_ref().map_or(before, |whole| whole.attempts(&value));
         let (number, attempt) = (counters.taken(), AtomicU32::new(attempts));
         let trace = policy.tracer.as_ref().and_then(|tracer| tracer.arrived(number, &value));
         let described = policy.spans.as_ref().map(|spans| spans.described(&value));
         let age = ages.begin(number, Instant::now);
         let receipt = Mutex::new(Some(receipt));
-        let receipt = Unsettled { receipt, age, counters, trace, described };
-        Item { inner: Arc::new(Inner { value, number, attempt, receipt }) }
+        let receipt: Unsettled<S> = Unsettled { receipt, age, counters, trace, described };
+        Item { inner: Arc::new(Inner { value, number, attempt, not_before, receipt }) }
     }
 
-    /// Which attempt this is: 1 for the first. A message that waited here and was never begun has had none.
+    /// Which attempt this is: 1 for the first. A message that waited here and was never begun has had none. One that its source
+    /// held since an earlier attempt, of whatever process, counts on.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.inner.attempt.load(Ordering::Relaxed)
@@ -174,6 +205,22 @@ impl<T> Item<T> {
     /// It passed a point of its way.
     pub(crate) fn passed(&self, mark: Mark) {
         self.inner.receipt.passed(mark);
+    }
+
+    /// For how long it is not to be begun yet, if it came before its time.
+    pub(crate) fn rest(&self) -> Option<Duration> {
+        let rest = self.inner.not_before?.saturating_duration_since(Instant::now());
+        (!rest.is_zero()).then_some(rest)
+    }
+
+    /// Its source takes it for later, if it does.
+    pub(crate) fn later(&self, pause: Duration) -> Option<Leaving> {
+        self.inner.receipt.later(&self.inner.value, self.attempt(), pause)
+    }
+
+    /// Its source has taken it for later.
+    pub(crate) fn left(&self) {
+        self.inner.receipt.left();
     }
 
     /// It is tried again after so long.

@@ -56,6 +56,7 @@ pub mod source;
 #[cfg_attr(not(feature = "opentelemetry"), path = "no_spans.rs")]
 mod spans;
 mod stage;
+mod stretch;
 mod supervise;
 mod trace;
 mod tuning;

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::backoff::Backoff;
+
 /// What a pipeline asks of its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -13,6 +15,8 @@ pub struct Needs {
     pub held_messages: usize,
     /// Messages beside those that may be put off for another attempt.
     pub put_off_messages: usize,
+    /// Messages of a key stay in their order, so that none is put off elsewhere.
+    pub ordered: bool,
     /// Messages in the largest batch, where there are batches.
     pub batch_messages: Option<usize>,
     /// The longest that a batch waits to be full.
@@ -21,6 +25,8 @@ pub struct Needs {
     pub timeout: Option<Duration>,
     /// The longest that all pauses before a message's retries may take together, if it is retried.
     pub retry_pauses: Option<Duration>,
+    /// How a message is retried, if it is.
+    pub retries: Option<Backoff>,
     /// For how long the oldest message is unsettled, at half of what the source allows
     /// ([`Source::ack_timeout`](crate::Source::ack_timeout)).
     pub oldest: Option<Duration>,

@@ -329,7 +329,9 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
         let needs = Needs {
             held_messages: self.concurrency.most().saturating_add(beyond).saturating_add(waiting),
             put_off_messages: self.buffer_max - waiting,
+            ordered: self.policy.ordered_by.is_some(),
             timeout: self.policy.timeout,
+            retries: self.policy.retries,
             retry_pauses: self.policy.retries.map(|backoff| backoff.longest()),
             marks: self.policy.tracer.is_some(),
             ..needs

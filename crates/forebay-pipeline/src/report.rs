@@ -25,6 +25,8 @@ pub struct Report {
     pub timed_out: u64,
     /// Attempts put off until later.
     pub retried: u64,
+    /// Messages that were left with their source for a later attempt; they count as acknowledged, too, and come again as others.
+    pub postponed: u64,
     /// Messages that went where dead letters go; they count as acknowledged, too.
     pub dead_lettered: u64,
 }
@@ -48,6 +50,7 @@ pub(crate) struct Counters {
     panicked: AtomicU64,
     timed_out: AtomicU64,
     retried: AtomicU64,
+    postponed: AtomicU64,
     dead_lettered: AtomicU64,
 }
 
@@ -80,6 +83,10 @@ impl Counters {
         self.retried.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn postponed(&self) {
+        self.postponed.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn dead_lettered(&self) {
         self.dead_lettered.fetch_add(1, Ordering::Relaxed);
     }
@@ -95,6 +102,7 @@ impl Counters {
             panicked: count(&self.panicked),
             timed_out: count(&self.timed_out),
             retried: count(&self.retried),
+            postponed: count(&self.postponed),
             dead_lettered: count(&self.dead_lettered),
         }
     }

@@ -9,6 +9,7 @@
 //! let go, so messages arrive in their order.
 
 mod controlled;
+mod departure;
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -19,11 +20,11 @@ use forebay_flow::Occupancy;
 use forebay_flow::explain::Mark;
 use forebay_flow::workers::Call;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 use crate::ages::Ages;
 use crate::concurrency::Concurrency;
-use crate::dispatch::{Dispatch, Started};
+use crate::dispatch::{Dispatch, Lane, Started};
 use crate::floor::{Floor, Next};
 use crate::handler::{Failure, Handler};
 use crate::item::Item;
@@ -34,9 +35,11 @@ use crate::report::Counters;
 use crate::running::Control;
 use crate::source::{Receipt, Source, SourceError};
 use crate::spans;
+use crate::stretch::Stretch;
 use crate::tuning::Tuning;
 
 pub(crate) use controlled::Controlled;
+pub(crate) use departure::Departure;
 
 /// What does not change while it runs, or changes under a lock.
 pub(crate) struct Stage<S: Source, H, N> {
@@ -49,6 +52,7 @@ pub(crate) struct Stage<S: Source, H, N> {
     floor: Mutex<Floor<S::Value>>,
     pub(crate) counters: Arc<Counters>,
     tuning: Tuning,
+    stretch: Stretch,
     /// What the source knows of the workers.
     occupancy: Arc<Occupancy>,
     /// There is something for the supervisor to do.
@@ -62,6 +66,8 @@ pub(crate) struct Stage<S: Source, H, N> {
     upstream: OnceLock<Vec<Control>>,
     /// Of its source, as of the last time it was told of workers.
     prefetch: Mutex<Option<u64>>,
+    /// Messages that their source takes for later, until somebody sees them off; `None`: nobody does any more.
+    departures: Mutex<Option<Vec<Departure<S::Value>>>>,
 }
 
 /// What came of an attempt.
@@ -138,6 +144,7 @@ where
             begun: Instant::now(),
             counters: Arc::default(),
             tuning,
+            stretch: Stretch::new(),
             occupancy,
             source: Mutex::new(Some(source)),
             floor: Mutex::new(floor),
@@ -147,6 +154,7 @@ where
             ages: Arc::default(),
             upstream: OnceLock::new(),
             prefetch: Mutex::default(),
+            departures: Mutex::new(Some(Vec::new())),
         };
         stage.count(&stage.floor());
         stage.tell(&mut stage.source(), Needs { workers: concurrency_now, ..needs });
@@ -186,7 +194,7 @@ where
                 Poll::Ready(Ok(Some((value, receipt)))) => {
                     let lane = self.policy.ordered_by.as_ref().map(|lane_of| lane_of(&value));
                     let (counters, ages) = (self.counters.clone(), &self.ages);
-                    let item = Item::new(value, receipt, counters, ages, &self.policy);
+                    let item = Item::new::<S>(value, receipt, counters, ages, &self.policy);
                     floor = self.floor();
                     floor.dispatch.arrived(item, lane);
                 }
@@ -243,12 +251,14 @@ where
 
     /// One attempt at a message, by the worker in `seat`.
     pub(crate) async fn attempt(&self, item: &Item<S::Value>, seat: usize) -> Attempted<H::Output> {
+        self.stretch.after_others().await;
         let timed = S::Receipt::TIMED || self.tuning.is_on();
         let begun_us = timed.then(|| self.now_us());
         let begun = item.begin(seat);
         let described = self.policy.spans.as_ref().zip(item.described());
         let span = described.map(|(spans, described)| spans.begin(described, item.attempt()));
-        let work = within(span.as_ref(), self.handler.handle(begun));
+        let work =
+            self.stretch.measured(item.number(), within(span.as_ref(), self.handler.handle(begun)));
         let result = match self.policy.timeout {
             None => work.await,
             Some(limit) => timeout(limit, work).await.unwrap_or(Err(Failure::TimedOut(limit))),
@@ -312,13 +322,18 @@ where
             }
             None => {}
         }
+        self.done(started.lane);
+        None
+    }
+
+    /// A worker is done with a message of this lane.
+    fn done(&self, lane: Option<Lane>) {
         let mut floor = self.floor();
-        floor.dispatch.finished(started.lane);
+        floor.dispatch.finished(lane);
         self.count(&floor);
         if floor.over() {
             floor.wake_all();
         }
-        None
     }
 
     /// What a call that has ended tells about those to come.
@@ -355,12 +370,15 @@ where
         let found = source.needs(&needs);
         self.ages.watch(source.ack_timeout(), Instant::now());
         *self.prefetch.lock().unwrap_or_else(PoisonError::into_inner) = source.prefetch();
+        found.into_iter().for_each(|finding| self.found(finding));
+    }
+
+    /// Something is wrong: each name is told once.
+    fn found(&self, finding: Finding) {
         let mut findings = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
-        for finding in found {
-            if findings.iter().all(|known| known.name != finding.name) {
-                tracing::warn!(name = finding.name, "{}", finding.says);
-                findings.push(finding);
-            }
+        if findings.iter().all(|known| known.name != finding.name) {
+            tracing::warn!(name = finding.name, "{}", finding.says);
+            findings.push(finding);
         }
     }
 
@@ -382,7 +400,7 @@ where
         self.supervise.notify_one();
     }
 
-    /// For another attempt; where too many wait for one, the worker waits with it.
+    /// For another attempt.
     async fn put_off(
         &self,
         started: Started<Item<S::Value>>,
@@ -393,19 +411,7 @@ where
         if let Some(whole) = &self.policy.whole {
             whole.put_off(&started.message, pause);
         }
-        let pause_us = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
-        let due_us = self.now_us().saturating_add(pause_us);
-        let kept = {
-            let mut floor = self.floor();
-            let kept = floor.put_off(started, due_us).err();
-            self.count(&floor);
-            kept
-        };
-        match kept {
-            Some(_) => sleep(pause).await,
-            None => self.supervise.notify_one(),
-        }
-        kept
+        self.wait_for_later(started, pause).await
     }
 
     /// A seat for one more worker, if there should be one.

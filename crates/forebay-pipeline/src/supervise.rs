@@ -80,6 +80,10 @@ where
         while let Some(seat) = stage.hire() {
             workers.spawn(work(stage.clone(), seat));
         }
+        while let Some(departure) = stage.next_departure() {
+            let stage = stage.clone();
+            workers.spawn(async move { stage.see_off(departure).await });
+        }
         let (deadline, tick) = (deadline.get(), stage.next_tick());
         tokio::select! {
             left = workers.join_next() => match left {
@@ -120,8 +124,13 @@ where
             return;
         }
         while let Some(started) = taken {
-            let attempted = stage.attempt(&started.message, seat).await;
-            taken = stage.finish(started, attempted).await;
+            taken = match started.message.rest() {
+                Some(rest) => stage.wait_for_later(started, rest).await,
+                None => {
+                    let attempted = stage.attempt(&started.message, seat).await;
+                    stage.finish(started, attempted).await
+                }
+            };
         }
     }
 }

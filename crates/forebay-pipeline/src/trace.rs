@@ -72,8 +72,10 @@ impl<T> Tracer<T> {
     /// The marks of message number `number`, which has arrived, if it gets any.
     pub(crate) fn arrived(&self, number: u64, value: &T) -> Option<Box<Trace>> {
         let mut marks = (self.how.marks)(value);
-        let chosen = marks.at_us(Mark::Offered).is_some() || number.is_multiple_of(self.how.every);
-        if !chosen {
+        // One that was put off, by whomever, was chosen before.
+        let put_off = marks.detour_us(Detour::Pauses) > 0;
+        let chosen = marks.at_us(Mark::Offered).is_some() || put_off;
+        if !chosen && !number.is_multiple_of(self.how.every) {
             return None;
         }
         let arrived_us = since_1970_us();
@@ -85,6 +87,7 @@ impl<T> Tracer<T> {
         Some(Box::new(Trace {
             journey: Mutex::new(Journey { name, worker: None, marks }),
             pause: Mutex::default(),
+            put_off,
             arrived: Instant::now(),
             arrived_us,
             sample: self.sample.clone(),
@@ -103,6 +106,8 @@ pub(crate) struct Trace {
     journey: Mutex<Journey>,
     /// Before the attempt to come.
     pause: Mutex<Option<Pause>>,
+    /// It comes again, and what was before it came is not for this pipeline's breaker to explain.
+    put_off: bool,
     arrived: Instant,
     /// Microseconds since 1970.
     arrived_us: u64,
@@ -145,6 +150,15 @@ impl Trace {
         *lock(&self.pause) = Some(Pause { detour, from_us, until_us });
     }
 
+    /// Its way, as it is when the pause before the attempt to come is over.
+    pub(crate) fn so_far(&self) -> Marks {
+        let mut marks = lock(&self.journey).marks;
+        if let Some(pause) = *lock(&self.pause) {
+            marks.detoured(pause.detour, pause.until_us.saturating_sub(pause.from_us));
+        }
+        marks
+    }
+
     /// It took a detour for so long.
     pub(crate) fn detoured(&self, detour: Detour, time: Duration) {
         lock(&self.journey).marks.detoured(detour, micros(time));
@@ -159,6 +173,10 @@ impl Trace {
         let delivered_us = marks.at_us(Mark::Delivered).unwrap_or(self.arrived_us);
         if let Some(pause) = *lock(&self.pause) {
             marks.detoured(Detour::Breaker, open_us(pause.until_us, now_us));
+            return;
+        }
+        if self.put_off {
+            marks.detoured(Detour::Breaker, open_us(self.arrived_us, now_us));
             return;
         }
         marks.detoured(Detour::Breaker, open_us(delivered_us, now_us));

@@ -4,8 +4,9 @@ mod support;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::future::ready;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use forebay_pipeline::{Item, Outcome, Pipeline, SourceError, Verdict, source};
@@ -15,6 +16,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 const MINUTE: Duration = Duration::from_secs(60);
+
+/// Only where something is broken.
+const LONGEST: Duration = Duration::from_secs(10);
 
 /// When each of `jobs`, which all arrive at once, would start with nobody idle while one waits.
 fn ideal_starts(jobs: &[u64], workers: usize) -> Vec<u64> {
@@ -75,6 +79,32 @@ async fn a_message_sent_late_wakes_a_worker_each_time() {
     let _running = Pipeline::from(source).process(3, async |_: Item<u32>| {}).start();
     for number in 0..100 {
         assert_eq!(messages.send(number).await, Verdict::Ack);
+    }
+}
+
+/// A handler that computes, and ends only when the handler of the next message has begun on another thread.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_keeps_its_thread_holds_up_no_message_that_others_could_take() {
+    let (begin, begun) = mpsc::sync_channel(1);
+    let (release, released) = mpsc::sync_channel(1);
+    let released = Mutex::new(released);
+    let handler = move |keeps: Item<bool>| {
+        let kept = *keeps && {
+            begin.send(()).unwrap();
+            released.lock().unwrap().recv_timeout(LONGEST).is_err()
+        };
+        if !*keeps {
+            release.send(()).unwrap();
+        }
+        ready(if kept { Err("nobody came") } else { Ok(()) })
+    };
+    let (messages, source) = source::test();
+    let _running = Pipeline::from(source).process(4, handler).start();
+    for _ in 0..20 {
+        let keeps = messages.send(true);
+        begun.recv_timeout(LONGEST).unwrap();
+        let other = messages.send(false);
+        assert_eq!((keeps.await, other.await), (Verdict::Ack, Verdict::Ack));
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forebay_flow::Occupancy;
 
-use super::{Source, Taken};
+use super::{Later, Leaving, Past, Source, Taken};
 use crate::needs::{Finding, Needs};
 use crate::running::Control;
 
@@ -65,6 +65,14 @@ impl<S: Source> Source for Merged<S> {
 
     fn upstream(&self) -> Vec<Control> {
         self.sources.iter().flat_map(Source::upstream).collect()
+    }
+
+    fn past(value: &S::Value, receipt: &S::Receipt) -> Past {
+        S::past(value, receipt)
+    }
+
+    fn later(value: &S::Value, receipt: &S::Receipt, later: Later) -> Option<Leaving> {
+        S::later(value, receipt, later)
     }
 
     fn prefetch(&self) -> Option<u64> {

@@ -1,6 +1,7 @@
 //! Where messages come from, and who is told what became of them.
 
 mod iter;
+mod later;
 mod lines;
 mod merge;
 mod stream;
@@ -19,6 +20,7 @@ use crate::outcome::Verdict;
 use crate::running::Control;
 
 pub use iter::{Iter, iter};
+pub use later::{Later, Leaving, Past};
 pub use lines::{LINE_BYTES_MAX, Lines, lines};
 pub use merge::{Merged, merge};
 pub use stream::{Streamed, stream};
@@ -63,6 +65,21 @@ pub trait Source: Send + 'static {
     /// The pipelines that are its own sources, if it is one itself. Asked after [`Source::needs`].
     fn upstream(&self) -> Vec<Control> {
         Vec::new()
+    }
+
+    /// What was before a message came, for a source whose messages tell: attempts count on, and it is begun when its time has
+    /// come.
+    fn past(value: &Self::Value, receipt: &Self::Receipt) -> Past {
+        let _ = (value, receipt);
+        Past::default()
+    }
+
+    /// Takes a message for later, where a source can: it does not count among the unsettled then, outlives the
+    /// pipeline, and comes again as another. The receipt is used afterwards. Asked where no order is to be kept; `None`, or
+    /// an error of what is returned: the pipeline holds the message.
+    fn later(value: &Self::Value, receipt: &Self::Receipt, later: Later) -> Option<Leaving> {
+        let _ = (value, receipt, later);
+        None
     }
 
     /// The most messages that it lets be unsettled, if somebody set that by hand: what a pipeline that explains itself may

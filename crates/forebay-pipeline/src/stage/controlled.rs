@@ -73,7 +73,8 @@ where
         floor.exhausted = true;
         let given_up = floor.clear();
         drop(floor);
-        drop(given_up);
+        let departures = self.departures().take();
+        drop((given_up, departures));
     }
 
     fn report(&self) -> Report {
