@@ -30,15 +30,15 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forebay_client::{
-    BuildConsumerError, CREDIT_MAX, Connection, Consumer, ConsumerBuilder, ConsumerLimits,
-    Delivery, Received,
+    Again, BuildConsumerError, CREDIT_MAX, Connection, Consumer, ConsumerBuilder, ConsumerLimits,
+    Delivery, NotPutOff, Received, WaitLadder,
 };
 pub use forebay_pipeline::*;
 
-use forebay_pipeline::source::Taken;
+use forebay_pipeline::source::{Later, Leaving, Past, Taken};
 
 use crate::doctor::{AckTimeout, examine};
 
@@ -61,12 +61,21 @@ impl Queues for Connection {
 /// client has received and not handed out then goes back to the queue at once, and what the pipeline gives up
 /// goes back too.
 ///
-/// From a [`ConsumerBuilder`] for one with options. The number of workers is the pipeline's. So is the largest credit,
-/// where it comes from [`Queues::source`]; the credit of a builder must be enough for the batches.
+/// From a [`ConsumerBuilder`] for one with options. The number of workers is the pipeline's, and so is the largest credit,
+/// where it comes from [`Queues::source`]. A credit that a builder was given is corrected where it would leave workers idle: it
+/// is raised to what workers and batches need, and on a broker with live credit (a Forebay) it follows the workers instead of
+/// being fixed ([`ConsumerBuilder::fitted`]). What was corrected is among the findings. [`QueueSource::keep_credit`] leaves it.
+///
+/// **Pauses before another attempt** that take [`LADDER_FROM`](crate::LADDER_FROM) or longer are spent in the broker where that is a
+/// RabbitMQ, on a [`WaitLadder`]: attempts are remembered and nothing is held here. Elsewhere, and where keys are in order,
+/// messages are held, unacknowledged.
 pub struct QueueSource {
     state: State,
+    ladder: Ladder,
     /// Nobody set the credit, so it can be what the pipeline needs.
     free: bool,
+    /// It is not corrected either.
+    kept: bool,
     limits: ConsumerLimits,
     ack_timeout: AckTimeout,
 }
@@ -79,10 +88,47 @@ enum State {
     Consuming(Consumer),
 }
 
+/// Where long pauses are spent.
+enum Ladder {
+    /// On RabbitMQ in the broker.
+    Unset,
+    Off,
+    From(Duration),
+    Chosen(Option<WaitLadder>),
+}
+
+impl QueueSource {
+    /// The credit is what the consumer's builder says, though workers may idle beside messages that wait for it. Needed for
+    /// nothing but to see what a prefetch does.
+    #[must_use]
+    pub fn keep_credit(mut self) -> QueueSource {
+        self.kept = true;
+        self
+    }
+
+    /// Pauses before another attempt that take so long or longer, at least 1 s, are spent in the broker, whatever it calls
+    /// itself, unless it is a Forebay, which lets messages be held. [`LADDER_FROM`](crate::LADDER_FROM) on RabbitMQ, and none on others,
+    /// unless set.
+    #[must_use]
+    pub fn ladder_from(mut self, pause: Duration) -> QueueSource {
+        self.ladder = Ladder::From(pause);
+        self
+    }
+
+    /// Messages are held here until their next attempt, unacknowledged, however long that takes.
+    #[must_use]
+    pub fn without_ladder(mut self) -> QueueSource {
+        self.ladder = Ladder::Off;
+        self
+    }
+}
+
 impl From<ConsumerBuilder> for QueueSource {
     fn from(consumer: ConsumerBuilder) -> QueueSource {
         QueueSource {
+            ladder: Ladder::Unset,
             free: false,
+            kept: false,
             limits: consumer.limits(),
             ack_timeout: AckTimeout::Leases,
             state: State::Planned(consumer),
@@ -106,9 +152,13 @@ impl Source for QueueSource {
                 },
                 State::Consuming(consumer) => {
                     let taken = ready!(consumer.poll_next(cx)).map_err(SourceError::new)?;
-                    return Poll::Ready(Ok(
-                        taken.map(|mut delivery| (delivery.take_message(), QueueReceipt(delivery)))
-                    ));
+                    let Some(mut delivery) = taken else { return Poll::Ready(Ok(None)) };
+                    let ladder = match &self.ladder {
+                        Ladder::Chosen(ladder) => ladder.clone(),
+                        _ => None,
+                    };
+                    let message = delivery.take_message();
+                    return Poll::Ready(Ok(Some((message, QueueReceipt { delivery, ladder }))));
                 }
             }
         }
@@ -116,8 +166,17 @@ impl Source for QueueSource {
 
     fn needs(&mut self, needs: &Needs) -> Vec<Finding> {
         let at_most = |messages: usize| u16::try_from(messages).unwrap_or(u16::MAX);
+        let mut set = None;
         if let State::Planned(consumer) = &mut self.state {
             let mut fitting = consumer.clone().workers(at_most(needs.workers));
+            if !self.kept && !self.free {
+                let limits = fitting.limits();
+                let least = needs.workers.max(needs.batch_messages.unwrap_or_default());
+                fitting = fitting.fitted(at_most(least));
+                self.free =
+                    limits.fixed_credit.is_some() && fitting.limits().fixed_credit.is_none();
+                set = Some(limits).filter(|limits| *limits != fitting.limits());
+            }
             if self.free {
                 // Or a batch could wait for messages that the broker does not send before it is acknowledged.
                 let most = needs.held_messages.saturating_add(needs.put_off_messages);
@@ -132,9 +191,50 @@ impl Source for QueueSource {
                 _ if server.can("forebay.leases") => AckTimeout::Leases,
                 limit => AckTimeout::After(limit.unwrap_or(RABBITMQ_ACK_TIMEOUT)),
             };
+            let ladder = WaitLadder::new(fitting.connection(), fitting.queue());
+            let leases = self.ack_timeout == AckTimeout::Leases;
+            let chosen = match &self.ladder {
+                Ladder::Off => None,
+                Ladder::Chosen(chosen) => chosen.clone(),
+                Ladder::From(pause) => Some(ladder.from_pause(*pause)),
+                Ladder::Unset => Some(ladder).filter(|_| server.product == "RabbitMQ"),
+            };
+            self.ladder = Ladder::Chosen(chosen.filter(|_| !leases && !needs.ordered));
             *consumer = fitting;
         }
-        examine(needs, &self.limits, self.ack_timeout)
+        let mut needs = *needs;
+        // Batches wait here.
+        if let Ladder::Chosen(Some(ladder)) = &self.ladder
+            && needs.batch_messages.is_none()
+        {
+            needs.retry_pauses = needs.retries.map(|retries| retries.held_below(ladder.shortest()));
+        }
+        let mut findings = examine(&needs, &self.limits, self.ack_timeout);
+        let remaining = findings.len();
+        for mut found in set.iter().flat_map(|set| examine(&needs, set, self.ack_timeout)) {
+            if findings[..remaining].iter().all(|left| left.name != found.name) {
+                found.says += &match self.limits.fixed_credit {
+                    Some(fixed) => format!(" (it is {fixed} here)"),
+                    None => " (here it follows the workers)".to_owned(),
+                };
+                findings.push(found);
+            }
+        }
+        findings
+    }
+
+    fn past(message: &Received, _: &QueueReceipt) -> Past {
+        let rest = message.due_ms().map(|due_ms| due_ms.saturating_sub(since_1970_ms()));
+        let rest = rest.filter(|rest_ms| *rest_ms > 0).map(Duration::from_millis);
+        Past { attempts: message.attempts(), given_back: message.redelivered(), rest }
+    }
+
+    fn later(message: &Received, receipt: &QueueReceipt, later: Later) -> Option<Leaving> {
+        let pause_ms = u64::try_from(later.pause.as_nanos().div_ceil(1_000_000));
+        let due_ms = since_1970_ms().saturating_add(1).saturating_add(pause_ms.unwrap_or(u64::MAX));
+        let again = Again { attempts: later.attempts, due_ms, marks: later.marks };
+        let leaving = receipt.ladder.as_ref()?.put_off(message, &again)?;
+        Some(Box::pin(async move { leaving.await.map_err(|why| not_put_off(&why)) }))
     }
 
     fn ack_timeout(&self) -> Option<Duration> {
@@ -165,21 +265,41 @@ impl fmt::Debug for QueueSource {
 
 /// Settles a message at its broker. Dropped unsettled it goes back to its queue.
 #[derive(Debug)]
-pub struct QueueReceipt(Delivery);
+pub struct QueueReceipt {
+    delivery: Delivery,
+    ladder: Option<WaitLadder>,
+}
+
+fn since_1970_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn not_put_off(why: &NotPutOff) -> Finding {
+    let name = match why {
+        NotPutOff::NotDeclared(_) => "retry-ladder-refused",
+        NotPutOff::NotPublished(_) | NotPutOff::Unconfirmed(_) => "retry-ladder-unconfirmed",
+        NotPutOff::OfUser { .. } => "retry-ladder-of-user",
+    };
+    let says = format!(
+        "a message could not wait in the broker for its next attempt and is held here, unacknowledged, until then: {why}"
+    );
+    Finding { name, says }
+}
 
 impl Receipt for QueueReceipt {
     const TIMED: bool = true;
 
     fn worked(&mut self, time: Duration) {
-        self.0.set_worked(time);
+        self.delivery.set_worked(time);
     }
 
     fn settle(self, verdict: Verdict) {
         // Too late, after a reconnect, is told by the consumer's metrics: the message comes again.
         let _ = match verdict {
-            Verdict::Ack => self.0.ack(),
-            Verdict::Reject => self.0.reject(),
-            Verdict::Requeue => self.0.requeue(),
+            Verdict::Ack => self.delivery.ack(),
+            Verdict::Reject => self.delivery.reject(),
+            Verdict::Requeue => self.delivery.requeue(),
         };
     }
 }

@@ -109,7 +109,7 @@ async fn ended(running: Running) -> Control {
 }
 
 fn fixed_credit(scene: &Scene, credit: u16) -> QueueSource {
-    QueueSource::from(scene.near.consumer("q").fixed_credit(credit))
+    QueueSource::from(scene.near.consumer("q").fixed_credit(credit)).keep_credit()
 }
 
 fn start<S: Source<Value = Received>>(

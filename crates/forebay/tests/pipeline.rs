@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use forebay::pipeline::explain::Mark;
 use forebay::pipeline::{Batch, Item, Outcome, Pipeline, QueueSource, Queues, Running, ToBatch};
-use forebay::{Broker, Connection, Message, Queue, Received, Route, Topology};
-use tokio::sync::Semaphore;
+use forebay::{Broker, Connection, Message, Publisher, Queue, Received, Route, Topology};
+use tokio::sync::{Barrier, Semaphore};
 use tokio::time::timeout;
 
 /// Longer than anything here takes.
@@ -137,8 +137,8 @@ async fn a_set_up_that_does_not_fit_is_named_at_the_start_and_when_it_changes() 
     let names = |running: &Running| -> Vec<&str> {
         running.control().findings().iter().map(|finding| finding.name).collect()
     };
-    let consumer = connection.consumer("q").fixed_credit(10);
-    let running = Pipeline::from(QueueSource::from(consumer)).process(10, handler).start();
+    let source = || QueueSource::from(connection.consumer("q").fixed_credit(10));
+    let running = Pipeline::from(source().keep_credit()).process(10, handler).start();
     assert_eq!(names(&running), [""; 0]);
     running.control().set_concurrency(25);
     assert_eq!(names(&running), ["prefetch-below-workers"]);
@@ -147,6 +147,48 @@ async fn a_set_up_that_does_not_fit_is_named_at_the_start_and_when_it_changes() 
 
     let running = Pipeline::from(connection.source("q")).process(2_000, handler).start();
     assert_eq!(names(&running), [""; 0], "what nobody set is set as it has to be");
+
+    let running = Pipeline::from(source()).process(25, handler).start();
+    assert_eq!(names(&running), ["prefetch-below-workers"]);
+    let says = &running.control().findings()[0].says;
+    assert!(says.ends_with("(here it follows the workers)"), "{says}");
+    running.control().set_concurrency(50);
+    assert_eq!(names(&running).len(), 1, "it still does");
+}
+
+/// Whether all of them work at once, of as many jobs as there are workers.
+async fn all_work_at_once(source: QueueSource, publisher: &Publisher, workers: usize) {
+    let (all, done) = (Arc::new(Barrier::new(workers)), Arc::new(Semaphore::new(0)));
+    let tell = done.clone();
+    let running = Pipeline::from(source)
+        .process(workers, move |_: Item<Received>| {
+            let (all, tell) = (all.clone(), tell.clone());
+            async move {
+                all.wait().await;
+                tell.add_permits(1);
+            }
+        })
+        .start();
+    for number in 0..workers {
+        let job = Message::from(number.to_string().into_bytes());
+        publisher.publish(job).await.unwrap().await.unwrap();
+    }
+    let worked = timeout(PATIENCE, done.acquire_many(workers as u32)).await;
+    assert!(worked.is_ok(), "each of them has a job");
+    running.control().drain(PATIENCE);
+    running.join().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_prefetch_set_by_hand_leaves_no_worker_without_a_job() {
+    let broker = Broker::in_memory().unwrap();
+    let connection = filled(&broker, 0).await;
+    let publisher = connection.publisher(Route::queue("q")).build().await.unwrap();
+    for prefetch in [1, 5, 25, 250] {
+        let consumer = connection.consumer("q");
+        all_work_at_once(consumer.clone().fixed_credit(prefetch).into(), &publisher, 25).await;
+        all_work_at_once(consumer.credit_max(prefetch).into(), &publisher, 25).await;
+    }
 }
 
 #[tokio::test]
