@@ -1,6 +1,7 @@
 //! CPU time and memory of a process, from /proc. Linux only; elsewhere nothing is known.
 
 use std::fs;
+use std::path::Path;
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -22,6 +23,19 @@ fn parse_cpu_seconds(stat: &str) -> Option<f64> {
     Some((user + system) / TICKS_PER_SECOND)
 }
 
+/// CPU seconds that the threads of a process which still run have used, to the nanosecond where the kernel counts so.
+pub(crate) fn running_seconds(pid: u32) -> Option<f64> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+    let ns: u64 = tasks.filter_map(|task| thread_ns(&task.path())).sum();
+    if ns > 0 { Some(ns as f64 / 1e9) } else { cpu_seconds(pid) }
+}
+
+/// CPU nanoseconds that a thread has used, by its directory in /proc.
+fn thread_ns(task: &Path) -> Option<u64> {
+    let text = fs::read_to_string(task.join("schedstat")).ok()?;
+    text.split_whitespace().next()?.parse().ok()
+}
+
 /// CPU seconds of this thread.
 pub(crate) fn own_thread_cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -29,7 +43,6 @@ pub(crate) fn own_thread_cpu_seconds() -> f64 {
 }
 
 /// CPU seconds of this process.
-#[cfg(feature = "lapin")]
 pub(crate) fn own_cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
@@ -114,6 +127,18 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         assert_eq!(super::listener(port), Some(std::process::id()));
         assert!(usage_of_tree(std::process::id()).unwrap().resident_bytes > 100_000);
+    }
+
+    /// Of this thread alone: others of the process, with what they computed, may end meanwhile.
+    #[test]
+    fn what_a_thread_computes_is_counted() {
+        let this = Path::new("/proc/thread-self");
+        let before_ns = thread_ns(this).unwrap();
+        let began = own_thread_cpu_seconds();
+        while own_thread_cpu_seconds() < began + 0.02 {}
+        let computed_ns = thread_ns(this).unwrap() - before_ns;
+        assert!(computed_ns >= 9_000_000, "{computed_ns} ns");
+        assert!(running_seconds(std::process::id()).unwrap() > 0.009);
     }
 
     #[test]

@@ -39,13 +39,24 @@ impl Ratio {
             return Some(Ratio { value, interval: None });
         }
         let mut random = Random::new(seed);
-        let mut drawn: Vec<f64> = (0..RESAMPLES)
+        let drawn = (0..RESAMPLES)
             .filter_map(|_| divide(&random.resample(ours), &random.resample(theirs)))
             .collect();
-        drawn.sort_by(f64::total_cmp);
-        let at = |quantile: f64| drawn[(quantile * (drawn.len() - 1) as f64).round() as usize];
-        let interval = (!drawn.is_empty()).then(|| (at(0.025), at(0.975)));
-        Some(Ratio { value, interval })
+        Some(Ratio { value, interval: interval(drawn) })
+    }
+
+    /// Of pairs that were measured one right after the other: the median of their ratios, whose pairs are drawn again. What
+    /// slows both of a pair is not in it. `None` if there is no pair.
+    pub(crate) fn of_pairs(ours: &[f64], theirs: &[f64], seed: u64) -> Option<Ratio> {
+        let pairs = ours.iter().zip(theirs).filter(|(_, theirs)| **theirs > 0.0);
+        let ratios: Vec<f64> = pairs.map(|(ours, theirs)| ours / theirs).collect();
+        let value = median(&ratios)?;
+        if ratios.len() < REPETITIONS_MIN {
+            return Some(Ratio { value, interval: None });
+        }
+        let mut random = Random::new(seed);
+        let medians = (0..RESAMPLES).filter_map(|_| median(&random.resample(&ratios))).collect();
+        Some(Ratio { value, interval: interval(medians) })
     }
 
     /// The least it may be: the lower end of the interval, or the value where there is none.
@@ -57,6 +68,13 @@ impl Ratio {
     pub(crate) fn high(&self) -> f64 {
         self.interval.map_or(self.value, |(_, high)| high)
     }
+}
+
+/// What lies between the outer fortieths of what was drawn.
+fn interval(mut drawn: Vec<f64>) -> Option<(f64, f64)> {
+    drawn.sort_by(f64::total_cmp);
+    let at = |quantile: f64| drawn[(quantile * (drawn.len() - 1) as f64).round() as usize];
+    (!drawn.is_empty()).then(|| (at(0.025), at(0.975)))
 }
 
 /// SplitMix64 (Steele, Lea and Flood, 2014): numbers that a seed repeats.
@@ -126,6 +144,20 @@ mod tests {
         assert_eq!((ratio.value, ratio.interval, ratio.low(), ratio.high()), (0.9, None, 0.9, 0.9));
         assert_eq!(Ratio::of(&[9.0], &[0.0], 1), None);
         assert_eq!(Ratio::of(&[], &[1.0], 1), None);
+    }
+
+    #[test]
+    fn what_slows_both_of_a_pair_is_not_in_its_ratio() {
+        let theirs = [1.0, 5.0, 2.0, 9.0, 4.0];
+        let ours = theirs.map(|theirs| theirs * 1.01);
+        let ratio = Ratio::of_pairs(&ours, &theirs, 3).unwrap();
+        assert!(
+            (ratio.low() - 1.01).abs() < 1e-9 && (ratio.high() - 1.01).abs() < 1e-9,
+            "{ratio:?}"
+        );
+        assert!(Ratio::of(&ours, &theirs, 3).unwrap().high() > 1.5, "as if they were not pairs");
+        assert_eq!(Ratio::of_pairs(&[1.0], &[0.0], 3), None);
+        assert_eq!(Ratio::of_pairs(&[3.0], &[2.0], 3), Some(Ratio { value: 1.5, interval: None }));
     }
 
     #[test]

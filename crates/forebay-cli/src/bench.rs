@@ -27,6 +27,15 @@ enum Command {
     /// Run a workload by its name, or what flags say; without --url on a broker of our own
     #[command(visible_alias = "load")]
     Run(Box<Flags>),
+    /// Draw the report of one or several files of `run --json`
+    Report {
+        /// What `run --json` wrote: a workload each
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// Write the report to this file: charts and tables, to be opened in a browser
+        #[arg(long, value_name = "FILE")]
+        html: PathBuf,
+    },
     /// Set two files of `run --json` side by side: B over A
     Compare {
         /// What `run --json` wrote
@@ -41,7 +50,21 @@ pub(crate) fn run(args: Args) -> Exit {
     match args.command {
         Command::List => print(&bench::list()),
         Command::Run(flags) => measure(&flags),
+        Command::Report { files, html } => report(&files, &html),
         Command::Compare { a, b } => compare(&a, &b),
+    }
+}
+
+/// Exit code 2: a file is no record; 1: the report cannot be written.
+fn report(files: &[PathBuf], html: &Path) -> Exit {
+    let records: Result<Vec<Record>, String> =
+        files.iter().map(|path| Record::read(path)).collect();
+    match records {
+        Ok(records) => match write_text(html, &bench::page(&records)) {
+            Ok(()) => Exit::Done,
+            Err(error) => Exit::Failed.because(error),
+        },
+        Err(error) => Exit::Usage.because(error),
     }
 }
 

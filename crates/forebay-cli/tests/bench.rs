@@ -162,9 +162,37 @@ fn two_runs_are_set_side_by_side_and_a_report_is_one_file() {
     assert!(text(&compared.stdout).contains("1.00"), "{}", text(&compared.stdout));
     let page = std::fs::read_to_string(&html).expect("it was written");
     assert!(page.starts_with("<!doctype html>") && page.contains("\"consumed_per_s\""));
+    let both = home.join("both.html");
+    let drawn = bench(&["report", path, path, "--html", both.to_str().expect("UTF-8")]);
+    assert!(drawn.status.success(), "{}", text(&drawn.stderr));
+    let both = std::fs::read_to_string(&both).expect("it was written");
+    assert_eq!(both.matches("\"timelines\"").count(), 2, "a record each");
     let wrong = bench(&["compare", path, page_of_nothing(&home).to_str().expect("UTF-8")]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(text(&wrong.stderr).contains("bench run --json"), "{}", text(&wrong.stderr));
+}
+
+#[test]
+fn a_share_of_the_capacity_is_a_rate() {
+    let home = Dir::new("bench-scale");
+    let broker = Start::in_memory(home.path()).ready();
+    let (json, _) = files(&home);
+    let path = json.to_str().expect("UTF-8");
+    let url = broker.url();
+    let command =
+        "run --producers 4 --consumers 4 --scale 10% --seconds 1 --warm-up 0 --grid window=100%";
+    let mut arguments: Vec<&str> = command.split(' ').collect();
+    arguments.extend(["--url", &url, "--json", path]);
+    let ran = bench(&arguments);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let record: Value =
+        serde_json::from_str(&std::fs::read_to_string(&json).expect("it was written"))
+            .expect("JSON");
+    for run in record["runs"].as_array().expect("runs") {
+        let capacity = run["capacity_per_s"].as_f64().expect("it was measured");
+        let asked = 4.0 * run["outcome"]["report"]["plan"]["rate"].as_f64().expect("a rate");
+        assert!((asked / capacity - 0.1).abs() < 1e-6, "{asked} of {capacity}");
+    }
 }
 
 fn page_of_nothing(home: &Dir) -> PathBuf {
@@ -356,7 +384,10 @@ fn what_makes_no_sense_is_refused_with_code_2() {
         (&["run", "stress-9"][..], "bench list"),
         (&["run", "--grid", "window=10%"], "rate"),
         (&["run", "--consumers", "0", "--producers", "0"], "nothing to do"),
-        (&["run", "backlog", "--scale", "auto"], "--rate"),
+        (&["run", "backlog", "--scale", "auto"], "--scale 80%"),
+        (&["run", "backlog", "--scale", "80%"], "this workload says itself"),
+        (&["report", "Cargo.toml", "--html", "report.html"], "Cargo.toml: "),
+        (&["report", "--html", "report.html"], "FILES"),
         (&["run", "--url", "http://localhost"], "cannot read the URL"),
     ] {
         let ran = bench(arguments);
@@ -378,6 +409,7 @@ fn an_experiment_has_cases_and_demands_and_leaves_nothing_there() {
         ("churn", ["--seconds", "0.2"], 5),
         ("enqueue", ["--seconds", "0.2"], 6),
         ("mailbox", ["--messages", "1000"], 3), // and more where there is an Erlang
+        ("marks", ["--messages", "500"], 4),
     ] {
         let [path, table, page] = [&json, &csv, &html].map(|path| path.to_str().expect("UTF-8"));
         let written = ["--json", path, "--csv", table, "--html", page];
@@ -403,17 +435,43 @@ fn an_experiment_has_cases_and_demands_and_leaves_nothing_there() {
     }
     let connection = broker.connect();
     let mut channel = connection.channel().expect("a channel");
-    for queue in ["forebay-churn", "forebay-enqueue", "forebay-mailbox", "forebay-mailbox-service"]
-    {
+    for queue in ["churn", "enqueue", "mailbox", "mailbox-service", "marks"] {
+        let queue = &format!("forebay-{queue}");
         assert_eq!(channel.delete_queue(queue).expect("deleting what is not there"), 0);
     }
+}
+
+#[test]
+fn a_pipelines_overhead_is_measured_without_a_broker() {
+    let home = Dir::new("bench-overhead");
+    let (json, _) = files(&home);
+    let path = json.to_str().expect("UTF-8");
+    let ran = bench(&["run", "overhead", "--messages", "2000", "--repeat", "2", "--json", path]);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let record = read(&json);
+    let answers = record["found"][0]["answers"].as_array().expect("answers");
+    assert_eq!(answers.len(), 2);
+    let cases = answers[0]["Ok"]["cases"].as_array().expect("cases");
+    assert_eq!(cases.len(), 6, "1 and 25 workers, thrice: {cases:?}");
+    for case in cases {
+        let figures = case["figures"].as_array().expect("figures");
+        assert!(figures.iter().all(|figure| number(&figure["value"]) > 0.0), "{case}");
+    }
+    assert!(
+        text(&ran.stdout).contains("25 workers, ordered by 1000 keys"),
+        "{}",
+        text(&ran.stdout)
+    );
+    let refused = bench(&["run", "overhead", "--url", "amqp://localhost"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
 }
 
 #[test]
 fn the_list_names_every_workload() {
     let listed = text(&bench(&["list"]).stdout);
     let loads = ["stress-1", "stress-5", "backlog", "fanout", "rpc", "distance"];
-    let experiments = ["connections", "churn", "enqueue", "hoarding", "mailbox"];
+    let experiments =
+        ["connections", "churn", "enqueue", "hoarding", "mailbox", "overhead", "marks"];
     for name in loads.into_iter().chain(experiments) {
         assert!(listed.contains(name), "{listed}");
     }

@@ -118,9 +118,10 @@ pub struct Flags {
     /// Seconds of load before them
     #[arg(long, value_name = "N", default_value_t = 3.0, help_heading = "Measurement")]
     warm_up: f64,
-    /// auto: measure the broker's capacity first and fit the rate to it; X: the rate X times. Without it, workloads
-    /// with a rate are fitted, and a rate given by flag is taken as it is
-    #[arg(long, value_name = "auto|X", help_heading = "Measurement")]
+    /// auto: measure the broker's capacity first and fit the workload's rate to it; N%: the load is so much of that
+    /// capacity; X: the rate X times. Without it, workloads with a rate are fitted, and a rate given by flag is taken
+    /// as it is
+    #[arg(long, value_name = "auto|N%|X", help_heading = "Measurement")]
     pub(crate) scale: Option<Scale>,
     /// Fixed settings beside the own one: window=8,64,512 (or 1%,10% of the rate), prefetch=…, ack=…. May be
     /// repeated
@@ -192,6 +193,16 @@ impl Flags {
             url,
             pid: target.pid,
             queue_type: target.queue_type.clone().or_else(|| self.queue_type()),
+            ..self.nowhere()
+        }
+    }
+
+    /// The same without a broker.
+    pub(crate) fn nowhere(&self) -> Place {
+        Place {
+            url: String::new(),
+            pid: None,
+            queue_type: None,
             length: Duration::from_secs_f64(self.seconds),
             connections: self.producers,
             size: self.size,
@@ -200,7 +211,15 @@ impl Flags {
     }
 
     /// Refuses what an experiment cannot do, rather than leave it out in silence.
-    pub(crate) fn check_experiment(&self) -> Result<(), String> {
+    pub(crate) fn check_experiment(&self, experiment: &Experiment) -> Result<(), String> {
+        let somewhere = [
+            ("--url", !self.url.is_empty()),
+            ("--peers", self.peers),
+            ("--rtt and --mbit", self.link()),
+        ];
+        if let Some((flag, _)) = somewhere.iter().find(|(_, given)| experiment.alone && *given) {
+            return Err(format!("{flag}: {} asks no broker anything", experiment.name));
+        }
         if !(self.seconds > 0.0 && self.seconds.is_finite()) {
             return Err("a measurement takes time".into());
         }
@@ -392,6 +411,7 @@ mod tests {
         };
         assert_eq!(scale("stress-1"), Scale::Auto);
         assert_eq!(scale("stress-1 --scale 0.1"), Scale::Times(0.1));
+        assert_eq!(scale("--rate 7 --scale 80%"), Scale::Share(0.8));
         assert_eq!(scale("stress-1 --rate 7"), Scale::Times(1.0));
         assert_eq!(scale("--rate 7"), Scale::Times(1.0));
     }
@@ -431,8 +451,17 @@ mod tests {
     #[test]
     fn an_experiment_refuses_what_it_would_leave_out() {
         let flags = flags("mailbox --rate 5");
-        assert!(flags.experiment().is_some());
-        assert!(flags.check_experiment().unwrap_err().starts_with("--rate is for loads"));
+        let refused = flags.check_experiment(flags.experiment().unwrap()).unwrap_err();
+        assert!(refused.starts_with("--rate is for loads"));
+    }
+
+    #[test]
+    fn an_experiment_without_a_broker_refuses_one() {
+        for given in ["--url amqp://h", "--peers", "--rtt 5"] {
+            let flags = flags(&format!("overhead {given}"));
+            let refused = flags.check_experiment(flags.experiment().unwrap()).unwrap_err();
+            assert!(refused.ends_with("overhead asks no broker anything"), "{refused}");
+        }
     }
 
     #[test]

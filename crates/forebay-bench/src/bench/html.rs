@@ -18,7 +18,7 @@ const UPLOT_JS: &str = include_str!("page/uplot/uPlot.iife.min.js");
 const UPLOT_CSS: &str = include_str!("page/uplot/uPlot.min.css");
 const UPLOT_LICENCE: &str = include_str!("page/uplot/LICENSE");
 
-/// What the page is given.
+/// What the page is given of one record.
 #[derive(Serialize)]
 struct Data<'a> {
     record: &'a Record,
@@ -53,31 +53,49 @@ struct Point {
     runs: Vec<usize>,
 }
 
+/// One report about all of them, in this order: where there are several, their self-tuned throughput side by side first.
+pub fn page(records: &[Record]) -> String {
+    let data: Vec<Data<'_>> = records.iter().map(Record::data).collect();
+    let data = serde_json::to_string(&data).expect("a record is plain data");
+    let parts = BTreeMap::from([
+        ("TITLE", escaped(&title(records))),
+        ("UPLOT_LICENCE", UPLOT_LICENCE.replace("--", "- -")),
+        ("UPLOT_CSS", UPLOT_CSS.to_owned()),
+        ("CSS", CSS.to_owned()),
+        // In a script element only this could end it.
+        ("DATA", data.replace("</", "<\\/").replace("<!--", "<\\u0021--")),
+        ("UPLOT_JS", UPLOT_JS.to_owned()),
+        ("JS", JS.to_owned()),
+    ]);
+    filled(PAGE, &parts)
+}
+
+fn title(records: &[Record]) -> String {
+    let once = |of: fn(&Record) -> &str| {
+        let mut names: Vec<&str> = Vec::new();
+        for name in records.iter().map(of) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names.join(", ")
+    };
+    let workloads = once(|record| match &*record.workload {
+        "free" => "A load",
+        name => name,
+    });
+    format!("{workloads} on {}", once(|record| &record.occasion.broker))
+}
+
 impl Record {
     /// The report as one HTML file that needs nothing else: charts, tables, data.
     pub fn html(&self) -> String {
-        let data = serde_json::to_string(&self.data()).expect("a record is plain data");
-        let parts = BTreeMap::from([
-            ("TITLE", escaped(&self.title())),
-            ("UPLOT_LICENCE", UPLOT_LICENCE.replace("--", "- -")),
-            ("UPLOT_CSS", UPLOT_CSS.to_owned()),
-            ("CSS", CSS.to_owned()),
-            // In a script element only this could end it.
-            ("DATA", data.replace("</", "<\\/").replace("<!--", "<\\u0021--")),
-            ("UPLOT_JS", UPLOT_JS.to_owned()),
-            ("JS", JS.to_owned()),
-        ]);
-        filled(PAGE, &parts)
+        page(std::slice::from_ref(self))
     }
 
     /// The timelines of the first broker that has some, as a picture.
     pub fn svg(&self) -> Option<String> {
         self.found.iter().find_map(Found::svg)
-    }
-
-    fn title(&self) -> String {
-        let name = if self.workload == "free" { "A load" } else { self.workload.as_str() };
-        format!("{name} on {}", self.occasion.broker)
     }
 
     fn data(&self) -> Data<'_> {
@@ -165,6 +183,16 @@ mod tests {
     fn a_template_is_filled_once() {
         let parts = BTreeMap::from([("A", "@B@".to_owned()), ("B", "2".to_owned())]);
         assert_eq!(filled("x@A@y@B@ me@home", &parts), "x@B@y2 me@home");
+    }
+
+    #[test]
+    fn a_page_about_several_records_names_each_once() {
+        let record = |name: &str, broker: &str| {
+            let occasion = Occasion { broker: broker.into(), ..Occasion::default() };
+            Record::new(occasion, name, "")
+        };
+        let records = [record("stress-1", "F"), record("free", "F"), record("stress-1", "R")];
+        assert_eq!(title(&records), "stress-1, A load on F, R");
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod workload;
 
 pub use compare::compare;
 pub use flags::Flags;
+pub use html::page;
 pub use record::{Outcome, Record, Run};
 pub use session::{BenchError, Screen, run};
 pub use table::{list, table};

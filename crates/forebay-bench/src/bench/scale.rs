@@ -14,6 +14,8 @@ const CAPACITY_SECONDS: f64 = 3.0;
 pub(crate) enum Scale {
     /// The broker's capacity is measured, and the workload asks for its share of it.
     Auto,
+    /// It is measured, and the load is this share of it.
+    Share(f64),
     /// The published rate, so many times.
     Times(f64),
 }
@@ -25,10 +27,16 @@ impl FromStr for Scale {
         if text == "auto" {
             return Ok(Scale::Auto);
         }
-        let times = text.parse::<f64>().ok().filter(|times| times.is_finite() && *times > 0.0);
-        times
-            .map(Scale::Times)
-            .ok_or_else(|| format!("`{text}` is neither auto nor a number above 0"))
+        let number = |text: &str| {
+            text.parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0)
+        };
+        let scale = match text.strip_suffix('%') {
+            Some(percent) => number(percent).map(|percent| Scale::Share(percent / 100.0)),
+            None => number(text).map(Scale::Times),
+        };
+        scale.ok_or_else(|| {
+            format!("`{text}` is neither auto nor N% of the capacity nor a number above 0")
+        })
     }
 }
 
@@ -36,6 +44,7 @@ impl fmt::Display for Scale {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Scale::Auto => f.write_str("auto"),
+            Scale::Share(share) => write!(f, "{}%", share * 100.0),
             Scale::Times(times) => times.fmt(f),
         }
     }
@@ -60,10 +69,12 @@ pub(crate) fn capacity_plan(plan: &Plan) -> Plan {
     }
 }
 
-/// The plan with its rate scaled so that all publishers together ask for `total_per_s`.
+/// The plan with its rate scaled so that all publishers together ask for `total_per_s`, evenly if it has none.
 pub(crate) fn scaled_to(plan: &Plan, total_per_s: f64) -> Plan {
-    let Some(target_per_s) = plan.target_per_s() else { return plan.clone() };
-    scaled_by(plan, total_per_s / target_per_s)
+    match plan.target_per_s() {
+        Some(target_per_s) => scaled_by(plan, total_per_s / target_per_s),
+        None => Plan { rate: total_per_s / plan.publishers.max(1) as f64, ..plan.clone() },
+    }
 }
 
 /// The plan with its rate multiplied.
@@ -85,7 +96,8 @@ mod tests {
     fn a_scale_is_auto_or_a_number() {
         assert_eq!("auto".parse(), Ok(Scale::Auto));
         assert_eq!("0.5".parse(), Ok(Scale::Times(0.5)));
-        for text in ["", "0", "-1", "inf", "much"] {
+        assert_eq!("80%".parse(), Ok(Scale::Share(0.8)));
+        for text in ["", "0", "-1", "inf", "much", "%", "0%", "-5%", "auto%"] {
             assert!(text.parse::<Scale>().is_err(), "{text}");
         }
     }
@@ -98,7 +110,8 @@ mod tests {
             vec![RatePiece { rate: 10.0, seconds: 1.0 }, RatePiece { rate: 0.0, seconds: 1.0 }];
         let plan = Plan { publishers: 2, profile, ..Plan::default() };
         assert_eq!(scaled_to(&plan, 100.0).profile[0].rate, 100.0);
-        assert_eq!(scaled_to(&Plan::default(), 7.0), Plan::default(), "as fast as it goes");
+        let plan = Plan { publishers: 4, ..Plan::default() };
+        assert_eq!(scaled_to(&plan, 100.0).rate, 25.0, "evenly, where nothing says otherwise");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::record::{Outcome, Record, Run};
 use super::scale::{Scale, capacity_plan, scaled_by, scaled_to};
 use super::target::Target;
 use super::workload::{Phase, Workload};
-use crate::experiment::{Experiment, Found};
+use crate::experiment::{Experiment, Findings, Found, Place};
 use crate::generator::{self, LoadError, Progress, Watch};
 use crate::link::{Conditions, LinkProxy, address_of, url_through};
 use crate::occasion::Occasion;
@@ -79,17 +79,14 @@ pub fn run(flags: &Flags, screen: &mut dyn Screen) -> Result<Record, BenchError>
     if flags.repeat() == 0 {
         return Err(BenchError::Usage("--repeat is at least 1".into()));
     }
-    if flags.scale == Some(Scale::Auto)
-        && workload.is_none_or(|known| known.share_of_capacity.is_none())
-    {
-        return Err(BenchError::Usage(
-            "--scale auto is for stress-1 to stress-5; otherwise say a --rate, or none to see what is possible"
-                .into(),
-        ));
-    }
+    check_scale(flags, workload)?;
     check_peers(flags)?;
     // Whatever the rate will be, a grid that cannot be read is found now.
-    grid::settings(&flags.grid, &plan).map_err(BenchError::Usage)?;
+    let some_rate = match flags.scale {
+        Some(Scale::Share(_)) => scaled_to(&plan, 1.0),
+        _ => plan.clone(),
+    };
+    grid::settings(&flags.grid, &some_rate).map_err(BenchError::Usage)?;
     let mut targets = targets(flags)?;
     let mut session = Session { flags, workload, plan, screen, done: 0, of: targets.len() };
     let (name, about) =
@@ -107,6 +104,21 @@ pub fn run(flags: &Flags, screen: &mut dyn Screen) -> Result<Record, BenchError>
     let names = record.runs.iter().map(|run| run.broker.clone()).collect();
     record.occasion.broker = joined(names);
     Ok(record)
+}
+
+/// Some workloads say which share of the capacity they are, and some are measures of what goes.
+fn check_scale(flags: &Flags, workload: Option<&'static Workload>) -> Result<(), BenchError> {
+    let fitted = workload.is_some_and(|known| known.share_of_capacity.is_some());
+    let wrong = match flags.scale {
+        Some(Scale::Auto) if !fitted => {
+            "--scale auto is for stress-1 to stress-5, which say what share of the capacity they are; say it: --scale 80%"
+        }
+        Some(Scale::Share(_)) if !fitted && workload.is_some() => {
+            "--scale N% is for stress-1 to stress-5 and for loads without a name: this workload says itself how fast it goes"
+        }
+        _ => return Ok(()),
+    };
+    Err(BenchError::Usage(wrong.to_owned()))
 }
 
 fn check_peers(flags: &Flags) -> Result<(), BenchError> {
@@ -134,10 +146,17 @@ fn ask(
     flags: &Flags,
     screen: &mut dyn Screen,
 ) -> Result<Record, BenchError> {
-    flags.check_experiment().map_err(BenchError::Usage)?;
+    flags.check_experiment(experiment).map_err(BenchError::Usage)?;
     check_peers(flags)?;
     let occasion = Occasion::now("forebay", String::new());
     let mut record = Record::new(occasion, experiment.name, experiment.about);
+    if experiment.alone {
+        let broker = "without a broker".to_owned();
+        record.occasion.broker.clone_from(&broker);
+        let answers = repeated(experiment, flags, &flags.nowhere(), screen)?;
+        record.found.push(Found { broker, answers });
+        return Ok(record);
+    }
     for target in targets(flags)? {
         record.found.push(answer(experiment, flags, &target, screen)?);
     }
@@ -172,7 +191,17 @@ fn answer(
         Some(link) => url_through(&target.url, &link.address().to_string()),
         None => target.url.clone(),
     };
-    let place = flags.place(target, url);
+    let answers = repeated(experiment, flags, &flags.place(target, url), screen)?;
+    Ok(Found { broker, answers })
+}
+
+/// An answer, or why there is none, for each time that was asked for.
+fn repeated(
+    experiment: &Experiment,
+    flags: &Flags,
+    place: &Place,
+    screen: &mut dyn Screen,
+) -> Result<Vec<Result<Findings, String>>, BenchError> {
     let mut answers = Vec::new();
     for repetition in 0..flags.repeat().max(1) {
         let share = repetition as f64 / flags.repeat().max(1) as f64;
@@ -181,9 +210,9 @@ fn answer(
         if screen.progress(progress).is_break() {
             return Err(BenchError::Stopped);
         }
-        answers.push(experiment.run(&place));
+        answers.push(experiment.run(place));
     }
-    Ok(Found { broker, answers })
+    Ok(answers)
 }
 
 /// Names of brokers, each once.
@@ -277,11 +306,14 @@ impl Session<'_> {
 
     /// The plan with the rate that it will have on this broker, and the capacity if that was asked for.
     fn scaled(&mut self, target: &Target, plan: Plan) -> Result<(Plan, Option<f64>), BenchError> {
-        let share = self.workload.and_then(|workload| workload.share_of_capacity);
-        match (self.flags.scale(self.workload), share) {
-            (Scale::Times(times), _) => Ok((scaled_by(&plan, times), None)),
-            (Scale::Auto, None) => Ok((plan, None)),
-            (Scale::Auto, Some(share)) => {
+        let share = match self.flags.scale(self.workload) {
+            Scale::Times(times) => return Ok((scaled_by(&plan, times), None)),
+            Scale::Share(share) => Some(share),
+            Scale::Auto => self.workload.and_then(|workload| workload.share_of_capacity),
+        };
+        match share {
+            None => Ok((plan, None)),
+            Some(share) => {
                 let load = capacity_plan(&plan);
                 let report = self.phases(target, &[Phase { name: "capacity", plan: load }])?;
                 let capacity_per_s = match &report[..] {

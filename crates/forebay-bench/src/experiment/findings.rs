@@ -81,6 +81,15 @@ impl Case {
         self
     }
 
+    /// The median of several, the least and the most of them: of one figure of a case.
+    #[must_use]
+    pub(crate) fn with_spread(self, name: &str, values: &[f64], unit: &str) -> Case {
+        let (least, most) = (values.iter().copied(), values.iter().copied());
+        self.with(name, median(values).unwrap_or(f64::NAN), unit)
+            .with("least", least.fold(f64::NAN, f64::min), unit)
+            .with("most", most.fold(f64::NAN, f64::max), unit)
+    }
+
     /// The same if it is known.
     #[must_use]
     pub(crate) fn with_known(self, name: &str, value: Option<f64>, unit: &str) -> Case {

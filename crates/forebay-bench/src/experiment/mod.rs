@@ -12,7 +12,10 @@ mod enqueue;
 mod findings;
 mod hoarding;
 mod mailbox;
+mod marks;
+mod overhead;
 mod queue;
+mod queue_source;
 
 use std::time::Duration;
 
@@ -28,39 +31,60 @@ pub(crate) struct Experiment {
     pub(crate) about: &'static str,
     /// What a good broker shows.
     pub(crate) look_at: &'static str,
+    /// It asks no broker anything.
+    pub(crate) alone: bool,
     run: fn(&Place) -> Result<Findings, String>,
 }
 
-pub(crate) const EXPERIMENTS: [Experiment; 5] = [
+pub(crate) const EXPERIMENTS: [Experiment; 7] = [
     Experiment {
         name: "connections",
         about: "a thousand connections that do nothing (--producers says how many)",
         look_at: "what each costs the broker's memory, how fast they open, and that others notice nothing",
+        alone: false,
         run: connections::run,
     },
     Experiment {
         name: "churn",
         about: "four clients that open, publish and close, or declare and delete, without end",
         look_at: "how many a second, and that the broker's memory is afterwards what it was",
+        alone: false,
         run: churn::run,
     },
     Experiment {
         name: "enqueue",
         about: "1 to 48 callers share one connection; each waits until its message is on disk",
         look_at: "48 callers enqueue ten times as much as one after the other, and none waits twice as long",
+        alone: false,
         run: enqueue::run,
     },
     Experiment {
         name: "hoarding",
         about: "25 workers behind 1, 2 and 8 consumers, 25 jobs; short jobs among long ones (a tenth of --seconds)",
         look_at: "all jobs start at once, none waits behind a busy worker while another is idle; the timelines",
+        alone: false,
         run: hoarding::run,
     },
     Experiment {
         name: "mailbox",
         about: "a handler makes calls while 0, 10,000 or a million messages wait (--messages says how many at most); Erlang's",
         look_at: "a call costs the same however many wait, and however fast they come; an Erlang process beside it",
+        alone: false,
         run: mailbox::run,
+    },
+    Experiment {
+        name: "overhead",
+        about: "a pipeline whose handler does nothing, on one core and without a broker (--messages)",
+        look_at: "what a message costs the processor, and how many go through in a second",
+        alone: true,
+        run: overhead::run,
+    },
+    Experiment {
+        name: "marks",
+        about: "publisher, broker and pipeline with one message in a hundred marked for explain, and without, in turns (--messages)",
+        look_at: "how much more of the processor's time the whole way takes with marks",
+        alone: false,
+        run: marks::run,
     },
 ];
 
@@ -79,9 +103,13 @@ impl Experiment {
     }
 }
 
+/// Nothing takes so long beside what is measured.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Where a question is asked, and what the flags say of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
+    /// Empty where nobody is asked.
     pub(crate) url: String,
     /// The broker's process, if it runs on this machine and we may look.
     pub(crate) pid: Option<u32>,
@@ -114,6 +142,12 @@ fn block_on<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, Strin
         .build()
         .map_err(|error| format!("no threads: {error}"))?;
     runtime.block_on(work)
+}
+
+/// The same on this thread: its processor's time varies less.
+fn block_on_here<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| format!("no runtime: {error}"))?.block_on(work)
 }
 
 /// Any error as a sentence.

@@ -1,9 +1,10 @@
 "use strict";
 // Draws the report of `forebay bench run --html`. The data are in the page; nothing is fetched.
 //
+//   several records ─▶ a table of what tunes itself, and its throughput over time; then each record as follows
 //   experiment ─▶ table and demands of each broker ─▶ a chart for each figure
 //   phase ─▶ verdicts ─▶ table ─▶ charts: all series together, then what belongs to one series
-const data = JSON.parse(document.getElementById("data").textContent);
+const records = JSON.parse(document.getElementById("data").textContent);
 const SERIES_SHOWN_MAX = 8; // more lines than that cannot be told apart
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 5], [1, 4], [12, 4], [3, 6]]; // so that paper tells them apart, too
 const charts = []; // { figure, make }
@@ -74,7 +75,7 @@ function median(values) {
 }
 
 // The series of a phase: one for each broker and setting, with what tells it apart from the others as its name.
-function seriesOf(phase) {
+function seriesOf(data, phase) {
   const all = phase.brokers.flatMap((broker) => broker.points.map((point) => ({ broker, point, runs: point.runs.map((index) => data.record.runs[index]) })));
   const differs = (of) => new Set(all.map(of)).size > 1;
   const setting = (one) => one.point.setting;
@@ -147,7 +148,7 @@ const logarithmicAxis = { grid: { stroke: () => colour("grid"), width: 1, filter
 const wholeSeconds = { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000], size: 38 };
 const positive = (value) => (value > 0 ? value : null);
 
-function knee(place, all, intended) {
+function knee(data, place, all, intended) {
   const points = all.filter((one) => one.reports.length > 0)
     .map((one) => ({ one, x: one.of((of) => latencyOf(of, intended).p99_us) / 1000, y: one.of(rateOf) })).filter((point) => point.x > 0).sort((a, b) => a.x - b.x);
   if (points.length < 2) return;
@@ -280,7 +281,7 @@ function foundChart(place, name, brokers) {
     brokers.map(({ broker, rows }, index) => ({ label: broker, colour: `c${index % SERIES_SHOWN_MAX}`, dash: DASHES[index % DASHES.length], points: true, values: cases.map((one) => value(rows, one)) })));
 }
 
-function experiment(main) {
+function experiment(data, main) {
   const brokers = data.record.found.map((found) => ({ broker: found.broker, answers: found.answers, rows: figuresOf(found) }));
   for (const { broker, answers, rows } of brokers) {
     main.append(element("h2", {}, broker), element("p", { class: "quiet" }, `Medians of ${answers.length} run(s), and the least and the most.`), foundTable(rows));
@@ -301,15 +302,36 @@ function experiment(main) {
   for (const name of unique(brokers.flatMap(({ rows }) => rows.map((row) => row.name)))) foundChart(place, name, brokers);
 }
 
-function draw() {
-  const main = document.getElementById("main");
-  const occasion = data.record.occasion;
-  document.getElementById("about").textContent = data.record.about;
-  document.getElementById("occasion").textContent = `${occasion.date} · ${occasion.broker} · ${occasion.machine.cores} cores of ${occasion.machine.cpu}, ${occasion.machine.kernel} · load before ${number(occasion.machine.load_before, 1)} · ${occasion.build} · ${occasion.command}`;
-  main.replaceChildren();
-  if (data.record.found.length > 0) experiment(main);
+// ---- several workloads beside each other, as they are with nothing set
+function overview(main) {
+  const shown = records.flatMap((data) => data.phases.flatMap((phase) => {
+    const tuned = seriesOf(data, phase).all.filter((one) => one.tuned && one.reports.length > 0);
+    const name = (one) => [data.record.workload, phase.name, ...(unique(records.map(({ record }) => record.occasion.broker)).length > 1 || phase.brokers.length > 1 ? [one.broker.name] : [])];
+    return tuned.map((one) => ({ ...one, intended: phase.intended, name: name(one).filter(Boolean).join(", ") }));
+  }));
+  if (shown.length === 0) return;
+  shown.forEach((one, index) => { one.colour = index < SERIES_SHOWN_MAX ? `c${index}` : undefined; one.dash = DASHES[index % DASHES.length]; });
+  main.append(element("h2", {}, "Beside each other, with nothing set"));
+  const intended = shown.every((one) => one.intended);
+  main.append(element("p", { class: "quiet" }, `Latencies count from ${intended ? "when messages were due" : "the call"}.`), table(shown, intended));
+  const place = element("div", { class: "charts" });
+  main.append(place);
+  const some = shown.slice(0, SERIES_SHOWN_MAX);
+  timeChart(place, some, "Throughput over time, with nothing set", "Messages a second of each workload; a steady line is what one wants under overload.", "messages a second", rateOfSecond);
+  timeChart(place, some, "p99 latency over time, with nothing set", "Of each second.", "ms", (sample, one) => positive(latencyOfSecond(sample, one, intended).p99_us / 1000), short, true);
+}
+
+const rateOfSecond = (sample, one) => (one.reports[0].plan.rpc ? sample.confirmed : one.reports[0].plan.consumers > 0 ? sample.consumed : sample.published);
+const latencyOfSecond = (sample, one, intended) => (one.reports[0].plan.rpc || one.reports[0].plan.consumers === 0 ? sample.confirm : intended ? sample.end_to_end_intended : sample.end_to_end);
+
+function told(occasion) {
+  return `${occasion.date} · ${occasion.broker} · ${occasion.machine.cores} cores of ${occasion.machine.cpu}, ${occasion.machine.kernel} · load before ${number(occasion.machine.load_before, 1)} · ${occasion.build} · ${occasion.command}`;
+}
+
+function workload(data, main) {
+  if (data.record.found.length > 0) experiment(data, main);
   for (const phase of data.phases) {
-    const { all, chosen } = seriesOf(phase);
+    const { all, chosen } = seriesOf(data, phase);
     const intended = phase.intended;
     main.append(element("h2", {}, phase.name || "Figures"));
     for (const line of phase.verdicts) main.append(element("p", { class: "verdict" }, line));
@@ -318,18 +340,33 @@ function draw() {
     if (chosen.length === 0) continue;
     const place = element("div", { class: "charts" });
     main.append(place);
-    const latency = (sample, one) => (one.reports[0].plan.rpc || one.reports[0].plan.consumers === 0 ? sample.confirm : intended ? sample.end_to_end_intended : sample.end_to_end);
-    const rate = (sample, one) => (one.reports[0].plan.rpc ? sample.confirmed : one.reports[0].plan.consumers > 0 ? sample.consumed : sample.published);
-    timeChart(place, chosen, "Throughput over time", "Messages a second; a steady line is what one wants under overload.", "messages a second", rate);
-    timeChart(place, chosen, "p99 latency over time", "Of each second.", "ms", (sample, one) => positive(latency(sample, one).p99_us / 1000), short, true);
-    timeChart(place, chosen, "Median latency over time", "Of each second.", "ms", (sample, one) => positive(latency(sample, one).p50_us / 1000), short, true);
-    knee(place, all, intended);
+    timeChart(place, chosen, "Throughput over time", "Messages a second; a steady line is what one wants under overload.", "messages a second", rateOfSecond);
+    timeChart(place, chosen, "p99 latency over time", "Of each second.", "ms", (sample, one) => positive(latencyOfSecond(sample, one, intended).p99_us / 1000), short, true);
+    timeChart(place, chosen, "Median latency over time", "Of each second.", "ms", (sample, one) => positive(latencyOfSecond(sample, one, intended).p50_us / 1000), short, true);
+    knee(data, place, all, intended);
     percentiles(place, chosen, intended);
     fairness(place, chosen);
     for (const broker of phase.brokers) {
       const own = chosen.filter((one) => one.broker === broker);
       const one = own.find((candidate) => candidate.tuned) ?? own[0];
       if (one) insides(place, one);
+    }
+  }
+}
+
+function draw() {
+  const main = document.getElementById("main");
+  main.replaceChildren();
+  if (records.length === 1) {
+    document.getElementById("about").textContent = records[0].record.about;
+    document.getElementById("occasion").textContent = told(records[0].record.occasion);
+    workload(records[0], main);
+  } else {
+    overview(main);
+    for (const data of records) {
+      main.append(element("h1", { class: "record" }, `${data.record.workload} on ${data.record.occasion.broker}`),
+        element("p", {}, data.record.about), element("p", { class: "quiet" }, told(data.record.occasion)));
+      workload(data, main);
     }
   }
   // Only now has every figure the width that it will have.

@@ -1,6 +1,7 @@
 //! Consumers and their workers, and what they tell of each job.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
@@ -12,11 +13,9 @@ use tokio::task::JoinHandle;
 
 use super::idle::Span;
 use crate::experiment::findings::{Drawn, Job};
-use crate::experiment::{Place, told};
+use crate::experiment::{PATIENCE, Place, told};
 
 pub(super) const QUEUE: &str = "forebay-hoarding";
-/// Nothing takes so long beside the jobs themselves.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Ends that nobody has looked at yet; workers wait when they are so many.
 const ENDS_MAX: usize = 1_000;
 
@@ -25,7 +24,32 @@ const ENDS_MAX: usize = 1_000;
 pub(super) enum Held {
     /// What its workers can take.
     Tuned,
+    /// Set by hand, and corrected as a pipeline does it.
     Fixed(u16),
+    /// Set by hand.
+    Kept(u16),
+}
+
+impl Held {
+    /// Whether no arrival need wait for a worker of `processes`, on a broker that changes a `live` credit or on others: a prefetch
+    /// that stays what it is hoards for one process what another one could do.
+    pub(super) fn suffices(self, processes: usize, live: bool) -> bool {
+        match self {
+            Held::Tuned => true,
+            Held::Fixed(_) => live || processes == 1,
+            Held::Kept(_) => false,
+        }
+    }
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Held::Tuned => f.write_str("credit auto"),
+            Held::Fixed(deliveries) => write!(f, "prefetch {deliveries}"),
+            Held::Kept(deliveries) => write!(f, "prefetch {deliveries}, kept"),
+        }
+    }
 }
 
 /// A job that was done, by its number.
@@ -66,7 +90,11 @@ impl Crew {
             let consumer = connection.consumer(QUEUE).workers(workers as u16);
             let consumer = match held {
                 Held::Tuned => consumer.occupancy(occupancy.clone()),
-                Held::Fixed(deliveries) => consumer.fixed_credit(deliveries),
+                Held::Fixed(deliveries) => {
+                    let corrected = consumer.fixed_credit(deliveries).fitted(workers as u16);
+                    corrected.occupancy(occupancy.clone())
+                }
+                Held::Kept(deliveries) => consumer.fixed_credit(deliveries),
             };
             consumers.push(consumer.build().await.map_err(told)?);
         }

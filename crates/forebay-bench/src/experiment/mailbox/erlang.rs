@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::process::Command;
 
 use crate::experiment::{Case, told};
+use crate::spread::median;
 
 const SCRIPT: &str = include_str!("mailbox.escript");
 /// Of each measurement with letters that wait: a million of them cost a call 50 ms.
@@ -16,39 +17,47 @@ const CALLS: usize = 50;
 /// Five hundred million letters are looked at in it.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What calls cost there, with so many letters waiting, and in [`super::run`] of `letters`. `Ok(None)`: there is no
-/// `escript`.
+/// What calls cost there, with so many letters waiting, and in [`super::run`] of `letters`, in so many rounds. `Ok(None)`:
+/// there is no `escript`.
 pub(super) async fn cases(
     waiting: &[u64],
     letters: u64,
     calls: usize,
+    rounds: usize,
 ) -> Result<Option<Vec<Case>>, String> {
     let script = Script::write()?;
-    let mut arguments = vec!["waiting".to_owned(), CALLS.to_string()];
-    arguments.extend(waiting.iter().map(u64::to_string));
-    let Some(lines) = script.run(&arguments).await? else { return Ok(None) };
-    let mut cases = Vec::new();
-    let mut alone_ns = None;
-    for line in lines {
-        let [waiting, ns] = line[..] else { return Err("the script says nonsense".into()) };
-        let beside = *alone_ns.get_or_insert(ns.max(1));
-        cases.push(case(&format!("{waiting} waiting"), ns, beside));
+    let mut with_mail = vec!["waiting".to_owned(), CALLS.to_string()];
+    with_mail.extend(waiting.iter().map(u64::to_string));
+    let paced = ["run".to_owned(), letters.to_string(), calls.to_string()];
+    let names = waiting.iter().map(|waiting| format!("{waiting} waiting"));
+    let names = names.chain(["letters one at a time".into(), "letters as they come".into()]);
+    let mut costs: Vec<(String, Vec<f64>)> = names.map(|name| (name, Vec::new())).collect();
+    for _ in 0..rounds {
+        let Some(mut lines) = script.run(&with_mail).await? else { return Ok(None) };
+        lines.extend(script.run(&paced).await?.unwrap_or_default());
+        // Of the first kind COUNT NANOSECONDS, of the second NANOSECONDS NANOSECONDS.
+        let (mail, pace) = lines.split_at(waiting.len().min(lines.len()));
+        let ns: Vec<u64> = mail
+            .iter()
+            .filter_map(|line| line.get(1))
+            .chain(pace.iter().flatten())
+            .copied()
+            .collect();
+        if ns.len() != costs.len() {
+            return Err("the script says nonsense".into());
+        }
+        for ((_, costs_us), ns) in costs.iter_mut().zip(ns) {
+            costs_us.push(ns.max(1) as f64 / 1e3);
+        }
     }
-    let run = ["run".to_owned(), letters.to_string(), calls.to_string()];
-    let lines = script.run(&run).await?.unwrap_or_default();
-    let Some([throttled, unthrottled]) = lines.first().map(|line| &line[..]) else {
-        return Err("the script says nothing".into());
+    let of = |index: usize| costs.get(index).and_then(|(_, costs_us)| median(costs_us));
+    let case = |(index, (name, costs_us)): (usize, &(String, Vec<f64>))| {
+        let beside = if index < waiting.len() { of(0) } else { of(waiting.len()) };
+        let times = of(index).zip(beside).map(|(cost, beside)| cost / beside);
+        let case = Case::new(format!("Erlang, {name}")).with_spread("call", costs_us, "µs");
+        case.with_known("ratio", times, "x")
     };
-    cases.push(case("letters one at a time", *throttled, *throttled));
-    cases.push(case("letters as they come", *unthrottled, *throttled));
-    Ok(Some(cases))
-}
-
-fn case(name: &str, call_ns: u64, beside_ns: u64) -> Case {
-    let times = call_ns as f64 / beside_ns.max(1) as f64;
-    Case::new(format!("Erlang, {name}"))
-        .with("call", call_ns as f64 / 1e3, "µs")
-        .with("ratio", times, "x")
+    Ok(Some(costs.iter().enumerate().map(case).collect()))
 }
 
 /// A file that goes away.

@@ -1,17 +1,21 @@
-//! Calls made by a handler while messages wait for it. Published by people whose replies had to be found behind the
-//! waiting mail: 57 times as slow with 10,000 messages.
+//! Calls made by the handler of a pipeline while messages wait for it. Published by people whose replies had to be found
+//! behind the waiting mail: 57 times as slow with 10,000 messages.
 
 mod erlang;
 
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
-use forebay_client::{Connection, Message, Publisher, Route};
-use tokio::sync::mpsc;
+use forebay_client::{Caller, Connection, Message, Publisher, Received, Route};
+use forebay_pipeline::{Item, Pipeline, Running};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
-use super::{Case, Demand, Findings, Place, block_on, queue, told};
+use super::queue_source::QueueSource;
+use super::{Case, Demand, Findings, PATIENCE, Place, block_on, queue, told};
 use crate::latency::Latency;
 use crate::report::LatencyReport;
+use crate::spread::median;
 
 /// Messages that wait, at least.
 const WAITING: [u64; 3] = [0, 10_000, 1_000_000];
@@ -20,87 +24,145 @@ const HANDLED: u64 = 100;
 const CALLS: usize = 10;
 /// The same where it counts how fast they are published; a tenth of `--messages`, if that is less.
 const LETTERS: u64 = 10_000;
+/// In turns, so that what disturbs one disturbs the others.
+const ROUNDS: usize = 3;
 /// How much more a call may cost with many waiting.
 const COST_MAX: f64 = 1.25;
 const QUEUE: &str = "forebay-mailbox";
 const SERVICE: &str = "forebay-mailbox-service";
-const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What was measured of one thing, a figure a round.
+struct Rounds {
+    name: String,
+    p50_us: Vec<f64>,
+    p99_us: Vec<f64>,
+}
+
+impl Rounds {
+    fn new(name: String) -> Rounds {
+        Rounds { name, p50_us: Vec::new(), p99_us: Vec::new() }
+    }
+
+    fn case(&self) -> Case {
+        let case = Case::new(&self.name).with_spread("call", &self.p50_us, "µs");
+        case.with_known("p99", median(&self.p99_us), "µs")
+    }
+
+    /// Its median beside that of another.
+    fn beside(&self, other: &Rounds) -> f64 {
+        let of = |rounds: &Rounds| median(&rounds.p50_us).unwrap_or(f64::NAN);
+        of(self) / of(other).max(1e-3)
+    }
+}
 
 pub(super) fn run(place: &Place) -> Result<Findings, String> {
     let most = place.messages.unwrap_or(u64::MAX);
+    let letters = LETTERS.min(most / 10).max(1);
     block_on(async {
         let connection = Connection::open(&place.url).await.map_err(told)?;
         queue::fresh(&connection, place, SERVICE).await?;
         let service = serve(&place.url).await?;
-        let (mut cases, mut demands) = (Vec::new(), Vec::new());
-        let mut alone_us = None;
-        for waiting in WAITING.into_iter().filter(|waiting| *waiting <= most) {
-            queue::fresh(&connection, place, QUEUE).await?;
-            let latency = calls(&connection, waiting).await?;
-            cases.push(Case::new(format!("{waiting} waiting")).with_latency(&latency));
-            let p50_us = latency.p50_us.max(1) as f64;
-            match alone_us {
-                None => alone_us = Some(p50_us),
-                Some(alone_us) => demands.push(Demand::at_most(
-                    &format!("a call with {waiting} waiting, beside one with none"),
-                    p50_us / alone_us,
-                    COST_MAX,
-                    "x",
-                )),
+        let waiting: Vec<u64> = WAITING.into_iter().filter(|waiting| *waiting <= most).collect();
+        let mut mail: Vec<Rounds> =
+            waiting.iter().map(|waiting| Rounds::new(format!("{waiting} waiting"))).collect();
+        let mut pace = [true, false].map(|throttled| {
+            let how = if throttled { "one at a time" } else { "as they come" };
+            (throttled, Rounds::new(format!("{letters} letters {how}")))
+        });
+        for _ in 0..ROUNDS {
+            for (waiting, rounds) in waiting.iter().zip(&mut mail) {
+                queue::fresh(&connection, place, QUEUE).await?;
+                let latency = calls(&connection, *waiting).await?;
+                rounds.p50_us.push(latency.p50_us.max(1) as f64);
+                rounds.p99_us.push(latency.p99_us as f64);
+            }
+            for (throttled, rounds) in &mut pace {
+                queue::fresh(&connection, place, QUEUE).await?;
+                rounds.p50_us.push(handled(&connection, letters, *throttled).await?);
             }
         }
-        let letters = LETTERS.min(most / 10).max(1);
-        let mut run = [0.0; 2];
-        for ((name, throttled), us) in
-            [("one at a time", true), ("as they come", false)].into_iter().zip(&mut run)
-        {
-            queue::fresh(&connection, place, QUEUE).await?;
-            *us = handled(&connection, letters, throttled).await?;
-            let name = format!("{letters} letters {name}");
-            cases.push(Case::new(name).with("call", *us, "µs"));
-        }
-        demands.push(Demand::at_most(
-            "a call while letters come as they like, beside one where the next waits for the one before",
-            run[1] / run[0].max(1e-3),
-            COST_MAX,
-            "x",
-        ));
         service.abort();
         queue::delete(&connection, QUEUE).await?;
         queue::delete(&connection, SERVICE).await?;
         connection.close().await.map_err(told)?;
-        let waiting: Vec<u64> = WAITING.into_iter().filter(|waiting| *waiting <= most).collect();
-        let mut notes = Vec::new();
-        match erlang::cases(&waiting, letters, CALLS).await? {
-            Some(beside) => cases.extend(beside),
+        let mut findings = judged(&waiting, &mail, &pace.map(|(_, rounds)| rounds));
+        match erlang::cases(&waiting, letters, CALLS, ROUNDS).await? {
+            Some(beside) => findings.cases.extend(beside),
             None => {
-                notes.push("no escript was found, so there is no Erlang to compare with".into())
+                let note = "no escript was found, so there is no Erlang to compare with";
+                findings.notes.push(note.into());
             }
         }
-        Ok(Findings { cases, demands, notes })
+        Ok(findings)
     })
+}
+
+fn judged(waiting: &[u64], mail: &[Rounds], [throttled, unthrottled]: &[Rounds; 2]) -> Findings {
+    let mut findings = Findings::default();
+    findings.cases.extend(mail.iter().chain([throttled, unthrottled]).map(Rounds::case));
+    for (waiting, rounds) in waiting.iter().zip(mail).skip(1) {
+        let what = format!("a call with {waiting} waiting, beside one with none");
+        let times = rounds.beside(&mail[0]);
+        findings.demands.push(Demand::at_most(&what, times, COST_MAX, "x"));
+    }
+    findings.demands.push(Demand::at_most(
+        "a call while letters come as they like, beside one where the next waits for the one before",
+        unthrottled.beside(throttled),
+        COST_MAX,
+        "x",
+    ));
+    findings
+}
+
+/// What a pipeline of one worker does with each letter: calls, each timed, and tells when it is done.
+async fn calling(
+    connection: &Connection,
+    latency: Arc<Mutex<Latency>>,
+) -> Result<(Running, mpsc::Receiver<Result<(), String>>), String> {
+    let consumer = connection.consumer(QUEUE).workers(1).build().await.map_err(told)?;
+    let (caller, service) = (Arc::new(connection.caller()), Arc::new(Route::queue(SERVICE)));
+    let (tell, done) = mpsc::channel(1);
+    let handler = move |_: Item<Received>| {
+        let (caller, service) = (caller.clone(), service.clone());
+        let (latency, tell) = (latency.clone(), tell.clone());
+        async move {
+            let called = call(&caller, &service, &latency).await;
+            // Whoever listens may have heard enough.
+            let _ = tell.send(called).await;
+        }
+    };
+    Ok((Pipeline::from(QueueSource(consumer)).process(1, handler).start(), done))
+}
+
+async fn call(caller: &Caller, service: &Route, latency: &Mutex<Latency>) -> Result<(), String> {
+    for _ in 0..CALLS {
+        let called = Instant::now();
+        caller.call(PATIENCE, service, mail()).await.map_err(told)?;
+        let took_us = called.elapsed().as_micros() as u64;
+        latency.lock().unwrap_or_else(PoisonError::into_inner).record(0, took_us, 1);
+    }
+    Ok(())
+}
+
+/// Until the handler is done with one letter more.
+async fn one_done(done: &mut mpsc::Receiver<Result<(), String>>) -> Result<(), String> {
+    let patience = PATIENCE * CALLS as u32;
+    let heard = tokio::time::timeout(patience, done.recv()).await.map_err(told)?;
+    heard.ok_or("the pipeline has ended")?
 }
 
 /// Calls of a handler on the connection that its messages come by.
 async fn calls(connection: &Connection, waiting: u64) -> Result<LatencyReport, String> {
     let publisher = connection.publisher(Route::queue(QUEUE)).build().await.map_err(told)?;
     fill(&publisher, waiting).await?;
-    let mut consumer = connection.consumer(QUEUE).workers(1).build().await.map_err(told)?;
-    let (caller, service) = (connection.caller(), Route::queue(SERVICE));
-    let mut latency = Latency::new();
+    let latency = Arc::new(Mutex::new(Latency::new()));
+    let (_running, mut done) = calling(connection, latency.clone()).await?;
     for _ in 0..HANDLED {
         // Those that wait go on waiting, also where there are none.
         publisher.publish(mail()).await.map_err(told)?.await.map_err(told)?;
-        let Some(message) = consumer.next().await.map_err(told)? else {
-            return Err("the queue is gone".to_owned());
-        };
-        for _ in 0..CALLS {
-            let called = Instant::now();
-            caller.call(PATIENCE, &service, mail()).await.map_err(told)?;
-            latency.record(0, called.elapsed().as_micros() as u64, 1);
-        }
-        message.ack();
+        one_done(&mut done).await?;
     }
+    let latency = latency.lock().unwrap_or_else(PoisonError::into_inner);
     Ok(LatencyReport::of(&latency.0))
 }
 
@@ -108,31 +170,26 @@ async fn calls(connection: &Connection, waiting: u64) -> Result<LatencyReport, S
 /// time of a call in all of it, in microseconds.
 async fn handled(connection: &Connection, letters: u64, throttled: bool) -> Result<f64, String> {
     let publisher = connection.publisher(Route::queue(QUEUE)).build().await.map_err(told)?;
-    let mut consumer = connection.consumer(QUEUE).workers(1).build().await.map_err(told)?;
-    let (caller, service) = (connection.caller(), Route::queue(SERVICE));
-    let (tell, mut told_handled) = mpsc::channel(1);
+    let (_running, mut done) = calling(connection, Arc::new(Mutex::new(Latency::new()))).await?;
+    let allowed = if throttled { 1 } else { letters as usize };
+    let allowed = Arc::new(Semaphore::new(allowed));
     let began = Instant::now();
-    let publishing = tokio::spawn(async move {
-        for _ in 0..letters {
-            // Each is confirmed, which is not waited for: the handler sees whether they all come.
-            drop(publisher.publish(mail()).await.map_err(told)?);
-            if throttled {
-                told_handled.recv().await.ok_or("the handler has ended")?;
+    let publishing = tokio::spawn({
+        let allowed = allowed.clone();
+        async move {
+            for _ in 0..letters {
+                allowed.acquire().await.map_err(told)?.forget();
+                // Each is confirmed, which is not waited for: the handler sees whether they all come.
+                drop(publisher.publish(mail()).await.map_err(told)?);
             }
+            publisher.idle().await;
+            Ok::<(), String>(())
         }
-        publisher.idle().await;
-        Ok::<(), String>(())
     });
     for _ in 0..letters {
-        let Some(message) = consumer.next().await.map_err(told)? else {
-            return Err("the queue is gone".to_owned());
-        };
-        for _ in 0..CALLS {
-            caller.call(PATIENCE, &service, mail()).await.map_err(told)?;
-        }
-        message.ack();
+        one_done(&mut done).await?;
         if throttled {
-            tell.send(()).await.map_err(told)?;
+            allowed.add_permits(1);
         }
     }
     let us = began.elapsed().as_secs_f64() * 1e6;
