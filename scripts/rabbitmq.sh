@@ -8,7 +8,8 @@
 #   scripts/rabbitmq.sh pid DIR            process id of the Erlang VM
 #
 # DIR holds everything: ports, cookie, data, log. Extra lines for rabbitmq.conf come from the file named by RABBITMQ_EXTRA_CONF,
-# definitions (users, vhosts) from the file named by RABBITMQ_DEFINITIONS, arguments of the Erlang VM from RABBITMQ_EXTRA_ERL_ARGS. Delete DIR after `stop` to forget it.
+# definitions (users, vhosts) from the file named by RABBITMQ_DEFINITIONS, arguments of the Erlang VM from RABBITMQ_EXTRA_ERL_ARGS, more
+# plugins (with commas between them) from RABBITMQ_EXTRA_PLUGINS. Delete DIR after `stop` to forget it.
 set -euo pipefail
 
 die() { echo "rabbitmq.sh: $*" >&2; exit 1; }
@@ -52,7 +53,7 @@ case $command in
 start)
   alive && die "already running in $dir"
   rm -f "$dir/pid"
-  echo '[rabbitmq_consistent_hash_exchange].' > "$dir/enabled_plugins"
+  echo "[rabbitmq_consistent_hash_exchange${RABBITMQ_EXTRA_PLUGINS:+,$RABBITMQ_EXTRA_PLUGINS}]." > "$dir/enabled_plugins"
   {
     echo "listeners.tcp.default = 127.0.0.1:$amqp_port"
     echo "log.file.level = info"

@@ -135,6 +135,8 @@ IMPURE_FILES = {"crates/forebay-store/src/disk.rs", "crates/forebay-store/src/fi
 
 # Machines in crates that have a shell beside them: files, and directories with all below.
 PURE_PLACES = [
+    "crates/forebay-client/src/ladder/again.rs",
+    "crates/forebay-client/src/ladder/rung.rs",
     "crates/forebay-client/src/machine",
     "crates/forebay-client/src/session",
     "crates/forebay/src/doctor.rs",

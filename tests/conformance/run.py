@@ -81,8 +81,9 @@ class Forebay:
         if not line.startswith("forebay ready "):
             tail = (self.directory / "log").read_text()[-2000:]
             raise SystemExit(f"run.py: forebay serve said {line!r} and not that it is ready\n{tail}")
-        address = dict(word.split("=", 1) for word in line.split()[2:])["amqp"]
-        self.port = int(address.rsplit(":", 1)[1])  # a restart comes back on the same port
+        told = dict(word.split("=", 1) for word in line.split()[2:])
+        self.port = int(told["amqp"].rsplit(":", 1)[1])  # a restart comes back on the same port
+        self.http = told["http"]
         self.uri = f"amqp://guest:guest@127.0.0.1:{self.port}/%2f"
 
     def _end(self, with_signal):

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""One suite of the client over every engine, a cluster that is hurt, and the table of differences.
+"""One suite of the client over every engine, a cluster that is hurt, and the table of differences; what goes from one broker
+to another, and logins over TLS.
 
     tests/engines/run.py [--forebay BINARY] [--engines BINARY] [--record] [--engine NAME]...
 
-Starts each engine, runs `forebay-engines suite` on it, and on the cluster `forebay-engines adversity` after it. A promise has
+Starts each engine, runs `forebay-engines suite` on it, and on the cluster `forebay-engines adversity` after it; then the
+modules migration and logins beside this file. A promise has
 to hold on every engine. Where answers differ they make the table in docs/engines.md: with --record it is written, without it
 has to be true as it stands. The last line counts.
 """
@@ -11,16 +13,20 @@ import argparse
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 from pathlib import Path
 
+import logins
+import migration
+
 REPO = Path(__file__).resolve().parent.parent.parent
 DOCUMENT = REPO / "docs" / "engines.md"
 BEGIN, END = "<!-- differences: written by tests/engines/run.py --record -->", "<!-- end of differences -->"
-SUITE_S, CLUSTER_S = 90, 320
+SUITE_S, CLUSTER_S = 150, 400
 
 spec = importlib.util.spec_from_file_location("conformance", REPO / "tests" / "conformance" / "run.py")
 conformance = importlib.util.module_from_spec(spec)
@@ -32,6 +38,20 @@ TITLES = {
     "rabbitmq": "RabbitMQ 3.10, one node, classic queues",
     "cluster": "RabbitMQ 3.10, three nodes, quorum queues",
 }
+# What is tried beside the engines: nothing of it is in the table.
+BESIDE = {
+    "migration": ("moves and definitions, between Forebay and RabbitMQ", migration.run),
+    "logins": ("logins at a RabbitMQ over TLS", logins.run),
+}
+
+
+def free_ports(count):
+    """Ports that nobody has, held together so that they differ."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    numbers = [one.getsockname()[1] for one in held]
+    for one in held:
+        one.close()
+    return numbers
 
 
 def lines_of(command, seconds, environment=None):
@@ -68,6 +88,8 @@ def on_cluster(engines):
 
 
 def run(name, options, work):
+    if name in BESIDE:
+        return BESIDE[name][1](options, work / name, conformance, lines_of, free_ports)
     if name == "embedded":
         return suite(options.engines, None)
     if name == "serve":
@@ -104,14 +126,14 @@ def main():
     target = Path(os.environ.get("CARGO_TARGET_DIR", REPO / "target"))
     parser.add_argument("--forebay", default=str(target / "release" / "forebay"), help="the broker's binary")
     parser.add_argument("--engines", default=str(target / "debug" / "forebay-engines"), help="the suite's binary")
-    parser.add_argument("--engine", action="append", choices=list(TITLES), help="only this engine; then the table is not looked at")
+    parser.add_argument("--engine", action="append", choices=[*TITLES, *BESIDE], help="only this one; then the table is not looked at")
     parser.add_argument("--record", action="store_true", help="write the table of differences")
     options = parser.parse_args()
-    options.engines = str(Path(options.engines).resolve())
+    options.engines, options.forebay = (str(Path(path).resolve()) for path in (options.engines, options.forebay))
     passed, failed, answers = 0, [], {}
     with tempfile.TemporaryDirectory(prefix="forebay-engines-") as work:
-        for name in options.engine or TITLES:
-            print(f"--- {TITLES[name]}", flush=True)
+        for name in options.engine or [*TITLES, *BESIDE]:
+            print(f"--- {TITLES.get(name) or BESIDE[name][0]}", flush=True)
             lines, problem = run(name, options, Path(work))
             if problem or not lines:
                 failed.append(f"{name}: {problem or 'nothing was tried'}")

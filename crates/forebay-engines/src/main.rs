@@ -5,6 +5,8 @@
 //!          │
 //!          └─runs──▶ forebay-engines suite      what holds everywhere, and what each engine answers
 //!                    forebay-engines adversity  a cluster is hurt while messages flow
+//!                    forebay-engines moves      `forebay move` between two brokers, and killed
+//!                    forebay-engines login      whether a connection is who it should be
 //! ```
 //! Prints one JSON object a line for each thing that was tried:
 //! `{"case": name, "promise": sentence, "failed": null or why, "saw": {question: answer}}`. The exit code tells
@@ -14,6 +16,8 @@ mod adversity;
 mod cluster;
 mod engine;
 mod ledger;
+mod login;
+mod moving;
 mod suite;
 
 use std::process::ExitCode;
@@ -47,6 +51,10 @@ enum What {
     },
     /// Publishers and consumers on a cluster that is hurt; inside `scripts/rabbitmq-cluster.py run`
     Adversity,
+    /// A queue's messages go from one broker to another, by a command that is killed
+    Moves(moving::Way),
+    /// A connection logs in, and publishes in its user's name and in another's
+    Login(login::Login),
 }
 
 /// What was tried and what came of it.
@@ -90,6 +98,8 @@ async fn main() -> ExitCode {
                 return fail("the cluster hurt more than it may; its logs are kept");
             }
         }
+        What::Moves(way) => moving::run(&way, |tried| tried.print()),
+        What::Login(login) => login.run().await.print(),
     }
     ExitCode::SUCCESS
 }

@@ -1,6 +1,7 @@
 //! `forebay definitions`: what is declared at a broker, as RabbitMQ's definitions JSON, out and in again.
 
 mod api;
+mod left_out;
 mod settings;
 
 use std::fs::File;
@@ -92,7 +93,15 @@ fn import(place: &Where) -> Result<Exit, Failure> {
     for refused in &outcome.refused {
         eprintln!("{refused}");
     }
-    if there["product_name"] == "Forebay" && place.vhost.is_none() {
+    let is_ours = there["product_name"] == "Forebay";
+    if !is_ours && outcome.refused.is_empty() {
+        let after = api.export(place.vhost.as_deref())?;
+        for sentence in left_out::left_out(&document, &after, place.vhost.is_some()) {
+            left += 1;
+            eprintln!("{sentence}");
+        }
+    }
+    if is_ours && place.vhost.is_none() {
         let settings = settings::missing(&document, &there);
         left += settings.impossible.len();
         for sentence in &settings.impossible {
@@ -110,7 +119,7 @@ fn import(place: &Where) -> Result<Exit, Failure> {
     }
     match outcome.declared {
         Some(declared) => eprintln!("declared {declared}, {left} left to do"),
-        None => eprintln!("imported"),
+        None => eprintln!("imported, {left} left to do"),
     }
     Ok(if left == 0 { Exit::Done } else { Exit::Failed })
 }

@@ -3,8 +3,9 @@
 use std::io;
 use std::sync::Arc;
 
+use forebay_client::Tls;
+use tokio_rustls::rustls::Error;
 use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::{CertificateError, Error};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 /// TLS that trusts the authorities in a PEM file, or the system's.
@@ -49,17 +50,8 @@ fn of_system() -> Vec<Certificate<'static>> {
 /// Why the other side is not who it should be, if it was that.
 pub(super) fn distrust(error: &io::Error) -> Option<String> {
     let why = error.get_ref()?.downcast_ref::<Error>()?;
-    Some(match why {
-        Error::InvalidCertificate(
-            CertificateError::UnknownIssuer | CertificateError::BadSignature,
-        ) => "no authority that is trusted here has signed its certificate; name its own with \
-             ?cacertfile=FILE in the URL"
-            .into(),
-        Error::InvalidCertificate(
-            name @ (CertificateError::NotValidForName
-            | CertificateError::NotValidForNameContext { .. }),
-        ) => format!("it shows the certificate of another host: {name}"),
+    Some(Tls::distrust(error).unwrap_or_else(|| match why {
         Error::InvalidMessage(_) => format!("it does not speak TLS ({why}); is it http://?"),
         why => why.to_string(),
-    })
+    }))
 }

@@ -152,7 +152,10 @@ impl Args {
         explaining: Option<Explaining<Received>>,
         tracing: &Tracing,
     ) -> Running {
-        let pipeline = Pipeline::from(connection.source(&self.queue));
+        let source = connection.source(&self.queue);
+        // A message that waits elsewhere for its next attempt is not done.
+        let source = if self.until_empty { source.without_ladder() } else { source };
+        let pipeline = Pipeline::from(source);
         if self.stream {
             let services = Arc::new(Services::new(program));
             let handler = move |message: Item<Received>| {

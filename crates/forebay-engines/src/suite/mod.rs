@@ -6,6 +6,7 @@
 mod breaking;
 mod consuming;
 mod limits;
+mod pipelines;
 mod publishing;
 mod routing;
 mod topology;
@@ -74,6 +75,14 @@ cases! {
     consuming::stopping_gives_back: "what a stopped consumer did not take is there for the next one",
     consuming::get_takes_one: "basic.get takes one message and tells how many are left",
     working::leases_last_as_long_as_the_program: "where leases are granted, work that takes several ack timeouts is done once, and a frozen program's job goes to another",
+    pipelines::each_outcome_is_kept: "what a handler decides, for each of the outcomes, happens to its message",
+    pipelines::attempts_outlive_the_pipeline: "a message that was put off is there for the next pipeline",
+    pipelines::what_cannot_be_put_off_is_held: "a message that cannot wait in the broker waits in the pipeline for its time, and that is told",
+    pipelines::keys_stay_in_order: "messages of a key are done one after the other, in order, also when some fail or are put off",
+    pipelines::long_jobs_start_at_once: "25 workers are inside 25 long jobs at the same time, with one consumer and with eight",
+    pipelines::failed_batches_are_split: "of a batch with one bad message the others are done, and it alone is rejected",
+    pipelines::a_drain_loses_nothing: "what a drained pipeline has not acknowledged is there for the next one",
+    pipelines::it_tells_where_time_went: "the segments of marked messages add up to their time, and name pauses before retries as the cause",
     routing::exchange_kinds: "direct, fanout, topic and headers exchanges route as AMQP says",
     routing::exchanges_bind_to_exchanges: "a message passes through bound exchanges, once a queue",
     routing::an_alternate_exchange_takes_the_rest: "what an exchange cannot route goes to its alternate exchange",
