@@ -9,6 +9,7 @@ PATIENCE_S = 120
 # Title of each chart that a run with two settings and several publishers must show.
 CHARTS = ["Throughput over time", "p99 latency over time", "Median latency over time", "Throughput against latency", "Latency by percentile",
           "Fairness between publishers", "Where messages wait", "CPU and memory"]  # fmt: skip
+ENQUEUE = ["enqueued, /s", "p50, ms", "p99, ms"]
 # Appended to a copy of the page: how many pixels of each canvas are drawn on, and which colour text has.
 PROBE = """<script>addEventListener("load", () => setTimeout(() => {
   const inked = (canvas) => canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.filter((value, index) => index % 4 === 3 && value > 0).length;
@@ -51,18 +52,24 @@ def print_out(page, directory):
 
 
 def check(binary, directory):
-    """A load and an experiment, each in light and dark."""
+    """A load, an experiment, and both in one report, each in light and dark."""
     load = ["-x", "4", "-y", "2", "--queues", "2", "--rate", "200", "--seconds", "3", "--warm-up", "0.2", "--grid", "window=5"]
-    look(binary, directory, load, CHARTS)
-    look(binary, directory, ["enqueue", "--seconds", "0.3", "--repeat", "2"], ["enqueued, /s", "p50, ms", "p99, ms"])
+    page, records = Path(directory) / "report.html", [Path(directory) / "load.json", Path(directory) / "enqueue.json"]
+    bench(binary, "run", *load, "--dir", directory, "--html", page, "--json", records[0])
+    look(page, directory, CHARTS)
+    bench(binary, "run", "enqueue", "--seconds", "0.3", "--repeat", "2", "--dir", directory, "--html", page, "--json", records[1])
+    look(page, directory, ENQUEUE)
+    bench(binary, "report", *records, "--html", page)
+    look(page, directory, ["Throughput over time, with nothing set", "p99 latency over time, with nothing set", *CHARTS, *ENQUEUE])
 
 
-def look(binary, directory, arguments, titles):
-    page = Path(directory) / "report.html"
-    command = [binary, "bench", "run", *arguments, "--dir", directory, "--html", str(page)]
-    done = subprocess.run(command, timeout=PATIENCE_S, capture_output=True, text=True)
+def bench(binary, *arguments):
+    done = subprocess.run([binary, "bench", *map(str, arguments)], timeout=PATIENCE_S, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"bench ended with code {done.returncode}: {done.stderr}")
+
+
+def look(page, directory, titles):
     page.write_text(page.read_text().replace("</body>", PROBE))
     grounds = []
     for dark in (False, True):
