@@ -6,7 +6,9 @@
 //! message byte for byte. A message that was on disk only meanwhile, in a run or over a restart, has no time at which it
 //! came any more.
 
-use forebay_wire::{FRAME_OVERHEAD_BYTES, RawProperties, Table, TableBuf, Value};
+use forebay_wire::{
+    FRAME_OVERHEAD_BYTES, Properties, RawProperties, ShortStr, Table, TableBuf, Value,
+};
 
 use crate::message::Message;
 use crate::shard::Shard;
@@ -45,20 +47,29 @@ pub(crate) fn told(message: &Message, clock: Clock, frame_max_bytes: u32) -> Opt
         return None;
     }
     let since_1970 = |us: u64| Value::I64((clock.began_us + us) as i64);
-    // It may have been here before, or elsewhere.
-    let ours = |name: &[u8]| [RECEIVED, SENT].iter().any(|mark| mark.as_bytes() == name);
-    let others = headers.iter().filter(|(name, _)| !ours(name.as_bytes()));
-    let mut told = others.fold(TableBuf::new(), |table, (name, value)| table.with(name, value));
+    let mut marks = TableBuf::new();
     if let Some(received_us) = message.received_us() {
-        told.push(RECEIVED, since_1970(received_us));
+        marks.push(RECEIVED, since_1970(received_us));
     }
-    told.push(SENT, since_1970(clock.now_us));
-    let mut raw = Vec::new();
-    let mut properties = properties.parse();
-    properties.headers = Some(told.as_table());
-    properties.encode(&mut raw);
+    marks.push(SENT, since_1970(clock.now_us));
+    let raw = if headers.iter().any(|(name, _)| is_ours(name)) {
+        // It was here before, or elsewhere: what was said there goes.
+        let others = headers.iter().filter(|(name, _)| !is_ours(*name));
+        let others = others.fold(TableBuf::new(), |table, (name, value)| table.with(name, value));
+        let mut raw = Vec::new();
+        let properties = Properties { headers: Some(others.as_table()), ..properties.parse() };
+        properties.encode(&mut raw);
+        RawProperties::trusted(&raw).with_more_headers(marks.as_table())
+    } else {
+        properties.with_more_headers(marks.as_table())
+    }?;
     let frame_bytes = FRAME_OVERHEAD_BYTES + HEADER_BYTES + raw.len();
     (frame_max_bytes == 0 || frame_bytes <= frame_max_bytes as usize).then_some(raw)
+}
+
+/// Whether a header is one of those that [`told`] adds.
+fn is_ours(name: ShortStr<'_>) -> bool {
+    [RECEIVED, SENT].iter().any(|mark| name.as_bytes() == mark.as_bytes())
 }
 
 impl Shard {
@@ -71,8 +82,6 @@ impl Shard {
 
 #[cfg(test)]
 mod tests {
-    use forebay_wire::Properties;
-
     use super::*;
 
     const CLOCK: Clock = Clock { began_us: 1_000_000, now_us: 70 };

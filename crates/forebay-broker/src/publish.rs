@@ -11,7 +11,7 @@ use crate::message::Message;
 use crate::queue::Entry;
 use crate::reply_to::{REPLY_TO, is_reply};
 use crate::shard::Shard;
-use crate::topology::QueueKey;
+use crate::topology::{QueueKey, names_extra_keys};
 
 /// `delivery-mode` of a persistent message (0-9-1 section 1.8, basic properties).
 const PERSISTENT: u8 = 2;
@@ -83,13 +83,15 @@ impl Shard {
         if needs_a_look(raw) {
             let properties = header.properties.parse();
             self.check_properties(id, &properties)?;
-            // Messages with headers may be routed by them.
             if let Some(headers) = properties.headers {
                 marked = is_marked(headers);
-                if let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) {
-                    channel.forget_remembered();
+                // It goes to more places than the last one. Where headers themselves are looked at, nothing is remembered.
+                if names_extra_keys(headers) {
+                    if let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) {
+                        channel.forget_remembered();
+                    }
+                    self.permit_extra_keys(id, number, headers)?;
                 }
-                self.permit_extra_keys(id, number, headers)?;
             }
             if properties.reply_to.is_some_and(|reply_to| reply_to.as_bytes() == REPLY_TO) {
                 rewritten = self.with_reply_to(id, number, properties)?;

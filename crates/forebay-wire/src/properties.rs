@@ -228,6 +228,28 @@ impl<'a> RawProperties<'a> {
     /// The headers alone, without decoding the rest.
     #[inline]
     pub fn headers(&self) -> Option<Table<'a>> {
+        Table::read(&mut self.from_headers()?)
+    }
+
+    /// The same bytes with `more` behind the headers that are there; `None` if there are none.
+    pub fn with_more_headers(&self, more: Table<'_>) -> Option<Vec<u8>> {
+        let mut reader = self.from_headers()?;
+        let before = &self.0[..self.0.len() - reader.rest.len()];
+        let headers = Table::read(&mut reader)?;
+        let room = self.0.len() + more.raw().len();
+        let mut raw = Vec::with_capacity(room);
+        raw.extend_from_slice(before);
+        raw.extend_from_slice(&((headers.raw().len() + more.raw().len()) as u32).to_be_bytes());
+        raw.extend_from_slice(headers.raw());
+        raw.extend_from_slice(more.raw());
+        raw.extend_from_slice(reader.rest);
+        debug_assert_eq!(raw.len(), room);
+        Some(raw)
+    }
+
+    /// What is left to read where the headers begin, if there are any.
+    #[inline]
+    fn from_headers(&self) -> Option<Reader<'a>> {
         let (mut reader, flags) = self.list();
         if flags & FLAG_HEADERS == 0 {
             return None;
@@ -237,7 +259,7 @@ impl<'a> RawProperties<'a> {
                 reader.shortstr()?;
             }
         }
-        Table::read(&mut reader)
+        Some(reader)
     }
 
     /// Whether any property is set.
@@ -341,6 +363,27 @@ mod tests {
         let mut out = Vec::new();
         properties.encode(&mut out);
         out
+    }
+
+    #[test]
+    fn more_headers_come_behind_those_that_are_there() {
+        let headers = TableBuf::new().with("a", Value::Void);
+        let some = Properties {
+            content_type: Some(ShortStr::truncated("a/b")),
+            headers: Some(headers.as_table()),
+            app_id: Some(ShortStr::truncated("app")),
+            ..Default::default()
+        };
+        let more = TableBuf::new().with("b", Value::I64(7)).with("a", Value::Bool(true));
+        let all = more
+            .as_table()
+            .iter()
+            .fold(headers.clone(), |all, (name, value)| all.with(name, value));
+        let bytes = raw(&some);
+        let longer = RawProperties::trusted(&bytes).with_more_headers(more.as_table());
+        assert_eq!(longer, Some(raw(&Properties { headers: Some(all.as_table()), ..some })));
+        let bytes = raw(&Properties { headers: None, ..some });
+        assert_eq!(RawProperties::trusted(&bytes).with_more_headers(more.as_table()), None);
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub use record::{BindingRecord, ExchangeRecord, QueueRecord, RECORD_VERSION, Rec
 pub use resource::{Lossy, RESERVED_PREFIX, Resource, ResourceKind, is_reserved, stripped};
 pub use route::RoutedBy;
 pub use route_set::RouteSet;
-pub use routing_keys::{extra_routing_keys, without_bcc};
+pub use routing_keys::{extra_routing_keys, names_extra_keys, without_bcc};
 pub use vhost::{Bind, BindTo, ExchangeDeclaration, TRACE_EXCHANGE, VhostTopology};
 
 /// Keyed by what clients choose, so hashed with a random seed; never iterated where order shows.

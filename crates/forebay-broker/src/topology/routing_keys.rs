@@ -8,6 +8,11 @@ use crate::error::AmqpError;
 /// Headers with further routing keys; the second is not shown to consumers.
 const HEADERS: [&str; 2] = ["CC", "BCC"];
 
+/// Whether there may be [`extra_routing_keys`], or what is refused in their place.
+pub fn names_extra_keys(headers: Table<'_>) -> bool {
+    headers.iter().any(|(name, _)| HEADERS.iter().any(|extra| name == *extra))
+}
+
 /// Routing keys beside the publish's own, from `CC` and `BCC`; empty (and nothing allocated) for
 /// almost every message. 406 if one of the two is not an array. Elements that are not strings are
 /// left out.

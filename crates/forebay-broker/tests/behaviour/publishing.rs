@@ -222,6 +222,29 @@ fn exchanges_route_and_a_remembered_route_follows_every_change() {
 }
 
 #[test]
+fn extra_keys_are_seen_behind_a_remembered_route_and_not_remembered_themselves() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    for name in ["a", "b"] {
+        rig.method(id, 1, &declare(name, false));
+    }
+    let to_b = ArrayBuf::new().with(Value::LongStr(b"b"));
+    let plain = TableBuf::new().with("mine", Value::Bool(true));
+    let extra = ["CC", "BCC"].map(|name| TableBuf::new().with(name, Value::Array(to_b.as_array())));
+    let none = TableBuf::new();
+    for headers in [&none, &plain, &extra[0], &plain, &extra[1], &none] {
+        let properties = Properties { headers: Some(headers.as_table()), ..Properties::default() };
+        rig.publish_with(id, "", "a", false, &properties, b"");
+    }
+    rig.trace(id);
+    for (name, count) in [("a", 6), ("b", 2)] {
+        let passive = queue::Declare { passive: true, ..declare(name, false) };
+        rig.method(id, 1, &passive);
+        assert_eq!(rig.trace(id), [format!("1 queue.declare-ok {name} {count} 0")]);
+    }
+}
+
+#[test]
 fn replies_go_straight_to_the_requester() {
     let mut rig = Rig::new();
     let (requester, server) = (rig.client(), rig.client());
