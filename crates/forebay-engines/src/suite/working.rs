@@ -47,7 +47,9 @@ pub(super) async fn leases_last_as_long_as_the_program(
     expect(job.redelivered(), || "the frozen worker's job is another one".to_owned())?;
     job.ack();
     drop(thaw);
-    freezer.join().map_err(|_| "the frozen worker panicked")??;
+    // Its connection ends with it, for which this runtime's threads may be needed.
+    let ended = tokio::task::spawn_blocking(move || freezer.join()).await?;
+    ended.map_err(|_| "the frozen worker panicked")??;
     saw.note("work may last beyond the ack timeout while its program lives", "yes");
     Ok(())
 }
