@@ -1,7 +1,8 @@
 //! How many messages a consumer wants to hold, and when it gives some back.
 //!
 //! ```text
-//! med    median of the last 32 service times, known after as many completions as there are workers
+//! med    median of the last 32 service times, known after as many completions as there are workers; one that
+//!        was long enough to be stuck behind, max(10 med, 20 ms), forgets those before it
 //! rtt    from an acknowledgement to the delivery that it makes room for
 //! L      0 if rtt < med / 20, else ceil(workers * rtt / med) + ceil(workers / 4); at most 2 s of work
 //! wanted workers + L, at most 5000
@@ -88,6 +89,10 @@ impl Demand {
     /// The same somebody: a worker was at a message for `service_us`.
     pub fn served(&mut self, now_us: u64, service_us: u64) {
         self.completions = (self.completions + 1).min(self.workers);
+        if self.service.get().is_some_and(|median_us| service_us >= long_us(median_us)) {
+            // Work has changed, or may have: three short ones are believed again, and until then nothing waits behind long ones.
+            self.service = RecentMedian::new(SERVICE_TIMES);
+        }
         self.service.add(service_us);
         self.progressed(now_us);
         self.handed_back = false;
@@ -162,7 +167,7 @@ impl Demand {
     #[must_use]
     pub fn stuck_us(&self) -> u64 {
         let median_us = self.service.get().filter(|_| self.look_ahead() > 0).unwrap_or(0);
-        self.progress_us.saturating_add(median_us.saturating_mul(10).max(STUCK_MIN_US))
+        self.progress_us.saturating_add(long_us(median_us))
     }
 
     /// Whether what waited was given back, and no worker has completed one since.
@@ -193,6 +198,11 @@ impl Demand {
         let look_ahead = hides_rtt.saturating_add(workers.div_ceil(4)).min(most);
         u32::try_from(look_ahead).unwrap_or(u32::MAX)
     }
+}
+
+/// From when on work is so long that nothing should wait behind it.
+fn long_us(median_us: u64) -> u64 {
+    median_us.saturating_mul(10).max(STUCK_MIN_US)
 }
 
 /// Whether a message that was given back `times` times already may be given back once more.
@@ -238,6 +248,21 @@ mod tests {
         assert!(!demand.hand_back(90_000, 3));
         demand.completed(95_000, 90_000);
         assert!(demand.wanted() > 1);
+    }
+
+    #[test]
+    fn behind_the_first_long_work_nothing_is_taken_ahead_until_some_is_short_again() {
+        let mut demand = busy(1, 1_000, 10_000);
+        let short = demand.wanted();
+        assert!(short > 1);
+        demand.started(1_000);
+        demand.completed(20_001_000, 20_000_000);
+        assert_eq!(demand.wanted(), 1);
+        for _ in 0..2 {
+            demand.started(20_001_000);
+            demand.completed(20_002_000, 1_000);
+        }
+        assert_eq!(demand.wanted(), short);
     }
 
     #[test]

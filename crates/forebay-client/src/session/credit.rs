@@ -1,7 +1,8 @@
 //! How many deliveries a consumer may hold, from how it is used.
 //!
 //! ```text
-//!   workers   those it was told of, or as many as were seen to hold a message and ask for another
+//!   workers   those it was told of, or as many as were seen to hold a message and ask for another; half as many
+//!             after a second in which no more than that held one
 //!   credit    workers + look-ahead (forebay-flow's Demand; that part rounded up to a few steps)
 //!   starved   a worker asked, nothing was there, and the credit had been used up: look further ahead, as far as
 //!             what waits here is worked off within 20 ms, or four round trips
@@ -21,6 +22,8 @@
 
 use forebay_flow::{Demand, Occupied};
 
+use super::seen_workers::SeenWorkers;
+
 /// Deliveries that a consumer holds at most unless told otherwise.
 pub const CREDIT_MAX: u16 = 1000;
 /// What starving may multiply the look-ahead by.
@@ -38,6 +41,7 @@ const AHEAD_ROUND_TRIPS: u64 = 4;
 pub struct Credit {
     demand: Demand,
     workers: u32,
+    seen: SeenWorkers,
     max: u32,
     fixed: Option<u32>,
     /// Messages in work.
@@ -65,6 +69,7 @@ impl Credit {
         Credit {
             demand: Demand::new(now_us, workers),
             workers,
+            seen: SeenWorkers::new(now_us, workers),
             max,
             fixed,
             held: 0,
@@ -118,8 +123,9 @@ impl Credit {
     /// The connection is another one: nothing is in work as far as the broker knows.
     pub fn restart(&mut self, now_us: u64) {
         let (told, pauses) = (self.told, self.pauses);
+        let seen = self.seen.restarted(now_us);
         *self = Credit::new(now_us, self.workers, self.max, self.fixed);
-        self.pauses = pauses;
+        (self.pauses, self.seen) = (pauses, seen);
         if let Some(occupied) = told {
             self.see(now_us, occupied);
         }
@@ -162,6 +168,7 @@ impl Credit {
     /// A worker takes a message.
     pub fn started(&mut self, now_us: u64) {
         self.held += 1;
+        self.seen.hold(self.held);
         if let Some(told) = &mut self.told {
             // Whoever took it is not counted yet.
             told.busy = told.busy.saturating_add(1);
@@ -183,6 +190,11 @@ impl Credit {
             self.demand.served(now_us, service_us);
         } else if self.demand.free() < self.workers {
             self.demand.completed(now_us, service_us);
+        }
+        let fewer = self.seen.completed(now_us, self.held, self.workers);
+        if let Some(workers) = fewer.filter(|_| self.told.is_none()) {
+            self.workers = workers;
+            self.demand.set_workers(workers);
         }
     }
 
@@ -477,6 +489,27 @@ mod tests {
             credit.starved(0);
             assert!(credit.wanted() > before || held >= 700, "stuck at {before}");
         }
+    }
+
+    #[test]
+    fn workers_of_a_batch_are_forgotten_when_one_by_one_is_enough() {
+        let mut credit = Credit::new(0, 2, 1000, None);
+        for _ in 0..100 {
+            credit.started(0);
+            credit.starved(0);
+        }
+        assert!(credit.wanted() >= 100);
+        for _ in 0..100 {
+            credit.completed(500_000, 500_000);
+        }
+        assert!(credit.wanted() >= 100, "the next batch may come");
+        let mut now_us = 500_000;
+        for _ in 0..100 {
+            credit.started(now_us);
+            now_us += 200_000;
+            credit.completed(now_us, 200_000);
+        }
+        assert_eq!(credit.wanted(), 2, "those it was told of");
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod ledger;
 mod message_id;
 mod publishers;
 mod requests;
+mod seen_workers;
 mod taken;
 mod tap;
 mod target;
