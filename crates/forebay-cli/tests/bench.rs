@@ -409,7 +409,7 @@ fn an_experiment_has_cases_and_demands_and_leaves_nothing_there() {
         ("churn", ["--seconds", "0.2"], 5),
         ("enqueue", ["--seconds", "0.2"], 6),
         ("mailbox", ["--messages", "1000"], 3), // and more where there is an Erlang
-        ("marks", ["--messages", "500"], 4),
+        ("marks", ["--messages", "500"], 8),
     ] {
         let [path, table, page] = [&json, &csv, &html].map(|path| path.to_str().expect("UTF-8"));
         let written = ["--json", path, "--csv", table, "--html", page];

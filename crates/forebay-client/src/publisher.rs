@@ -4,10 +4,10 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use forebay_flow::explain::Sampling;
 use forebay_flow::{Amount, Fixed, HalfDrain, Pfw, PfwOptions, WaiterId};
 use tokio::time::Instant;
 
@@ -262,7 +262,7 @@ impl PublisherBuilder {
             .pool()
             .join(|guards| Lanes::new(plan, guards))
             .ok_or(Lost::ClosedByUs)?;
-        let sampling = self.explain_every.map(|every| Arc::new((every, AtomicU64::new(0))));
+        let sampling = self.explain_every.map(|every| Arc::new(Sampling::new(every)));
         Ok(Publisher { lanes, sampling, spans: self.spans })
     }
 }
@@ -295,8 +295,8 @@ impl PublisherBuilder {
 #[derive(Clone)]
 pub struct Publisher {
     lanes: Arc<Lanes>,
-    /// One in so many is marked, and how many there were.
-    sampling: Option<Arc<(u64, AtomicU64)>>,
+    /// Which messages are marked.
+    sampling: Option<Arc<Sampling>>,
     spans: Option<Arc<Spans>>,
 }
 
@@ -391,9 +391,7 @@ impl Publisher {
 
     /// Now, if the next message is to be marked.
     fn offered_us(&self) -> Option<u64> {
-        let (every, offered) = &**self.sampling.as_ref()?;
-        let number = offered.fetch_add(1, Ordering::Relaxed);
-        number.is_multiple_of(*every).then(since_1970_us)
+        self.sampling.as_ref()?.choose().then(since_1970_us)
     }
 
     /// Waits until every message published so far has its outcome, on whatever clone.

@@ -17,6 +17,8 @@ pub struct Received {
     exchange_end: u32,
     routing_key_end: u32,
     properties_end: u32,
+    /// Known without looking at the bytes, which may not be near when [`Received::marks`] asks.
+    has_headers: bool,
     /// When its client had read it, in microseconds since 1970, if its consumer was asked.
     delivered_us: Option<u64>,
 }
@@ -27,15 +29,15 @@ impl Received {
         redelivered: bool,
         exchange: &[u8],
         routing_key: &[u8],
-        properties: &[u8],
+        properties: RawProperties<'_>,
         body: &[u8],
     ) -> Received {
         // Names are at most 255 bytes and properties fit a frame, so the ends fit 32 bits.
         let exchange_end = exchange.len();
         let routing_key_end = exchange_end + routing_key.len();
-        let properties_end = routing_key_end + properties.len();
+        let properties_end = routing_key_end + properties.raw().len();
         let mut bytes = Vec::with_capacity(properties_end + body.len());
-        for part in [exchange, routing_key, properties, body] {
+        for part in [exchange, routing_key, properties.raw(), body] {
             bytes.extend_from_slice(part);
         }
         Received {
@@ -45,6 +47,7 @@ impl Received {
             exchange_end: exchange_end as u32,
             routing_key_end: routing_key_end as u32,
             properties_end: properties_end as u32,
+            has_headers: properties.headers().is_some(),
             delivered_us: None,
         }
     }
@@ -55,7 +58,7 @@ impl Received {
             delivery.redelivered,
             delivery.exchange.as_bytes(),
             delivery.routing_key.as_bytes(),
-            delivery.properties.raw(),
+            delivery.properties,
             delivery.body,
         )
     }
@@ -66,7 +69,7 @@ impl Received {
             false,
             returned.exchange.as_bytes(),
             returned.routing_key.as_bytes(),
-            returned.properties.raw(),
+            returned.properties,
             returned.body,
         )
     }
@@ -109,9 +112,14 @@ impl Received {
     /// ([`ConsumerBuilder::explain`](crate::ConsumerBuilder::explain)). Each by the clock of who said it. One that was put off and
     /// comes again was delivered when it came for the first time.
     pub fn marks(&self) -> Marks {
-        let marks = self.raw_properties().headers().map(marks::read).unwrap_or_default();
-        let first = self.delivered_us.filter(|_| marks.at_us(Mark::Delivered).is_none());
-        first.into_iter().fold(marks, |marks, us| marks.with(Mark::Delivered, us))
+        let headers = self.has_headers.then(|| self.raw_properties().headers()).flatten();
+        let mut marks = headers.map(marks::read).unwrap_or_default();
+        if let Some(delivered_us) = self.delivered_us
+            && marks.at_us(Mark::Delivered).is_none()
+        {
+            marks.passed(Mark::Delivered, delivered_us);
+        }
+        marks
     }
 
     /// Its client had read it then, in microseconds since 1970.
@@ -126,7 +134,7 @@ impl Received {
 
     #[cfg(test)]
     pub(crate) fn for_test(properties: &[u8], body: &[u8]) -> Received {
-        Received::new(1, false, b"", b"", properties, body)
+        Received::new(1, false, b"", b"", RawProperties::trusted(properties), body)
     }
 
     /// Bytes it occupies, for bounds.
@@ -141,7 +149,8 @@ impl From<Message> for Received {
         let mut properties = Vec::new();
         message.encode_properties(&mut properties, "", false, None);
         let routing_key = message.own_routing_key().unwrap_or_default();
-        Received::new(0, false, b"", routing_key.as_bytes(), &properties, message.body())
+        let properties = RawProperties::trusted(&properties);
+        Received::new(0, false, b"", routing_key.as_bytes(), properties, message.body())
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use forebay_flow::explain::{Detour, Explanation, Journey, MARKS, Mark, Marks, Sample};
+use forebay_flow::explain::{Detour, Explanation, Journey, MARKS, Mark, Marks, Sample, Sampling};
 use tokio::time::Instant;
 
 use crate::outages::Outages;
@@ -16,18 +16,23 @@ type Tell = Arc<dyn Fn(&Journey) + Send + Sync>;
 
 /// Which messages are marked, and who is told what of them.
 pub struct Explaining<T> {
-    every: u64,
+    sampling: Sampling,
     marks: Of<T, Marks>,
     name: Option<Of<T, Option<String>>>,
     each: Option<Tell>,
 }
 
 impl<T> Explaining<T> {
-    /// One message in `every`, at least 1, of those that their publishers did not mark. `marks` finds the marks with which
+    /// One message in `every`, at least 1, where their publishers marked fewer. `marks` finds the marks with which
     /// a message comes, in microseconds since 1970.
     #[must_use]
     pub fn new(every: u64, marks: impl Fn(&T) -> Marks + Send + Sync + 'static) -> Explaining<T> {
-        Explaining { every: every.max(1), marks: Box::new(marks), name: None, each: None }
+        Explaining {
+            sampling: Sampling::new(every),
+            marks: Box::new(marks),
+            name: None,
+            each: None,
+        }
     }
 
     /// What a marked message is called where single ones are told, for instance its message-id; by its number without one.
@@ -47,7 +52,7 @@ impl<T> Explaining<T> {
 
 impl<T> fmt::Debug for Explaining<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Explaining").field("every", &self.every).finish_non_exhaustive()
+        f.debug_struct("Explaining").field("every", &self.sampling.every()).finish_non_exhaustive()
     }
 }
 
@@ -75,7 +80,9 @@ impl<T> Tracer<T> {
         // One that was put off, by whomever, was chosen before.
         let put_off = marks.detour_us(Detour::Pauses) > 0;
         let chosen = marks.at_us(Mark::Offered).is_some() || put_off;
-        if !chosen && !number.is_multiple_of(self.how.every) {
+        if chosen {
+            self.how.sampling.chosen();
+        } else if !self.how.sampling.choose() {
             return None;
         }
         let arrived_us = since_1970_us();
@@ -210,7 +217,9 @@ impl Trace {
         if mark != Mark::Settled {
             return;
         }
-        let settled = journey.clone();
+        // Nobody else asks for it any more.
+        let nobody = Journey { name: String::new(), worker: None, marks: Marks::new() };
+        let settled = std::mem::replace(&mut *journey, nobody);
         drop(journey);
         if let Some(tell) = &self.each {
             tell(&settled);

@@ -1,4 +1,4 @@
-//! What it costs to know where the time of messages goes: the same messages with one in a hundred marked, and without.
+//! What it costs to know where the time of messages goes: the same messages with one in so many marked, and without.
 //!
 //! ```text
 //!   publisher ──▶ queue, until all are there;  then  queue ──▶ a pipeline that does nothing with them
@@ -20,10 +20,11 @@ use crate::process::{own_cpu_seconds, running_seconds};
 use crate::spread::{Ratio, median};
 
 const QUEUE: &str = "forebay-marks";
-/// Of each way, unless `--messages` says something else.
-const MESSAGES: u64 = 100_000;
-const PAIRS: usize = 21;
-const EVERY: u64 = 100;
+/// Of each way, unless `--messages` says something else: so few that none of them needs memory which the others did not have.
+const MESSAGES: u64 = 20_000;
+const PAIRS: usize = 101;
+/// One in so many is marked; the last is for a busy stream, and its cost has a bound.
+const EVERY: [u64; 2] = [100, 1_000];
 const WORKERS: u16 = 25;
 const SIZE_BYTES: usize = 100;
 const COST_MAX: f64 = 1.02;
@@ -59,23 +60,26 @@ pub(super) fn run(place: &Place) -> Result<Findings, String> {
     let messages = place.messages.unwrap_or(MESSAGES).max(1);
     block_on_here(async {
         let connection = Connection::open(&place.url).await.map_err(told)?;
+        let mut findings = Findings::default();
         // What is allocated once is not part of any pair.
-        go(&connection, place, messages, true).await?;
-        let (mut without, mut with) = (Vec::new(), Vec::new());
-        for pair in 0..PAIRS {
-            for marked in [pair % 2 == 0, pair % 2 == 1] {
-                let way = go(&connection, place, messages, marked).await?;
-                if marked { with.push(way) } else { without.push(way) }
+        go(&connection, place, messages, Some(1)).await?;
+        for every in EVERY {
+            let (mut without, mut with) = (Vec::new(), Vec::new());
+            for pair in 0..PAIRS {
+                for marked in [pair % 2 == 0, pair % 2 == 1] {
+                    let way = go(&connection, place, messages, marked.then_some(every)).await?;
+                    if marked { with.push(way) } else { without.push(way) }
+                }
             }
+            add(&mut findings, every, &without, &with);
         }
         queue::delete(&connection, QUEUE).await?;
         connection.close().await.map_err(told)?;
-        Ok(findings(&without, &with))
+        Ok(findings)
     })
 }
 
-fn findings(without: &[Way], with: &[Way]) -> Findings {
-    let mut findings = Findings::default();
+fn add(findings: &mut Findings, every: u64, without: &[Way], with: &[Way]) {
     let parts = [
         ("publisher", Part::Publisher),
         ("broker", Part::Broker),
@@ -86,35 +90,38 @@ fn findings(without: &[Way], with: &[Way]) -> Findings {
         let of = |ways: &[Way]| ways.iter().filter_map(|way| way.of(part)).collect();
         let (without, with): (Vec<f64>, Vec<f64>) = (of(without), of(with));
         let Some(ratio) = Ratio::of_pairs(&with, &without, 1) else { continue };
-        let case = Case::new(name)
+        let case = Case::new(format!("{name}, one in {every} marked"))
             .with("without", median(&without).unwrap_or(f64::NAN), "µs")
             .with("with marks", median(&with).unwrap_or(f64::NAN), "µs")
             .with("ratio", ratio.value, "x")
             .with("95 % from", ratio.low(), "x")
             .with("to", ratio.high(), "x");
         findings.cases.push(case);
-        if matches!(part, Part::All) {
-            let what = format!("CPU of messages of which one in {EVERY} is marked, beside none");
+        if matches!(part, Part::All) && EVERY.last() == Some(&every) {
+            let what = format!("CPU of messages of which one in {every} is marked, beside none");
             findings.demands.push(Demand::at_most(&what, ratio.value, COST_MAX, "x"));
         }
     }
-    if with.iter().any(|way| way.broker.is_none()) {
-        findings.notes.push("the broker's process is not known, so its part is not counted".into());
+    let note = "the broker's process is not known, so its part is not counted";
+    if with.iter().any(|way| way.broker.is_none()) && findings.notes.is_empty() {
+        findings.notes.push(note.into());
     }
-    findings
 }
 
-/// All messages into the queue, and out of it.
+/// All messages into the queue, and out of it; marked is one in so many, or none.
 async fn go(
     connection: &Connection,
     place: &Place,
     messages: u64,
-    marked: bool,
+    marked: Option<u64>,
 ) -> Result<Way, String> {
     queue::fresh(connection, place, QUEUE).await?;
     let broker_s = || place.pid.and_then(running_seconds);
     let publisher = connection.publisher(Route::queue(QUEUE));
-    let publisher = if marked { publisher.explain(EVERY) } else { publisher };
+    let publisher = match marked {
+        Some(every) => publisher.explain(every),
+        None => publisher,
+    };
     let publisher = publisher.build().await.map_err(told)?;
     let message = Message::new(vec![b'x'; place.size.unwrap_or(SIZE_BYTES)]).transient();
     let (own, brokers) = (own_cpu_seconds(), broker_s());
@@ -130,9 +137,9 @@ async fn go(
 }
 
 /// By a pipeline, until all are settled.
-async fn take(connection: &Connection, messages: u64, marked: bool) -> Result<(), String> {
+async fn take(connection: &Connection, messages: u64, marked: Option<u64>) -> Result<(), String> {
     let consumer = connection.consumer(QUEUE).workers(WORKERS);
-    let consumer = if marked { consumer.explain() } else { consumer };
+    let consumer = if marked.is_some() { consumer.explain() } else { consumer };
     let source = QueueSource(consumer.build().await.map_err(told)?);
     let (left, all) = (AtomicU64::new(messages), Arc::new(Notify::new()));
     let tell = all.clone();
@@ -143,7 +150,10 @@ async fn take(connection: &Connection, messages: u64, marked: bool) -> Result<()
         ready(())
     };
     let pipeline = Pipeline::from(source).process(usize::from(WORKERS), handler);
-    let pipeline = if marked { pipeline.explain(EVERY, Received::marks) } else { pipeline };
+    let pipeline = match marked {
+        Some(every) => pipeline.explain(every, Received::marks),
+        None => pipeline,
+    };
     let running = pipeline.start();
     all.notified().await;
     running.control().drain(PATIENCE);

@@ -19,6 +19,7 @@ mod detour;
 mod journey;
 mod marks;
 pub mod queue;
+mod sampling;
 mod text;
 mod timeline;
 
@@ -26,6 +27,7 @@ pub use cause::{Cause, Pauses, Settings};
 pub use detour::{DETOURS, Detour};
 pub use journey::{Journey, Sample};
 pub use marks::{MARKS, Mark, Marks, Segment};
+pub use sampling::Sampling;
 pub use timeline::{BARS_MAX, Bar, Timeline, svg};
 
 /// The time of a segment over many messages.

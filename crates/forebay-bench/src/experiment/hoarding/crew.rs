@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::idle::Span;
 use crate::experiment::findings::{Drawn, Job};
-use crate::experiment::{PATIENCE, Place, told};
+use crate::experiment::{Case, PATIENCE, Place, told};
 
 pub(super) const QUEUE: &str = "forebay-hoarding";
 /// Ends that nobody has looked at yet; workers wait when they are so many.
@@ -38,6 +38,14 @@ impl Held {
             Held::Tuned => true,
             Held::Fixed(_) => live || processes == 1,
             Held::Kept(_) => false,
+        }
+    }
+
+    /// With its picture, unless it looks like another one.
+    pub(super) fn draw(self, case: Case, drawn: Drawn) -> Case {
+        match self {
+            Held::Tuned | Held::Kept(_) => case.drawn(drawn),
+            Held::Fixed(_) => case,
         }
     }
 }

@@ -20,12 +20,12 @@ use crate::spread::median;
 /// Messages that wait, at least.
 const WAITING: [u64; 3] = [0, 10_000, 1_000_000];
 /// Messages that are handled, each with so many calls.
-const HANDLED: u64 = 100;
+const HANDLED: u64 = 400;
 const CALLS: usize = 10;
 /// The same where it counts how fast they are published; a tenth of `--messages`, if that is less.
 const LETTERS: u64 = 10_000;
 /// In turns, so that what disturbs one disturbs the others.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 /// How much more a call may cost with many waiting.
 const COST_MAX: f64 = 1.25;
 const QUEUE: &str = "forebay-mailbox";
