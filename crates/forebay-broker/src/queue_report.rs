@@ -25,6 +25,8 @@ pub struct ConsumerStatus {
     pub prefetch: u16,
     /// Deliveries that it holds.
     pub unacked: u32,
+    /// For how long its connection was not read because it publishes as well, in microseconds; never falls.
+    pub publishes_held_us: u64,
 }
 
 /// One queue.
@@ -54,13 +56,13 @@ impl Shard {
         });
         Some(QueueReport {
             status: self.queue_status(queue),
-            consumers: self.consumers_of(queue),
+            consumers: self.consumers_of(queue, now_us.max(self.now_us)),
             waits: waits.collect(),
             gates: self.wait_report(now_us).gates,
         })
     }
 
-    fn consumers_of(&self, queue: &Queue) -> Vec<ConsumerStatus> {
+    fn consumers_of(&self, queue: &Queue, now_us: u64) -> Vec<ConsumerStatus> {
         let consumers = queue.consumers.iter().take(CONSUMERS_MAX);
         let status = consumers.filter_map(|key| {
             let consumer = self.consumers.get(key.0 as usize)?;
@@ -76,6 +78,7 @@ impl Shard {
                 no_ack: consumer.no_ack,
                 prefetch: bounds.into_iter().filter(|bound| *bound > 0).min().unwrap_or(0),
                 unacked: consumer.unacked,
+                publishes_held_us: connection.waits.publishes_held_us(now_us),
             })
         });
         status.collect()

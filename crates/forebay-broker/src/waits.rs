@@ -104,6 +104,9 @@ impl Gate {
     }
 }
 
+/// Gates at which a connection that publishes is not read: whatever else it sends waits as well.
+const PUBLISHES: [Gate; 4] = [Gate::Batch, Gate::Memory, Gate::Space, Gate::Unconfirmed];
+
 /// The counters of one edge.
 #[derive(Debug, Clone, Copy, Default)]
 struct Watch {
@@ -191,6 +194,12 @@ impl Waits {
             .zip(watches)
             .map(move |(gate, watch)| (gate, watch.total_us(now_us), watch.running > 0))
             .filter(|(_, waited_us, waiting)| *waited_us > 0 || *waiting)
+    }
+
+    /// For how long it was not read because it publishes, so far.
+    pub(crate) fn publishes_held_us(&self, now_us: u64) -> u64 {
+        let held = self.edges(now_us).filter(|(gate, ..)| PUBLISHES.contains(gate));
+        held.map(|(_, waited_us, _)| waited_us).sum()
     }
 
     fn watch(&mut self, gate: Gate) -> &mut Watch {

@@ -35,7 +35,7 @@ fn name(look: &QueueLook) -> &'static str {
 }
 
 #[test]
-fn thirteen_bad_set_ups_are_named_from_outside() {
+fn fourteen_bad_set_ups_are_named_from_outside() {
     // Nobody consumes.
     assert_eq!(name(&look(500, 0, 500, 0)), "no-consumer");
     // The handler hangs, with all that it may hold.
@@ -51,6 +51,16 @@ fn thirteen_bad_set_ups_are_named_from_outside() {
     let few = with(look(500, 100, 9_000, 2), &[(1, 1), (1, 1)]);
     assert_eq!(name(&few), "credit-used");
     assert_eq!(name(&counted(few, "credit")), "credit-used");
+    // Acknowledgements behind publishes that are held, on one connection; here the work goes on, and here it does not.
+    let mut shared = with(look(500, 100, 9_000, 11), &[(10, 10), (10, 1)]);
+    shared.consumers[0].publishes_held_us = 4 * SECOND;
+    assert_eq!(name(&counted(shared.clone(), "credit")), "shared-connection");
+    let mut hangs = shared.clone();
+    hangs.left = 0;
+    assert_eq!(name(&hangs), "shared-connection");
+    // It may take more, so that is not why.
+    (shared.consumers[0].prefetch, shared.consumers[1].publishes_held_us) = (100, SECOND / 10);
+    assert_eq!(name(&counted(shared, "credit")), "credit-used");
     // A consumer that does not read.
     let unread = with(look(500, 10, 9_000, 40), &[(0, 40)]);
     assert_eq!(name(&unread), "unread");

@@ -99,6 +99,31 @@ fn a_publish_at_the_end_of_the_memory_waits_for_memory() {
 }
 
 #[test]
+fn a_consumer_that_publishes_is_told_of_its_publishes_that_were_held() {
+    let mut rig = Rig::small();
+    let (both, other) = (rig.client(), rig.client());
+    rig.method(both, 1, &declare("jobs", false));
+    for id in [both, other] {
+        rig.method(id, 1, &basic::Qos { prefetch_size: 0, prefetch_count: 1, global: false });
+        rig.method(id, 1, &consume("jobs", "c", false));
+    }
+    (0..3).for_each(|_| rig.publish(other, "jobs", b"job", false));
+    let filler = rig.client();
+    rig.method(filler, 1, &declare("full", false));
+    [both, other].map(|id| rig.trace(id));
+    rig.fill(filler, "full");
+    rig.settle();
+    // The acknowledgement stands behind publishes that go on one by one, because there may be one behind them.
+    (0..1000).for_each(|_| rig.publish(both, "full", &[7; 1000], false));
+    rig.method(both, 1, &basic::Ack { delivery_tag: 1, multiple: false });
+    rig.pass(300);
+    let report = rig.shard.queue_report("/", b"jobs", rig.now_us).expect("it is there");
+    let held_ms: Vec<_> =
+        report.consumers.iter().map(|one| (one.unacked, one.publishes_held_us / 1000)).collect();
+    assert!(matches!(held_ms[..], [(1, 200..=300), (1, 0)]), "{held_ms:?}");
+}
+
+#[test]
 fn a_full_batch_is_a_wait_for_the_disk() {
     let mut scene = Scene::small(1 << 20);
     let id = scene.client();

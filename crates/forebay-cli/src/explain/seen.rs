@@ -45,6 +45,9 @@ struct Consumer {
     #[serde(default)]
     prefetch_count: u64,
     unacknowledged: Option<u64>,
+    /// Only a Forebay counts it: a total that never falls.
+    #[serde(default)]
+    publishes_held_us: u64,
     #[serde(default)]
     channel_details: Channel,
 }
@@ -118,7 +121,7 @@ impl Seen {
         look.arrived = is.publish.saturating_sub(was.publish);
         look.left = gone(is).saturating_sub(gone(was));
         (look.ready, look.unacked) = (self.messages_ready, self.messages_unacknowledged);
-        look.consumers = self.consumer_details.iter().map(consumer).collect();
+        look.consumers = self.consumer_details.iter().map(|one| one.since(before)).collect();
         if let Some(now) = &self.forebay {
             let was = before.forebay.clone().unwrap_or_default();
             look.waits = Some(waited(&now.waits, &was.waits));
@@ -129,14 +132,23 @@ impl Seen {
     }
 }
 
-fn consumer(seen: &Consumer) -> ConsumerLook {
-    let mut look = ConsumerLook::default();
-    look.name = match seen.channel_details.name.as_str() {
-        "" => format!("consumer {}", seen.consumer_tag),
-        channel => format!("the consumer of {channel}"),
-    };
-    (look.prefetch, look.unacked) = (seen.prefetch_count, seen.unacknowledged);
-    look
+impl Consumer {
+    fn since(&self, before: &Seen) -> ConsumerLook {
+        let channel = &self.channel_details.name;
+        let same = |one: &&Consumer| {
+            one.consumer_tag == self.consumer_tag && one.channel_details.name == *channel
+        };
+        let held_before_us = before.consumer_details.iter().find(same);
+        let mut look = ConsumerLook::default();
+        look.name = match channel.as_str() {
+            "" => format!("consumer {}", self.consumer_tag),
+            channel => format!("the consumer of {channel}"),
+        };
+        (look.prefetch, look.unacked) = (self.prefetch_count, self.unacknowledged);
+        look.publishes_held_us = held_before_us
+            .map_or(0, |was| self.publishes_held_us.saturating_sub(was.publishes_held_us));
+        look
+    }
 }
 
 fn waited(now: &[Gate], before: &[Gate]) -> Vec<GateLook> {
@@ -166,6 +178,7 @@ mod tests {
             seen(json!({
                 "messages_ready": 7, "messages_unacknowledged": 2,
                 "consumer_details": [{ "consumer_tag": "c", "prefetch_count": 2, "unacknowledged": 2,
+                    "publishes_held_us": waited_us / 1000,
                     "channel_details": { "name": "10.0.0.1:4000 (1)" } }],
                 "message_stats": { "publish": published, "ack": published - 9 },
                 "forebay": {
@@ -181,6 +194,7 @@ mod tests {
         assert_eq!(look.waits, Some(vec![gate("credit")]));
         assert_eq!(look.publishers, [gate("batch")]);
         assert_eq!(look.consumers[0].name, "the consumer of 10.0.0.1:4000 (1)");
+        assert_eq!(look.consumers[0].publishes_held_us, 5_000);
         assert_eq!(look.cause().name(), "credit-used");
     }
 

@@ -38,6 +38,8 @@ pub struct ConsumerLook {
     pub prefetch: u64,
     /// Messages that it holds, if that is known of it alone.
     pub unacked: Option<u64>,
+    /// For how long its connection was not read, because it publishes as well and publishes were held; 0 where nobody counts that.
+    pub publishes_held_us: u64,
 }
 
 /// A place where a broker holds somebody.
@@ -81,6 +83,15 @@ pub enum QueueCause {
         prefetch: u64,
         /// How long they hold each.
         held_us: u64,
+    },
+    /// A consumer holds all that it may, and what it acknowledges waits behind publishes on its connection, which are held.
+    SharedConnection {
+        /// Who.
+        name: String,
+        /// For how long they were.
+        held_us: u64,
+        /// Of so long.
+        looked_us: u64,
     },
     /// Consumers may take more, and their clients do not read it.
     Unread,
@@ -126,7 +137,8 @@ impl QueueLook {
             return if self.ready > 0 { QueueCause::NoConsumer } else { self.before() };
         }
         if self.unacked > 0 && self.left == 0 {
-            return QueueCause::Stuck { unacked: self.unacked, looked_us: self.looked_us };
+            let stuck = QueueCause::Stuck { unacked: self.unacked, looked_us: self.looked_us };
+            return self.shared().unwrap_or(stuck);
         }
         if self.ready == 0 {
             return self.hoarded().unwrap_or_else(|| self.before());
@@ -147,7 +159,23 @@ impl QueueLook {
     }
 
     fn counts(&self, gate: &GateLook) -> bool {
-        gate.waited_us.saturating_mul(100) >= self.looked_us.saturating_mul(WAITED_PERCENT_MIN)
+        self.is_much(gate.waited_us)
+    }
+
+    fn is_much(&self, waited_us: u64) -> bool {
+        waited_us.saturating_mul(100) >= self.looked_us.saturating_mul(WAITED_PERCENT_MIN)
+    }
+
+    /// Acknowledgements that wait behind publishes.
+    fn shared(&self) -> Option<QueueCause> {
+        let full = |consumer: &&ConsumerLook| {
+            consumer.unacked.is_some_and(|unacked| is_full(unacked, consumer.prefetch))
+        };
+        let longest =
+            self.consumers.iter().filter(full).max_by_key(|consumer| consumer.publishes_held_us)?;
+        let held_us = longest.publishes_held_us;
+        let (name, looked_us) = (longest.name.clone(), self.looked_us);
+        self.is_much(held_us).then_some(QueueCause::SharedConnection { name, held_us, looked_us })
     }
 
     fn hoarded(&self) -> Option<QueueCause> {
@@ -177,7 +205,8 @@ impl QueueLook {
 
     fn used(&self) -> QueueCause {
         let prefetch = self.consumers.iter().map(|consumer| consumer.prefetch).sum();
-        QueueCause::CreditUsed { prefetch, held_us: self.held_us().unwrap_or(0) }
+        let used = QueueCause::CreditUsed { prefetch, held_us: self.held_us().unwrap_or(0) };
+        self.shared().unwrap_or(used)
     }
 
     /// By what consumers may hold and do hold.
@@ -187,9 +216,12 @@ impl QueueLook {
             return QueueCause::Unread;
         }
         let prefetch: u64 = self.consumers.iter().map(|consumer| consumer.prefetch).sum();
-        let full = self.unacked.saturating_mul(100) >= prefetch.saturating_mul(FULL_PERCENT);
-        if full { self.used() } else { QueueCause::Broker }
+        if is_full(self.unacked, prefetch) { self.used() } else { QueueCause::Broker }
     }
+}
+
+fn is_full(unacked: u64, prefetch: u64) -> bool {
+    unacked.saturating_mul(100) >= prefetch.saturating_mul(FULL_PERCENT)
 }
 
 impl QueueCause {
@@ -202,6 +234,7 @@ impl QueueCause {
             QueueCause::Stuck { .. } => "stuck",
             QueueCause::Hoarded { .. } => "hoarded",
             QueueCause::CreditUsed { .. } => "credit-used",
+            QueueCause::SharedConnection { .. } => "shared-connection",
             QueueCause::Unread => "unread",
             QueueCause::Disk => "disk",
             QueueCause::Memory => "memory",
@@ -243,6 +276,13 @@ impl fmt::Display for QueueCause {
                  more consumers or faster work help; if the work is quicker, a larger prefetch does, since messages and \
                  acknowledgements are on their way for the rest",
                 ms(*held_us)
+            ),
+            QueueCause::SharedConnection { name, held_us, looked_us } => write!(
+                f,
+                "{name} publishes on the same connection, and publishes there were held for {:.1} s of {:.1} s: what it acknowledges \
+                 waits behind them; publish on one connection and consume on another",
+                ms(*held_us) / 1e3,
+                ms(*looked_us) / 1e3
             ),
             QueueCause::Unread => f.write_str(
                 "consumers may take more, and do not read what is sent: their link is full, or their clients do not read",

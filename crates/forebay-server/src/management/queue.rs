@@ -1,7 +1,7 @@
 //! `/api/queues/VHOST/NAME`: one queue, in the words of RabbitMQ's management as far as we have what they name.
 //!
 //! Below `forebay` is what only we count: what messages of the queue waited for, who else waits, and how many messages each
-//! consumer holds (`unacknowledged`). Counters grow from the queue's first message on.
+//! consumer holds (`unacknowledged`), and for how long its connection was not read because it publishes as well (`publishes_held_us`). Counters grow from the queue's first message on.
 
 use forebay_broker::{ConsumerStatus, GateWaits, QueueReport};
 use serde_json::{Value, json};
@@ -37,6 +37,7 @@ fn consumer(consumer: &ConsumerStatus) -> Value {
         "ack_required": !consumer.no_ack,
         "prefetch_count": consumer.prefetch,
         "unacknowledged": consumer.unacked,
+        "publishes_held_us": consumer.publishes_held_us,
         "channel_details": {
             "name": format!("{} ({})", consumer.address, consumer.channel),
             "number": consumer.channel,
