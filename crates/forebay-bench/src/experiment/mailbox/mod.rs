@@ -114,19 +114,26 @@ fn judged(waiting: &[u64], mail: &[Rounds], [throttled, unthrottled]: &[Rounds; 
     findings
 }
 
-/// What a pipeline of one worker does with each letter: calls, each timed, and tells when it is done.
+/// What a pipeline of one worker does with each letter, as soon as it may: calls, each timed, and tells when it is done.
 async fn calling(
     connection: &Connection,
     latency: Arc<Mutex<Latency>>,
+    may: Arc<Semaphore>,
 ) -> Result<(Running, mpsc::Receiver<Result<(), String>>), String> {
     let consumer = connection.consumer(QUEUE).workers(1).build().await.map_err(told)?;
     let (caller, service) = (Arc::new(connection.caller()), Arc::new(Route::queue(SERVICE)));
     let (tell, done) = mpsc::channel(1);
     let handler = move |_: Item<Received>| {
         let (caller, service) = (caller.clone(), service.clone());
-        let (latency, tell) = (latency.clone(), tell.clone());
+        let (latency, tell, may) = (latency.clone(), tell.clone(), may.clone());
         async move {
-            let called = call(&caller, &service, &latency).await;
+            let called = match may.acquire().await {
+                Ok(permit) => {
+                    permit.forget();
+                    call(&caller, &service, &latency).await
+                }
+                Err(error) => Err(told(error)),
+            };
             // Whoever listens may have heard enough.
             let _ = tell.send(called).await;
         }
@@ -156,10 +163,12 @@ async fn calls(connection: &Connection, waiting: u64) -> Result<LatencyReport, S
     let publisher = connection.publisher(Route::queue(QUEUE)).build().await.map_err(told)?;
     fill(&publisher, waiting).await?;
     let latency = Arc::new(Mutex::new(Latency::new()));
-    let (_running, mut done) = calling(connection, latency.clone()).await?;
+    let may = Arc::new(Semaphore::new(0));
+    let (_running, mut done) = calling(connection, latency.clone(), may.clone()).await?;
     for _ in 0..HANDLED {
-        // Those that wait go on waiting, also where there are none.
+        // Those that wait go on waiting, also where there are none. Calls are made when nothing else happens, here and there.
         publisher.publish(mail()).await.map_err(told)?.await.map_err(told)?;
+        may.add_permits(1);
         one_done(&mut done).await?;
     }
     let latency = latency.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,7 +179,8 @@ async fn calls(connection: &Connection, waiting: u64) -> Result<LatencyReport, S
 /// time of a call in all of it, in microseconds.
 async fn handled(connection: &Connection, letters: u64, throttled: bool) -> Result<f64, String> {
     let publisher = connection.publisher(Route::queue(QUEUE)).build().await.map_err(told)?;
-    let (_running, mut done) = calling(connection, Arc::new(Mutex::new(Latency::new()))).await?;
+    let (latency, may) = (Arc::new(Mutex::new(Latency::new())), Semaphore::new(letters as usize));
+    let (_running, mut done) = calling(connection, latency, Arc::new(may)).await?;
     let allowed = if throttled { 1 } else { letters as usize };
     let allowed = Arc::new(Semaphore::new(allowed));
     let began = Instant::now();
