@@ -7,7 +7,7 @@
 //!   target  base + min(max(commits, batches), 100 ms) + min(net, 12 ms) + min(0.15 net, 20 ms)
 //!           and if that is more, but 400 ms above the base at most: sig * visit / W
 //!
-//!   commits   max(1.25 * least ever s, 0.75 s)
+//!   commits   max(1.25 * least ever s, 0.75 s); where 1 MB is in flight to our broker, (0.75 + 2.25 / (1 + mean size / 500 B)) s
 //!   batches   1.2 s / (W * (1 + mean size / 500 B)), between 1 and 20 ms
 //!   visit     messages of one visit and a quarter: 80 KiB / (mean size + 200 B) on our broker, 0 elsewhere
 //!   sig       least of the last 3 means, see [crate::pfw]
@@ -17,6 +17,9 @@
 //!
 //! - **commits.** A confirm waits for the commit that is running and then for its own. On an idle broker `s` is
 //!   one commit, in a steady flow two, and that flow must not look like a queue: hence the least ever.
+//!   One publisher that alone keeps a slow disk busy writes for as long as a commit takes to refill what the last one confirmed, so
+//!   a window of one commit leaves the disk idle for every other one. Twenty do so in turns. The smaller the messages, the longer
+//!   that takes for the same bytes.
 //! - **batches.** What a visit to a publisher costs (the wake-ups, the system calls, the confirm) is shared by the
 //!   messages it brings. A window twice as large halves the visit's share of each message and doubles the
 //!   wait in the queue, so the total is least where the wait allowed is in inverse proportion to the
@@ -48,6 +51,9 @@ const NETWORK_VARIANCE_MAX_US: f64 = 20_000.0;
 /// Waiting for the running commit, in units of the least `s` ever and of `s`.
 const COMMITS_OF_LEAST: f64 = 1.25;
 const COMMITS: f64 = 0.75;
+/// Of a publisher that has so many bytes in flight, the overhead included, for messages of no size: so much more.
+const HEAVY_BYTES: f64 = 1_000_000.0;
+const COMMITS_HEAVY: f64 = 2.25;
 /// Microseconds of waiting times messages of window: what a visit costs, weighed against the wait.
 const BATCH_US: f64 = 1_200_000.0;
 const BATCH_MIN_US: f64 = 1_000.0;
@@ -151,7 +157,12 @@ impl DelayTarget {
             true => DRIFT_FACTOR * self.service_least + DRIFT_SLACK_US,
             false => self.service_least + DRIFT_UNKNOWN_US,
         });
-        let commits_us = (COMMITS_OF_LEAST * self.service_least).max(COMMITS * service_us);
+        let in_flight_bytes = window * (size_bytes + OVERHEAD_BYTES);
+        // Elsewhere a message costs more than its part of a commit, and this would be a queue for nothing.
+        let heavy = self.visit_bytes > 0.0 && in_flight_bytes >= HEAVY_BYTES;
+        let refill = if heavy { COMMITS_HEAVY / (1.0 + size_bytes / BATCH_BYTES) } else { 0.0 };
+        let commits_us =
+            (COMMITS_OF_LEAST * self.service_least).max((COMMITS + refill) * service_us);
         let batches_us = BATCH_US / (window * (1.0 + size_bytes / BATCH_BYTES));
         let allowance_us =
             commits_us.max(batches_us.clamp(BATCH_MIN_US, BATCH_MAX_US)).min(ALLOWANCE_MAX_US)
@@ -232,6 +243,23 @@ mod tests {
         // Idle, a message sees one commit; in a steady flow two.
         let commit_us = 30_000;
         assert!(added_us(commit_us, 20_000.0, 0.0) > commit_us as f64);
+    }
+
+    #[test]
+    fn who_alone_keeps_our_disk_busy_may_have_three_commits_in_flight() {
+        let added_us = |window, size_bytes, visit_bytes| {
+            let mut target = DelayTarget::new(true, u64::MAX);
+            target.set_visit_bytes(visit_bytes);
+            target.add(0, 10_000);
+            target.add(1, 30_000); // the least is of a quiet moment
+            target.set(10_000.0, 10_000.0, window, size_bytes);
+            target.us() - target.base_us()
+        };
+        assert!((added_us(10_000.0, 0.0, 65_536) - 30_000.0).abs() < 1.0);
+        assert!((added_us(10_000.0, 500.0, 65_536) - 18_750.0).abs() < 1.0);
+        for (window, visit_bytes) in [(4_000.0, 65_536), (10_000.0, 0)] {
+            assert!((added_us(window, 0.0, visit_bytes) - 12_500.0).abs() < 1.0);
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //!             sig > target: W *= max(0.7, target / sig), velocity = 1, then one round without a change
 //!   both      W grows no further than a visit while sig is above what the target were without visits
 //!   longer    a route that is twice as long, and 0.6 of r: startup again, from W
-//!   always    8 <= W <= 20 000 messages, and max(64 KiB, 2 W * mean size) bytes
+//!   always    8 <= W <= 60 000 messages, and max(64 KiB, 2 W * mean size) bytes
 //! ```
 //!
 //! Where the pieces come from: a delay target with a cut in proportion to the overshoot is Swift's
@@ -42,7 +42,7 @@ use crate::window::{Load, Phase, Sample, Window, WindowState};
 /// The window never falls below this, so that what a visit costs is shared.
 pub const FLOOR_MESSAGES: u32 = 8;
 /// The window never exceeds this unless told otherwise.
-pub const CEILING_MESSAGES: u32 = 20_000;
+pub const CEILING_MESSAGES: u32 = 60_000;
 /// The window of bytes never falls below this.
 pub const FLOOR_BYTES: u64 = 64 * 1024;
 /// The window of bytes never exceeds this unless told otherwise.
