@@ -228,12 +228,12 @@ impl<'a> RawProperties<'a> {
     /// The headers alone, without decoding the rest.
     #[inline]
     pub fn headers(&self) -> Option<Table<'a>> {
-        Table::read(&mut self.from_headers()?)
+        Table::read(&mut self.at_headers()?)
     }
 
     /// The same bytes with `more` behind the headers that are there; `None` if there are none.
     pub fn with_more_headers(&self, more: Table<'_>) -> Option<Vec<u8>> {
-        let mut reader = self.from_headers()?;
+        let mut reader = self.at_headers()?;
         let before = &self.0[..self.0.len() - reader.rest.len()];
         let headers = Table::read(&mut reader)?;
         let room = self.0.len() + more.raw().len();
@@ -249,7 +249,7 @@ impl<'a> RawProperties<'a> {
 
     /// What is left to read where the headers begin, if there are any.
     #[inline]
-    fn from_headers(&self) -> Option<Reader<'a>> {
+    fn at_headers(&self) -> Option<Reader<'a>> {
         let (mut reader, flags) = self.list();
         if flags & FLAG_HEADERS == 0 {
             return None;

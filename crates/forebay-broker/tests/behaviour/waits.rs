@@ -110,7 +110,9 @@ fn a_consumer_that_publishes_is_told_of_its_publishes_that_were_held() {
     (0..3).for_each(|_| rig.publish(other, "jobs", b"job", false));
     let filler = rig.client();
     rig.method(filler, 1, &declare("full", false));
-    [both, other].map(|id| rig.trace(id));
+    for id in [both, other] {
+        rig.trace(id);
+    }
     rig.fill(filler, "full");
     rig.settle();
     // The acknowledgement stands behind publishes that go on one by one, because there may be one behind them.
