@@ -364,10 +364,12 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
     let mut queues = recovered_queues(disk, &image)?;
 
     let mut spares = VecDeque::new();
+    // Without a log epochs begin anew, and what a spare was once used for might count as theirs.
+    let anew = image.segments.is_empty();
     for &spare in &listing.spares {
         let name = spare_file(spare);
         let whole = disk.len(&name).is_ok_and(|len| len >= options.segment_bytes);
-        if whole && spares.len() < options.spare_segments_max {
+        if whole && !anew && spares.len() < options.spare_segments_max {
             spares.push_back(spare);
         } else {
             remove(disk, &name)?;
@@ -375,7 +377,7 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
     }
 
     let next_epoch = match listing.epochs.last() {
-        Some(newest) if !image.segments.is_empty() => newest + 1,
+        Some(newest) if !anew => newest + 1,
         _ => 1,
     };
     let largest_run = listing.runs.last().map_or(0, |run| run.0).max(image.replay.last_run);
