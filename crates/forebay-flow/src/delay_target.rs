@@ -4,10 +4,11 @@
 //!   net     the kernel's round trip without our own queue, at most the latency; 0 where there is none
 //!   s       least (latency - net) of the last 5 to 10 s, not above 4 * least ever + 0.5 ms
 //!   base    net + s
-//!   target  base + min(max(commits, batches), 100 ms) + min(net, 12 ms) + min(0.15 net, 20 ms)
+//!   target  base + min(max(commits, batches), 100 ms) + min(net, 4 ms) + min(0.15 net, 20 ms)
 //!           and if that is more, but 400 ms above the base at most: sig * visit / W
 //!
-//!   commits   max(1.25 * least ever s, 0.75 s); where 1 MB is in flight to our broker, (0.75 + 2.25 / (1 + mean size / 500 B)) s
+//!   commits   max(1.25 * least ever s, 0.75 s + refill)
+//!   refill    2.25 s / (1 + mean size / 500 B) - net, at least 0, where 1 MB is in flight to our broker; else 0
 //!   batches   1.2 s / (W * (1 + mean size / 500 B)), between 1 and 20 ms
 //!   visit     messages of one visit and a quarter: 80 KiB / (mean size + 200 B) on our broker, 0 elsewhere
 //!   sig       least of the last 3 means, see [crate::pfw]
@@ -19,7 +20,7 @@
 //!   one commit, in a steady flow two, and that flow must not look like a queue: hence the least ever.
 //!   One publisher that alone keeps a slow disk busy writes for as long as a commit takes to refill what the last one confirmed, so
 //!   a window of one commit leaves the disk idle for every other one. Twenty do so in turns. The smaller the messages, the longer
-//!   that takes for the same bytes.
+//!   that takes for the same bytes. What is on a long way fills the disk meanwhile.
 //! - **batches.** What a visit to a publisher costs (the wake-ups, the system calls, the confirm) is shared by the
 //!   messages it brings. A window twice as large halves the visit's share of each message and doubles the
 //!   wait in the queue, so the total is least where the wait allowed is in inverse proportion to the
@@ -31,8 +32,8 @@
 //!   and a quarter of the next, it is not cut for what the others do: the latency at which it would is the target. Where
 //!   messages cost far more than visits this would be a queue for nothing, so only a broker that says how it reads is
 //!   trusted with it.
-//! - **min(net, 12 ms), 0.15 net.** Over a distance a wait as long as the way is not noticed much, and TCP's
-//!   segments and acknowledgements need it; a longer way's rounds vary more.
+//! - **min(net, 4 ms), 0.15 net.** TCP's segments and acknowledgements need some milliseconds, and a longer way's
+//!   rounds vary more.
 //! - **The cap on s.** With a thousand flows in overload nobody ever sees an empty queue; without the cap
 //!   each takes the others' queue for the base, and all grow. Without `net` a longer route would be taken
 //!   for overload, so there the cap is 100 ms above the least, and a window that was 10 s at its floor
@@ -45,7 +46,7 @@ use crate::windowed_min::WindowedMin;
 pub(crate) const ALLOWANCE_MAX_US: f64 = 100_000.0;
 /// What the network is allowed at most, on top of it.
 pub(crate) const NETWORK_ALLOWANCE_MAX_US: f64 = NETWORK_NEAR_US + NETWORK_VARIANCE_MAX_US;
-const NETWORK_NEAR_US: f64 = 12_000.0;
+const NETWORK_NEAR_US: f64 = 4_000.0;
 const NETWORK_VARIANCE: f64 = 0.15;
 const NETWORK_VARIANCE_MAX_US: f64 = 20_000.0;
 /// Waiting for the running commit, in units of the least `s` ever and of `s`.
@@ -133,6 +134,11 @@ impl DelayTarget {
         self.network.get()
     }
 
+    /// Whether the way takes longer than the broker does.
+    pub(crate) fn is_distant(&self) -> bool {
+        self.network.get().is_some_and(|us| us as f64 > 0.5 * self.base_us)
+    }
+
     pub(crate) fn network_rises(&self) -> bool {
         self.network.rises()
     }
@@ -161,8 +167,9 @@ impl DelayTarget {
         // Elsewhere a message costs more than its part of a commit, and this would be a queue for nothing.
         let heavy = self.visit_bytes > 0.0 && in_flight_bytes >= HEAVY_BYTES;
         let refill = if heavy { COMMITS_HEAVY / (1.0 + size_bytes / BATCH_BYTES) } else { 0.0 };
+        let refill_us = (refill * service_us - network_us).max(0.0);
         let commits_us =
-            (COMMITS_OF_LEAST * self.service_least).max((COMMITS + refill) * service_us);
+            (COMMITS_OF_LEAST * self.service_least).max(COMMITS * service_us + refill_us);
         let batches_us = BATCH_US / (window * (1.0 + size_bytes / BATCH_BYTES));
         let allowance_us =
             commits_us.max(batches_us.clamp(BATCH_MIN_US, BATCH_MAX_US)).min(ALLOWANCE_MAX_US)
@@ -260,6 +267,24 @@ mod tests {
         for (window, visit_bytes) in [(4_000.0, 65_536), (10_000.0, 0)] {
             assert!((added_us(window, 0.0, visit_bytes) - 12_500.0).abs() < 1.0);
         }
+    }
+
+    #[test]
+    fn what_is_on_a_long_way_keeps_the_disk_busy_and_needs_no_commits_in_flight() {
+        let added_us = |network_us| {
+            let mut target = DelayTarget::new(false, u64::MAX);
+            target.set_visit_bytes(65_536);
+            target.set_network(0, Some(network_us), 0.0, network_us as f64);
+            target.add(0, network_us + 10_000);
+            target.add(1, network_us + 30_000); // the least is of a quiet moment
+            let mean_us = network_us as f64 + 10_000.0;
+            target.set(mean_us, mean_us, 10_000.0, 0.0);
+            target.us() - target.base_us()
+        };
+        let distance_us = |network_us: f64| network_us.min(4_000.0) + 0.15 * network_us;
+        assert!((added_us(100) - 29_900.0 - distance_us(100.0)).abs() < 1.0);
+        assert!((added_us(10_000) - 20_000.0 - distance_us(10_000.0)).abs() < 1.0);
+        assert!((added_us(40_000) - 12_500.0 - distance_us(40_000.0)).abs() < 1.0);
     }
 
     #[test]

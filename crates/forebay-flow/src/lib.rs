@@ -30,6 +30,7 @@ mod baseline;
 pub mod connections;
 mod delay_target;
 pub mod demand;
+mod edge;
 mod ewma;
 pub mod explain;
 mod fair_share;

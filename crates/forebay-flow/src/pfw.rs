@@ -8,9 +8,10 @@
 //!   startup   r <= target and limited: W *= 2
 //!             r > target in a second round: W *= max(1/4, target / r), velocity = W/16, startup ends
 //!   after it  sig <= target and limited: W += velocity (1, doubling from the 4th step on, up to W/8;
-//!             up to W/32 where r is in the last quarter below the target;
-//!             W in the second round in a row with r in the first quarter)
-//!             sig > target: W *= max(0.7, target / sig), velocity = 1, then one round without a change
+//!             up to W/32 where r is in the last quarter below the target, up to W/64 near the edge;
+//!             W from the second round in a row on with r in the first quarter; of an edge, see there)
+//!             sig > target: the edge = W if net is most of the base, W *= max(0.7, target / sig),
+//!             velocity = 1, then one round without a change
 //!   both      W grows no further than a visit while sig is above what the target were without visits
 //!   longer    a route that is twice as long, and 0.6 of r: startup again, from W
 //!   always    8 <= W <= 60 000 messages, and max(64 KiB, 2 W * mean size) bytes
@@ -27,6 +28,7 @@
 //! - **Mean, then least of three.** Rejects one slow commit, and still answers within three round trips. A
 //!   second round decides about the end of startup for the same reason.
 //! - **Doubling again when it is calm.** TCP starts slowly too, and what waits for it ends our startup early.
+//! - **The edge.** Over a distance the window that was cut last is approached slowly: [crate::edge].
 //! - **The floor.** What a visit to a connection costs is shared by the messages it brings.
 //! - **limited.** A program that sends little learns nothing about a larger window.
 //! - **The drain probe.** Only when no round came near the base for about 10 s: half the window for a
@@ -35,6 +37,7 @@
 
 use crate::amount::Amount;
 use crate::delay_target::{DelayTarget, NETWORK_ALLOWANCE_MAX_US, VISIT_ALLOWANCE_MAX_US};
+use crate::edge::{self, Edge};
 use crate::ewma::Ewma;
 use crate::round::Round;
 use crate::window::{Load, Phase, Sample, Window, WindowState};
@@ -105,6 +108,7 @@ pub struct Pfw {
     velocity: f64,
     steps_up: u32,
     calm_rounds: u32,
+    edge: Edge,
     held: bool,
     history: Vec<f64>, // means of the last rounds, at most 3
     delay: DelayTarget,
@@ -142,6 +146,7 @@ impl Pfw {
             velocity: 1.0,
             steps_up: 0,
             calm_rounds: 0,
+            edge: Edge::Far,
             held: false,
             history: Vec::with_capacity(3),
             delay: DelayTarget::new(options.local, options.added_delay_max_us),
@@ -194,6 +199,9 @@ impl Pfw {
                 self.window = self.bounded(2.0 * self.window);
             }
         } else if standing_us > self.delay.us() {
+            if self.delay.is_distant() {
+                self.edge = Edge::Known { window: self.window };
+            }
             self.cut((self.delay.us() / standing_us).max(CUT_MIN));
         } else if round.limited() && !stalled {
             self.grow(mean_us);
@@ -225,11 +233,24 @@ impl Pfw {
         // Only of a base that is certain can be said that nothing waits above it.
         let calm = self.delay.knows_network() && mean_us < self.delay.part_us(CALM);
         self.calm_rounds = if calm { self.calm_rounds + 1 } else { 0 };
-        if self.calm_rounds > 1 {
+        if self.edge.is_passed_by(self.window) {
+            self.edge = Edge::Passed;
+            self.calm_rounds = 0;
+        }
+        if self.edge.lets_double(self.window, self.calm_rounds) {
             self.velocity = self.window;
+            if self.edge != Edge::Far {
+                self.calm_rounds = 0;
+            }
         } else {
-            let braked = mean_us > self.delay.part_us(BRAKE);
-            let fastest = if braked { self.window / 32.0 } else { self.window / 8.0 };
+            let steps = if self.edge.is_near(self.window) {
+                edge::STEPS
+            } else if mean_us > self.delay.part_us(BRAKE) {
+                32.0
+            } else {
+                8.0
+            };
+            let fastest = self.window / steps;
             let doubled = if self.steps_up > 3 { 2.0 } else { 1.0 };
             self.velocity = (doubled * self.velocity).min(fastest.max(1.0));
         }
@@ -370,6 +391,7 @@ impl Window for Pfw {
             // What the window learned was about another route. While the reading lagged it was even cut.
             self.startup = true;
             self.suspect = false;
+            self.edge = Edge::Far;
             self.held = false;
             self.history.clear();
         }

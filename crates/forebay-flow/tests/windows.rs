@@ -268,3 +268,32 @@ fn a_silence_neither_grows_the_window_nor_becomes_the_base() {
     let after = (client.window.window_messages(), client.window.state().base_us);
     assert!(after.0 <= before.0 && after.1 <= before.1 + 1, "{before:?}, {after:?}");
 }
+
+/// A way of 100 ms that takes 10 messages a millisecond, and 7 where it is overfull.
+#[test]
+fn the_window_that_was_too_large_is_approached_slowly() {
+    let mut client = pfw();
+    let mut on_the_way = VecDeque::from([0; 100]);
+    let mut largest = 0;
+    for ms in 0..60_000 {
+        client.now_us += 1_000;
+        for _ in 0..on_the_way.pop_front().unwrap_or(0) {
+            client.settle(0, true);
+        }
+        if ms % 100 == 0 {
+            let moves_us = ms / 100 % 2; // or it were not believed
+            client.step(&Event::Network { us: Some(100_000 + moves_us) });
+        }
+        while client.window.may_send(client.gate.in_flight(), Amount::message(200)) {
+            client.step(&Event::Publish { bytes: 200 });
+        }
+        let waiting = client.in_flight.len() - on_the_way.iter().sum::<usize>();
+        let carried = if waiting > 200 { 7 } else { 10 };
+        on_the_way.push_back(waiting.min(carried));
+        if ms >= 10_000 {
+            largest = largest.max(client.window.window_messages());
+        }
+    }
+    let last = client.window.window_messages();
+    assert!(last >= 900 && largest <= 1_600, "{largest} messages at most, {last} in the end");
+}
