@@ -363,23 +363,26 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
     let rescued = check_runs(disk, &mut image, options.salvage)?;
     let mut queues = recovered_queues(disk, &image)?;
 
-    let mut spares = VecDeque::new();
-    // Without a log epochs begin anew, and what a spare was once used for might count as theirs.
+    // What a spare held before might count as of an epoch to come: without a log they begin anew, and files are renamed.
     let anew = image.segments.is_empty();
+    let next_epoch = match listing.epochs.last() {
+        Some(newest) if !anew => newest + 1,
+        _ => 1,
+    };
+    let mut spares = VecDeque::new();
     for &spare in &listing.spares {
         let name = spare_file(spare);
         let whole = disk.len(&name).is_ok_and(|len| len >= options.segment_bytes);
-        if whole && !anew && spares.len() < options.spare_segments_max {
+        let was = SegmentHeader::claimed_epoch(disk, &name)
+            .map_err(OpenError::io(format!("read {name}")))?;
+        let trusted = whole && !anew && was.is_none_or(|epoch| epoch < next_epoch);
+        if trusted && spares.len() < options.spare_segments_max {
             spares.push_back(spare);
         } else {
             remove(disk, &name)?;
         }
     }
 
-    let next_epoch = match listing.epochs.last() {
-        Some(newest) if !anew => newest + 1,
-        _ => 1,
-    };
     let largest_run = listing.runs.last().map_or(0, |run| run.0).max(image.replay.last_run);
     let state = LogState {
         segments: count_live(&image),

@@ -16,7 +16,10 @@
 //! one's first minus one. `salvaged before`: segments below this epoch were found damaged and accepted
 //! by an operator; later recoveries pass over their damage instead of refusing again.
 
+use std::io;
+
 use crate::checksum::{checksum, u32_at, u64_at};
+use crate::disk::Disk;
 use crate::home::BatchNo;
 
 /// Size of the header block; batches begin, and are padded to, multiples of it.
@@ -80,6 +83,14 @@ impl SegmentHeader {
         block[32..40].copy_from_slice(&self.salvaged_before.to_le_bytes());
         let crc = checksum(self.epoch, 0, &block[..CRC_AT]);
         block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// The epoch of the segment that a file with another name once was; `None` if it was none.
+    pub(crate) fn claimed_epoch(disk: &dyn Disk, name: &str) -> io::Result<Option<u64>> {
+        let mut block = [0; CRC_AT + 4];
+        disk.read_at(name, 0, &mut block)?;
+        let epoch = u64_at(&block, 16);
+        Ok(SegmentHeader::decode(epoch, &block).ok().map(|header| header.epoch))
     }
 
     /// Reads the header of the segment whose file name says `epoch`. The checksum comes before the
