@@ -47,6 +47,8 @@ pub(crate) const ALLOWANCE_MAX_US: f64 = 100_000.0;
 /// What the network is allowed at most, on top of it.
 pub(crate) const NETWORK_ALLOWANCE_MAX_US: f64 = NETWORK_NEAR_US + NETWORK_VARIANCE_MAX_US;
 const NETWORK_NEAR_US: f64 = 4_000.0;
+/// On one machine the kernel's round trip is a scheduler's turn, and may well be longer than the broker takes.
+const DISTANT_MIN_US: f64 = 2_000.0;
 const NETWORK_VARIANCE: f64 = 0.15;
 const NETWORK_VARIANCE_MAX_US: f64 = 20_000.0;
 /// Waiting for the running commit, in units of the least `s` ever and of `s`.
@@ -134,9 +136,10 @@ impl DelayTarget {
         self.network.get()
     }
 
-    /// Whether the way takes longer than the broker does.
+    /// Whether the way is long, and takes longer than the broker does.
     pub(crate) fn is_distant(&self) -> bool {
-        self.network.get().is_some_and(|us| us as f64 > 0.5 * self.base_us)
+        let network_us = self.network.get().unwrap_or(0) as f64;
+        network_us >= DISTANT_MIN_US && network_us > 0.5 * self.base_us
     }
 
     pub(crate) fn network_rises(&self) -> bool {
@@ -285,6 +288,19 @@ mod tests {
         assert!((added_us(100) - 29_900.0 - distance_us(100.0)).abs() < 1.0);
         assert!((added_us(10_000) - 20_000.0 - distance_us(10_000.0)).abs() < 1.0);
         assert!((added_us(40_000) - 12_500.0 - distance_us(40_000.0)).abs() < 1.0);
+    }
+
+    #[test]
+    fn a_turn_of_the_scheduler_is_no_distance_and_neither_is_a_way_that_a_slow_broker_outlasts() {
+        let is_distant = |network_us, service_us| {
+            let mut target = DelayTarget::new(false, u64::MAX);
+            target.set_network(0, Some(network_us), 0.0, network_us as f64);
+            target.add(0, network_us + service_us);
+            target.set((network_us + service_us) as f64, 0.0, 100.0, 200.0);
+            target.is_distant()
+        };
+        assert!(is_distant(10_000, 1_000));
+        assert!(!is_distant(1_500, 100) && !is_distant(10_000, 30_000));
     }
 
     #[test]

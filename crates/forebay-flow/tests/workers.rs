@@ -165,7 +165,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
     fn it_finds_the_knee(
@@ -177,10 +177,14 @@ proptest! {
     ) {
         let service = Service { exponential, ..Service::with(servers, mean_us) };
         let mut world = World::new(service, Workers::new(start, 1, 256), seed);
-        world.run(60);
-        let count = f64::from(world.settled());
+        // Trials among random times err now and then, and the next ones mend it: the median of five counts.
+        let mut counts = [60, 30, 30, 30, 30].map(|seconds| {
+            world.run(seconds);
+            world.settled()
+        });
+        counts.sort_unstable();
+        let count = f64::from(counts[2]);
         let knee = f64::from(servers);
-        // Trials among random times err now and then, and the next ones mend it.
         let slack = if exponential { 2.2 } else { 1.3 };
         prop_assert!(count >= knee / slack - 1.0 && count <= knee * slack + 1.0, "{count} for {knee}");
         let rate = world.rate(30);

@@ -373,9 +373,9 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
     for &spare in &listing.spares {
         let name = spare_file(spare);
         let whole = disk.len(&name).is_ok_and(|len| len >= options.segment_bytes);
-        let was = SegmentHeader::claimed_epoch(disk, &name)
+        let from_before = SegmentHeader::spare_is_from_before(disk, &name, next_epoch)
             .map_err(OpenError::io(format!("read {name}")))?;
-        let trusted = whole && !anew && was.is_none_or(|epoch| epoch < next_epoch);
+        let trusted = whole && !anew && from_before;
         if trusted && spares.len() < options.spare_segments_max {
             spares.push_back(spare);
         } else {

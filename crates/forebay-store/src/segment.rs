@@ -85,12 +85,16 @@ impl SegmentHeader {
         block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// The epoch of the segment that a file with another name once was; `None` if it was none.
-    pub(crate) fn claimed_epoch(disk: &dyn Disk, name: &str) -> io::Result<Option<u64>> {
+    /// Whether a spare is what it should be: written with zeros and never used, or a segment of an epoch below this one.
+    pub(crate) fn spare_is_from_before(
+        disk: &dyn Disk,
+        name: &str,
+        epoch: u64,
+    ) -> io::Result<bool> {
         let mut block = [0; CRC_AT + 4];
         disk.read_at(name, 0, &mut block)?;
-        let epoch = u64_at(&block, 16);
-        Ok(SegmentHeader::decode(epoch, &block).ok().map(|header| header.epoch))
+        let was = SegmentHeader::decode(u64_at(&block, 16), &block);
+        Ok(block.iter().all(|&byte| byte == 0) || was.is_ok_and(|header| header.epoch < epoch))
     }
 
     /// Reads the header of the segment whose file name says `epoch`. The checksum comes before the
