@@ -35,7 +35,8 @@ use crate::replay::{Place, Replay, ReplayedRun};
 use crate::request::{WorkError, perform};
 use crate::run::{self, FIRST_RECORD, RunDamage, RunState, TrackedRun, run_file};
 use crate::segment::{
-    BLOCK, HeaderError, Segment, SegmentHeader, VERSION, segment_file, spare_file,
+    BLOCK, EPOCHS_PASSED_BY_SALVAGE, HeaderError, Segment, SegmentHeader, VERSION, segment_file,
+    spare_file,
 };
 use crate::store::{Damage, Recovered, RecoveredQueue, RunInfo};
 
@@ -365,10 +366,8 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
 
     // What a spare held before might count as of an epoch to come: without a log they begin anew, and files are renamed.
     let anew = image.segments.is_empty();
-    let next_epoch = match listing.epochs.last() {
-        Some(newest) if !anew => newest + 1,
-        _ => 1,
-    };
+    let passed = if image.damage.is_empty() { 1 } else { EPOCHS_PASSED_BY_SALVAGE };
+    let next_epoch = listing.epochs.last().filter(|_| !anew).map_or(1, |newest| newest + passed);
     let mut spares = VecDeque::new();
     for &spare in &listing.spares {
         let name = spare_file(spare);

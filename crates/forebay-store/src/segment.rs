@@ -25,6 +25,9 @@ use crate::home::BatchNo;
 /// Size of the header block; batches begin, and are padded to, multiples of it.
 pub(crate) const BLOCK: usize = 4096;
 
+/// After a salvage that met damage epochs go on so much further, that nothing in damaged files counts as of one to come.
+pub(crate) const EPOCHS_PASSED_BY_SALVAGE: u64 = 1_000;
+
 /// Version of everything in the log; written into each segment's header.
 pub(crate) const VERSION: u32 = 1;
 
