@@ -1,10 +1,11 @@
-//! The window at which the latency became too long last, and how it is approached again.
+//! The window, in messages, at which the latency became too long last, and how it is approached again.
 //!
 //! ```text
 //!   far ── cut, over a distance ──▶ known ── W > 1.05 edge ──▶ passed ── a longer route ──▶ far
 //!    │                               │ ▲                        │ │
-//!    │ calm for 2 rounds:            │ └───────── cut ──────────┘ │ calm for 8 rounds:
-//!    ▼ W doubles each round          ▼ W + W/64 from 0.85 edge on ▼ W doubles once
+//!    │ calm for 2 rounds:            │ └───────── cut ──────────┘ │ calm for 8 rounds, either:
+//!    ▼ W doubles each round          ▼ W doubles up to the edge   ▼ W doubles once
+//!                                      W + W/64 from 0.85 edge on
 //! ```
 //!
 //! Over a distance nothing waits up to the knee, and then all that is more does, as behind TCP's own window. A doubling
@@ -25,9 +26,9 @@ const CALM_ROUNDS_BEYOND: u32 = 8;
 pub(crate) enum Edge {
     /// None was met on this route.
     Far,
-    Known {
-        window: f64,
-    },
+    /// The window in messages that was cut last.
+    Known { window: f64 },
+    /// There was one, and a larger window was not cut.
     Passed,
 }
 

@@ -9,7 +9,7 @@
 //!             r > target in a second round: W *= max(1/4, target / r), velocity = W/16, startup ends
 //!   after it  sig <= target and limited: W += velocity (1, doubling from the 4th step on, up to W/8;
 //!             up to W/32 where r is in the last quarter below the target, up to W/64 near the edge;
-//!             W from the second round in a row on with r in the first quarter; of an edge, see there)
+//!             W from the second round in a row on with r in the first quarter, if there is no edge)
 //!             sig > target: the edge = W if net is 2 ms and most of the base, W *= max(0.7, target / sig),
 //!             velocity = 1, then one round without a change
 //!   both      W grows no further than a visit while sig is above what the target were without visits

@@ -372,10 +372,10 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
     for &spare in &listing.spares {
         let name = spare_file(spare);
         let whole = disk.len(&name).is_ok_and(|len| len >= options.segment_bytes);
-        let from_before = SegmentHeader::spare_is_from_before(disk, &name, next_epoch)
-            .map_err(OpenError::io(format!("read {name}")))?;
-        let trusted = whole && !anew && from_before;
-        if trusted && spares.len() < options.spare_segments_max {
+        // One that cannot be read is no reason not to start.
+        let from_before = || SegmentHeader::spare_is_from_before(disk, &name, next_epoch);
+        let usable = whole && !anew && spares.len() < options.spare_segments_max;
+        if usable && from_before().unwrap_or(false) {
             spares.push_back(spare);
         } else {
             remove(disk, &name)?;
