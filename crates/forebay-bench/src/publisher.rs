@@ -206,6 +206,9 @@ impl Publisher {
             &self.body,
         );
         if let Err(PublishError::Full | PublishError::NotOpen) = published {
+            if let Permits::Tuned(window) = &mut self.permits {
+                window.socket_full();
+            }
             return false;
         }
         self.published += 1;

@@ -49,6 +49,8 @@ pub(crate) const NETWORK_ALLOWANCE_MAX_US: f64 = NETWORK_NEAR_US + NETWORK_VARIA
 const NETWORK_NEAR_US: f64 = 4_000.0;
 /// On one machine the kernel's round trip is a scheduler's turn, and may well be longer than the broker takes.
 const DISTANT_MIN_US: f64 = 2_000.0;
+/// So many times what may be added a round trip shows in the latency of those that wait for one more.
+const FAR_FACTOR: f64 = 2.0;
 const NETWORK_VARIANCE: f64 = 0.15;
 const NETWORK_VARIANCE_MAX_US: f64 = 20_000.0;
 /// Waiting for the running commit, in units of the least `s` ever and of `s`.
@@ -140,6 +142,12 @@ impl DelayTarget {
     pub(crate) fn is_distant(&self) -> bool {
         let network_us = self.network.get().unwrap_or(0) as f64;
         network_us >= DISTANT_MIN_US && network_us > 0.5 * self.base_us
+    }
+
+    /// Whether another round trip is much longer than what the queue may add.
+    pub(crate) fn is_far(&self) -> bool {
+        let network_us = self.network.get().unwrap_or(0) as f64;
+        self.is_distant() && network_us > FAR_FACTOR * (self.target_us - self.base_us)
     }
 
     pub(crate) fn network_rises(&self) -> bool {

@@ -8,10 +8,12 @@
 //!   startup   r <= target and limited: W *= 2
 //!             r > target in a second round: W *= max(1/4, target / r), velocity = W/16, startup ends
 //!   after it  sig <= target and limited: W += velocity (1, doubling from the 4th step on, up to W/8;
-//!             up to W/32 where r is in the last quarter below the target, up to W/64 near the edge;
+//!             up to W/32 where r is in the last quarter below the target, slower near the edge;
 //!             W from the second round in a row on with r in the first quarter, if there is no edge)
 //!             sig > target: the edge = W if net is 2 ms and most of the base, W *= max(0.7, target / sig),
 //!             velocity = 1, then one round without a change
+//!             the socket full, net > 2 (target - base): no growth; in the third such round in a row, or near
+//!             the edge at once: the edge = W, W *= 15/16, velocity = 1, then one round without a change
 //!   both      W grows no further than a visit while sig is above what the target were without visits
 //!   longer    a route that is twice as long, and 0.6 of r: startup again, from W
 //!   always    8 <= W <= 60 000 messages, and max(64 KiB, 2 W * mean size) bytes
@@ -29,6 +31,9 @@
 //!   second round decides about the end of startup for the same reason.
 //! - **Doubling again when it is calm.** TCP starts slowly too, and what waits for it ends our startup early.
 //! - **The edge.** Over a distance the window that was cut last is approached slowly: [crate::edge].
+//! - **The full socket.** Linux keeps 4 MiB of what the peer has not acknowledged. Over a distance that is the knee: what
+//!   is more waits for most of a round trip, too few of the messages to move the mean. While TCP still grows, the room
+//!   does, too, so it takes three rounds to believe it. Where a round trip is little to what is allowed, a burst fills it.
 //! - **The floor.** What a visit to a connection costs is shared by the messages it brings.
 //! - **limited.** A program that sends little learns nothing about a larger window.
 //! - **The drain probe.** Only when no round came near the base for about 10 s: half the window for a
@@ -37,7 +42,7 @@
 
 use crate::amount::Amount;
 use crate::delay_target::{DelayTarget, NETWORK_ALLOWANCE_MAX_US, VISIT_ALLOWANCE_MAX_US};
-use crate::edge::{self, Edge};
+use crate::edge::Edge;
 use crate::ewma::Ewma;
 use crate::round::Round;
 use crate::window::{Load, Phase, Sample, Window, WindowState};
@@ -54,6 +59,9 @@ pub const CEILING_BYTES: u64 = 256 * 1024 * 1024;
 /// From here on to the target growth is slow: share of the allowance.
 const BRAKE: f64 = 0.75;
 const CUT_MIN: f64 = 0.7;
+/// What a full socket leaves of the window, and how many rounds it has to be full.
+const FULL_CUT: f64 = 15.0 / 16.0;
+const FULL_ROUNDS: u32 = 3;
 const STARTUP_CUT_MIN: f64 = 0.25;
 /// Up to here, as a share of the allowance, nothing waits to speak of.
 const CALM: f64 = 0.25;
@@ -108,6 +116,7 @@ pub struct Pfw {
     velocity: f64,
     steps_up: u32,
     calm_rounds: u32,
+    full_rounds: u32, // in a row, without a cut
     edge: Edge,
     held: bool,
     history: Vec<f64>, // means of the last rounds, at most 3
@@ -146,6 +155,7 @@ impl Pfw {
             velocity: 1.0,
             steps_up: 0,
             calm_rounds: 0,
+            full_rounds: 0,
             edge: Edge::Far,
             held: false,
             history: Vec::with_capacity(3),
@@ -200,9 +210,11 @@ impl Pfw {
             }
         } else if standing_us > self.delay.us() {
             if self.delay.is_distant() {
-                self.edge = Edge::Known { window: self.window };
+                self.edge = Edge::of_latency(self.window);
             }
             self.cut((self.delay.us() / standing_us).max(CUT_MIN));
+        } else if round.socket_full() && self.delay.is_far() {
+            self.leave_room();
         } else if round.limited() && !stalled {
             self.grow(mean_us);
         }
@@ -228,7 +240,17 @@ impl Pfw {
         }
     }
 
+    /// The socket has no room for all of the window, over a distance.
+    fn leave_room(&mut self) {
+        self.full_rounds += 1;
+        if self.full_rounds >= FULL_ROUNDS || self.edge.steps(self.window).is_some() {
+            self.edge = Edge::of_socket(self.window);
+            self.cut(FULL_CUT);
+        }
+    }
+
     fn grow(&mut self, mean_us: f64) {
+        self.full_rounds = 0;
         self.steps_up += 1;
         // Only of a base that is certain can be said that nothing waits above it.
         let calm = self.delay.knows_network() && mean_us < self.delay.part_us(CALM);
@@ -243,12 +265,10 @@ impl Pfw {
                 self.calm_rounds = 0;
             }
         } else {
-            let steps = if self.edge.is_near(self.window) {
-                edge::STEPS
-            } else if mean_us > self.delay.part_us(BRAKE) {
-                32.0
-            } else {
-                8.0
+            let steps = match self.edge.steps(self.window) {
+                Some(steps) => steps,
+                None if mean_us > self.delay.part_us(BRAKE) => 32.0,
+                None => 8.0,
             };
             let fastest = self.window / steps;
             let doubled = if self.steps_up > 3 { 2.0 } else { 1.0 };
@@ -266,6 +286,7 @@ impl Pfw {
         self.window *= factor;
         self.steps_up = 0;
         self.calm_rounds = 0;
+        self.full_rounds = 0;
         self.velocity = 1.0;
         self.held = true;
         self.history.clear();
@@ -399,6 +420,10 @@ impl Window for Pfw {
 
     fn visits(&mut self, bytes: u64) {
         self.delay.set_visit_bytes(bytes);
+    }
+
+    fn socket_full(&mut self) {
+        self.round.set_socket_full();
     }
 
     fn blocked(&mut self, _now_us: u64) {

@@ -297,3 +297,81 @@ fn the_window_that_was_too_large_is_approached_slowly() {
     let last = client.window.window_messages();
     assert!(last >= 900 && largest <= 1_600, "{largest} messages at most, {last} in the end");
 }
+
+/// Rounds of `rtt_us`, and the window behind a socket that holds 1000 messages, and in which a third must be empty before
+/// it takes more: what it was from the tenth second on, on average, and the share of messages that waited for another
+/// round trip.
+fn behind_a_socket(rtt_us: u64) -> (f64, f64) {
+    const ROOM: usize = 1_000;
+    let mut client = pfw();
+    let tick_us = rtt_us / 100;
+    let mut in_socket = VecDeque::from([0; 100]);
+    let (mut full, mut sum, mut late, mut all) = (false, 0.0, 0, 0);
+    let ticks = 60_000_000 / tick_us;
+    for tick in 0..ticks {
+        let steady = client.now_us >= 10_000_000;
+        client.now_us += tick_us;
+        for _ in 0..in_socket.pop_front().unwrap_or(0) {
+            let (sent_us, _) = client.in_flight[0];
+            late += u64::from(steady && client.now_us - sent_us > rtt_us * 13 / 10);
+            all += u64::from(steady);
+            client.settle(0, true);
+        }
+        if tick % 100 == 0 {
+            client.step(&Event::Network { us: Some(rtt_us + tick / 100 % 2) });
+        }
+        while client.window.may_send(client.gate.in_flight(), Amount::message(200)) {
+            client.step(&Event::Publish { bytes: 200 });
+        }
+        let held: usize = in_socket.iter().sum();
+        let waiting = client.in_flight.len() - held;
+        full &= ROOM - held < ROOM / 3;
+        let written = if full { 0 } else { waiting.min(ROOM - held) };
+        in_socket.push_back(written);
+        if written < waiting {
+            full = true;
+            client.window.socket_full();
+        }
+        sum += if steady { f64::from(client.window.window_messages()) } else { 0.0 };
+    }
+    let steady_ticks = ticks * 5 / 6;
+    (sum / steady_ticks as f64, late as f64 / all as f64)
+}
+
+#[test]
+fn over_a_distance_the_window_has_room_in_the_socket() {
+    for rtt_us in [33_000, 100_000] {
+        let (window, late) = behind_a_socket(rtt_us);
+        assert!(window >= 930.0, "{rtt_us} us: {window:.0} messages of 1000");
+        assert!(
+            late <= 0.01,
+            "{rtt_us} us: {late:.3} of the messages waited for a round trip more"
+        );
+    }
+}
+
+#[test]
+fn where_a_round_trip_is_short_a_full_socket_holds_nothing_back() {
+    let (window, _) = behind_a_socket(1_500);
+    assert!(window >= 1_500.0, "{window:.0} messages");
+}
+
+/// As TCP's own window while it still grows.
+#[test]
+fn a_socket_whose_room_grows_does_not_end_growth() {
+    let mut client = pfw();
+    for round in 0..60 {
+        client.step(&Event::Network { us: Some(100_000 + round % 2) });
+        while client.window.may_send(client.gate.in_flight(), Amount::message(200)) {
+            client.step(&Event::Publish { bytes: 200 });
+        }
+        if round % 3 != 0 {
+            client.window.socket_full(); // two rounds of three
+        }
+        let slow = [6, 7].contains(&round); // the end of startup
+        client.step(&Event::Pause { us: if slow { 200_000 } else { 100_000 } });
+        client.step(&Event::Confirm { messages: usize::MAX });
+    }
+    assert_eq!(client.window.state().phase, Phase::Steady);
+    assert!(client.window.window_messages() >= 50_000, "{}", client.window.window_messages());
+}

@@ -1,5 +1,9 @@
 //! Channels that answer wrongly or not at all, as those of RabbitMQ may when a quorum queue's leader goes.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use forebay_flow::{Load, Sample, Window, WindowState};
 use forebay_wire::channel;
 
 use super::*;
@@ -16,11 +20,14 @@ struct Rig {
 
 impl Rig {
     fn new() -> Rig {
+        Rig::with(|| Box::new(Fixed::new(Amount::new(50, u64::MAX))))
+    }
+
+    fn with(window: impl Fn() -> Box<dyn Window + Send> + Send + 'static) -> Rig {
         let now_us = SECOND_US;
         let mut session = Session::new(Options::default());
         connect(&mut session, now_us);
         let target = Target { exchange: String::new(), routing_key: "q".into(), mandatory: true };
-        let window = || Box::new(Fixed::new(Amount::new(50, u64::MAX))) as Box<_>;
         let key = session.add_ledger(Ledger::new(target, "t-", Box::new(window)), now_us);
         let mut seen = Seen::default();
         seen.read(&mut session, now_us);
@@ -210,4 +217,43 @@ fn no_answer_is_due_while_the_broker_takes_nothing() {
     rig.now_us += 1000 * SECOND_US;
     rig.tick().unwrap();
     assert_eq!(rig.replaced(), 0, "it was told to wait for ever");
+}
+
+/// Counts how often it hears that the socket is full.
+struct Counting(Fixed, Arc<AtomicU32>);
+
+impl Window for Counting {
+    fn sent(&mut self, _now_us: u64, _load: Load) {}
+
+    fn confirmed(&mut self, _now_us: u64, _sample: Sample, _load: Load) {}
+
+    fn rejected(&mut self, _now_us: u64, _load: Load) {}
+
+    fn socket_full(&mut self) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn blocked(&mut self, _now_us: u64) {}
+
+    fn unblocked(&mut self, _now_us: u64) {}
+
+    fn window(&self) -> Amount {
+        self.0.window()
+    }
+
+    fn state(&self) -> WindowState {
+        self.0.state()
+    }
+}
+
+#[test]
+fn a_window_hears_that_the_socket_is_full() {
+    let heard = Arc::new(AtomicU32::new(0));
+    let count = heard.clone();
+    let mut rig =
+        Rig::with(move || Box::new(Counting(Fixed::new(Amount::new(50, 1_000)), count.clone())));
+    rig.publish(b"one");
+    assert_eq!(heard.load(Ordering::Relaxed), 0);
+    rig.session.still_writing(rig.now_us);
+    assert_eq!(heard.load(Ordering::Relaxed), 1);
 }
