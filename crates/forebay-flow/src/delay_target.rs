@@ -49,6 +49,8 @@ pub(crate) const NETWORK_ALLOWANCE_MAX_US: f64 = NETWORK_NEAR_US + NETWORK_VARIA
 const NETWORK_NEAR_US: f64 = 4_000.0;
 /// On one machine the kernel's round trip is a scheduler's turn, and may well be longer than the broker takes.
 const DISTANT_MIN_US: f64 = 2_000.0;
+/// A socket that is full of less still grows: Linux lets it, up to 4 MiB.
+const SOCKET_BYTES: f64 = 3_500_000.0;
 /// So many times what may be added a round trip shows in the latency of those that wait for one more.
 const FAR_FACTOR: f64 = 2.0;
 const NETWORK_VARIANCE: f64 = 0.15;
@@ -87,6 +89,8 @@ pub(crate) struct DelayTarget {
     network: NetworkRtt,
     service: WindowedMin,
     service_least: f64,
+    /// Of a full window, the overhead included.
+    in_flight_bytes: f64,
     base_us: f64,
     target_us: f64,
     /// What fills a visit, where the target was raised for its sake; otherwise infinite.
@@ -103,6 +107,7 @@ impl DelayTarget {
             network: NetworkRtt::default(),
             service: WindowedMin::new(SERVICE_BUCKET_US),
             service_least: f64::INFINITY,
+            in_flight_bytes: 0.0,
             base_us: 0.0,
             target_us: 0.0,
             window_max: f64::INFINITY,
@@ -144,10 +149,12 @@ impl DelayTarget {
         network_us >= DISTANT_MIN_US && network_us > 0.5 * self.base_us
     }
 
-    /// Whether another round trip is much longer than what the queue may add.
-    pub(crate) fn is_far(&self) -> bool {
+    /// Whether a full socket is the limit: as full as it can be, and another round trip much longer than what the
+    /// queue may add.
+    pub(crate) fn ends_at_socket(&self) -> bool {
         let network_us = self.network.get().unwrap_or(0) as f64;
-        self.is_distant() && network_us > FAR_FACTOR * (self.target_us - self.base_us)
+        let filled = self.in_flight_bytes >= SOCKET_BYTES;
+        filled && self.is_distant() && network_us > FAR_FACTOR * (self.target_us - self.base_us)
     }
 
     pub(crate) fn network_rises(&self) -> bool {
@@ -175,6 +182,7 @@ impl DelayTarget {
             false => self.service_least + DRIFT_UNKNOWN_US,
         });
         let in_flight_bytes = window * (size_bytes + OVERHEAD_BYTES);
+        self.in_flight_bytes = in_flight_bytes;
         // Elsewhere a message costs more than its part of a commit, and this would be a queue for nothing.
         let heavy = self.visit_bytes > 0.0 && in_flight_bytes >= HEAVY_BYTES;
         let refill = if heavy { COMMITS_HEAVY / (1.0 + size_bytes / BATCH_BYTES) } else { 0.0 };

@@ -12,7 +12,7 @@
 //!             W from the second round in a row on with r in the first quarter, if there is no edge)
 //!             sig > target: the edge = W if net is 2 ms and most of the base, W *= max(0.7, target / sig),
 //!             velocity = 1, then one round without a change
-//!             the socket full, net > 2 (target - base): no growth; in the third such round in a row, or near
+//!             the socket full, 3.5 MB in W, net > 2 (target - base): no growth; in the third such round in a row, or near
 //!             the edge at once: the edge = W, W *= 15/16, velocity = 1, then one round without a change
 //!   both      W grows no further than a visit while sig is above what the target were without visits
 //!   longer    a route that is twice as long, and 0.6 of r: startup again, from W
@@ -33,7 +33,7 @@
 //! - **The edge.** Over a distance the window that was cut last is approached slowly: [crate::edge].
 //! - **The full socket.** Linux keeps 4 MiB of what the peer has not acknowledged. Over a distance that is the knee: what
 //!   is more waits for most of a round trip, too few of the messages to move the mean. While TCP still grows, the room
-//!   does, too, so it takes three rounds to believe it. Where a round trip is little to what is allowed, a burst fills it.
+//!   does, too, so it takes three rounds to believe it, and most of those 4 MiB. Where a round trip is little to what is allowed, a burst fills it.
 //! - **The floor.** What a visit to a connection costs is shared by the messages it brings.
 //! - **limited.** A program that sends little learns nothing about a larger window.
 //! - **The drain probe.** Only when no round came near the base for about 10 s: half the window for a
@@ -213,7 +213,7 @@ impl Pfw {
                 self.edge = Edge::of_latency(self.window);
             }
             self.cut((self.delay.us() / standing_us).max(CUT_MIN));
-        } else if round.socket_full() && self.delay.is_far() {
+        } else if round.socket_full() && self.delay.ends_at_socket() {
             self.leave_room();
         } else if round.limited() && !stalled {
             self.grow(mean_us);

@@ -298,7 +298,7 @@ fn the_window_that_was_too_large_is_approached_slowly() {
     assert!(last >= 900 && largest <= 1_600, "{largest} messages at most, {last} in the end");
 }
 
-/// Rounds of `rtt_us`, and the window behind a socket that holds 1000 messages, and in which a third must be empty before
+/// Rounds of `rtt_us`, and the window behind a socket that holds 1000 messages of 4 kB, and in which a third must be empty before
 /// it takes more: what it was from the tenth second on, on average, and the share of messages that waited for another
 /// round trip.
 fn behind_a_socket(rtt_us: u64) -> (f64, f64) {
@@ -320,8 +320,8 @@ fn behind_a_socket(rtt_us: u64) -> (f64, f64) {
         if tick % 100 == 0 {
             client.step(&Event::Network { us: Some(rtt_us + tick / 100 % 2) });
         }
-        while client.window.may_send(client.gate.in_flight(), Amount::message(200)) {
-            client.step(&Event::Publish { bytes: 200 });
+        while client.window.may_send(client.gate.in_flight(), Amount::message(4_000)) {
+            client.step(&Event::Publish { bytes: 4_000 });
         }
         let held: usize = in_socket.iter().sum();
         let waiting = client.in_flight.len() - held;
@@ -362,8 +362,8 @@ fn a_socket_whose_room_grows_does_not_end_growth() {
     let mut client = pfw();
     for round in 0..60 {
         client.step(&Event::Network { us: Some(100_000 + round % 2) });
-        while client.window.may_send(client.gate.in_flight(), Amount::message(200)) {
-            client.step(&Event::Publish { bytes: 200 });
+        while client.window.may_send(client.gate.in_flight(), Amount::message(4_000)) {
+            client.step(&Event::Publish { bytes: 4_000 });
         }
         if round % 3 != 0 {
             client.window.socket_full(); // two rounds of three
@@ -374,4 +374,21 @@ fn a_socket_whose_room_grows_does_not_end_growth() {
     }
     assert_eq!(client.window.state().phase, Phase::Steady);
     assert!(client.window.window_messages() >= 50_000, "{}", client.window.window_messages());
+}
+
+/// As one that was made for a short way, which grows more slowly than a window may.
+#[test]
+fn a_small_socket_that_is_always_full_does_not_end_growth() {
+    let mut client = pfw();
+    for round in 0..40 {
+        client.step(&Event::Network { us: Some(10_000 + round % 2) });
+        while client.window.may_send(client.gate.in_flight(), Amount::message(200)) {
+            client.step(&Event::Publish { bytes: 200 });
+        }
+        client.window.socket_full();
+        let slow = [6, 7].contains(&round); // the end of startup
+        client.step(&Event::Pause { us: if slow { 40_000 } else { 10_000 } });
+        client.step(&Event::Confirm { messages: usize::MAX });
+    }
+    assert!(client.window.window_messages() >= 5_000, "{}", client.window.window_messages());
 }
