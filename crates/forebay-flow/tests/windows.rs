@@ -381,13 +381,13 @@ fn a_socket_whose_room_grows_does_not_end_growth() {
 fn a_small_socket_that_is_always_full_does_not_end_growth() {
     let mut client = pfw();
     for round in 0..40 {
-        client.step(&Event::Network { us: Some(10_000 + round % 2) });
+        client.step(&Event::Network { us: Some(33_000 + round % 2) });
         while client.window.may_send(client.gate.in_flight(), Amount::message(200)) {
             client.step(&Event::Publish { bytes: 200 });
         }
         client.window.socket_full();
         let slow = [6, 7].contains(&round); // the end of startup
-        client.step(&Event::Pause { us: if slow { 40_000 } else { 10_000 } });
+        client.step(&Event::Pause { us: if slow { 90_000 } else { 33_000 } });
         client.step(&Event::Confirm { messages: usize::MAX });
     }
     assert!(client.window.window_messages() >= 5_000, "{}", client.window.window_messages());
