@@ -457,6 +457,34 @@ fn gets_are_answered_in_the_order_of_their_channel() {
     assert_eq!(order, ["q", "short", "q", "empty"]);
 }
 
+/// The simulator's seed 17954181201709: it asked the queue that was, not the one that has its name by now.
+#[test]
+fn a_get_behind_another_whose_queue_was_made_anew_meanwhile_is_answered_empty() {
+    let mut scene = Scene::small(4 << 20);
+    let (id, other) = (scene.client(), scene.rig.client());
+    scene.fill(id, 0..6_000);
+    scene.rig.method(other, 1, &declare("short", false));
+    scene.rig.publish(other, "short", b"000000 before", false);
+    scene.answers(other);
+    let get = |queue| basic::Get { queue: short(queue), no_ack: true, ..basic::Get::default() };
+    loop {
+        scene.rig.method(id, 1, &get("q"));
+        if scene.rig.sent(id).is_empty() {
+            break;
+        }
+    }
+    scene.rig.method(id, 1, &get("short"));
+    let delete = queue::Delete { queue: short("short"), ..queue::Delete::default() };
+    scene.rig.method(other, 1, &delete);
+    scene.rig.method(other, 1, &declare("short", false));
+    scene.rig.publish(other, "short", b"000000 after", false);
+    assert_eq!(scene.rig.sent(id), Vec::<String>::new());
+    let answers = scene.answers(id);
+    assert!(answers.len() == 2 && answers[1].contains("get-empty"), "{answers:?}");
+    scene.rig.method(id, 1, &get("short"));
+    assert!(scene.answers(id)[0].contains("000000 after"));
+}
+
 /// The simulator's seed 628: what was read from a run and not acknowledged went with the rest of it.
 #[test]
 fn a_purge_leaves_alone_what_consumers_hold_also_when_it_came_from_disk() {

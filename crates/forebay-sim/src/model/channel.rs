@@ -63,10 +63,11 @@ pub(crate) enum Reply {
     QosOk,
     ConsumeOk(Name),
     CancelOk(Name),
-    /// get-ok or get-empty.
+    /// get-ok or get-empty, of the queue as it was when it was asked.
     Get {
         queue: Name,
         no_ack: bool,
+        asked_op: u64,
     },
     RecoverOk,
     /// Ready messages: at least, at most, unless in doubt.

@@ -8,7 +8,7 @@ use crate::violation::{Violation, violation};
 
 use super::Model;
 use super::channel::{Mode, Reply, Unacked};
-use super::queue::{Flag, Place};
+use super::queue::{Flag, Place, Queue};
 
 /// A method that the broker sent on a channel, with its content.
 #[derive(Debug)]
@@ -217,7 +217,7 @@ impl Model {
                 }
                 Ok(())
             }
-            (Reply::Get { queue, no_ack }, Sent::GetOk { tag, redelivered, left, content }) => {
+            (Reply::Get { queue, no_ack, .. }, Sent::GetOk { tag, redelivered, left, content }) => {
                 let (queue, no_ack) = (*queue, *no_ack);
                 self.got(client, number, queue, no_ack, tag, redelivered, &content, round)?;
                 let (least, most) = self.ready_range(queue);
@@ -229,9 +229,12 @@ impl Model {
                 }
                 Ok(())
             }
-            (Reply::Get { queue, .. }, Sent::GetEmpty) => {
-                let (queue, exact, op) = (*queue, round.exact, self.op);
-                let Some(queue) = self.queues.get_mut(queue).filter(|_| exact) else {
+            (Reply::Get { queue, asked_op, .. }, Sent::GetEmpty) => {
+                let (queue, asked_op, exact, op) = (*queue, *asked_op, round.exact, self.op);
+                // One that waited, for the disk or behind another, while its queue was deleted asked for
+                // nothing of the queue that has the name now.
+                let asked = |queue: &&mut Queue| exact && queue.declared_op <= asked_op;
+                let Some(queue) = self.queues.get_mut(queue).filter(asked) else {
                     return Ok(());
                 };
                 if let Some(instance) = queue.first_certain() {

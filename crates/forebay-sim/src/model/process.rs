@@ -130,7 +130,7 @@ impl Model {
         let op = self.op;
         let consumed = channel.consumers.values().filter(|c| c.no_ack).map(|c| c.queue);
         let got = channel.replies.iter().filter_map(|reply| match reply {
-            Reply::Get { queue, no_ack: true } => Some(*queue),
+            Reply::Get { queue, no_ack: true, .. } => Some(*queue),
             _ => None,
         });
         for name in consumed.chain(got) {
@@ -263,7 +263,7 @@ impl Model {
             }
             ChannelCommand::Get { queue, no_ack } => {
                 self.usable(client, queue)?;
-                Ok(Some(Reply::Get { queue, no_ack }))
+                Ok(Some(Reply::Get { queue, no_ack, asked_op: op }))
             }
             ChannelCommand::Ack { tag, multiple } => {
                 self.settle(client, number, tag, multiple, false)
@@ -297,6 +297,7 @@ impl Model {
                     return Err(NOT_FOUND);
                 } else {
                     found.exists = true;
+                    found.declared_op = op;
                     found.durable = durable;
                     found.auto_delete = auto_delete;
                     found.exclusive = exclusive.then_some(client);

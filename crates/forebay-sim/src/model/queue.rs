@@ -64,6 +64,8 @@ pub(crate) struct Queue {
     pub(crate) exclusive: Option<usize>,
     /// False: it was deleted, and what was in it may come back with a crash.
     pub(crate) exists: bool,
+    /// When a client made it last; 0: it was there from the start.
+    pub(crate) declared_op: u64,
     pub(crate) instances: BTreeMap<u64, Instance>,
     ready: BTreeSet<u64>,
     settled: VecDeque<(u64, u64)>,
@@ -81,6 +83,7 @@ impl Queue {
             auto_delete: false,
             exclusive: None,
             exists: false,
+            declared_op: 0,
             instances: BTreeMap::new(),
             ready: BTreeSet::new(),
             settled: VecDeque::new(),
