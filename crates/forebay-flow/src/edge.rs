@@ -1,4 +1,4 @@
-//! The window, in messages, at which the latency became too long last, and how it is approached again.
+//! The window, in messages, that was too much last, by its latency or for the socket, and how it is approached again.
 //!
 //! ```text
 //!   far ── cut, over a distance ──▶ known ── W > 1.05 edge ──▶ passed ── a longer route ──▶ far
@@ -14,10 +14,10 @@
 //! does (Ha, Rhee and Xu, 2008), and beyond it a calm must last. Nearby every publisher would stay where it was, and
 //! none get its share.
 //!
-//! A full socket is an edge that stands still, so nearly all of it can be used, if it is touched seldom: what it has no room
-//! for waits until a third of it is empty, which is a third of a round trip and up to all of one.
+//! A full socket is an edge that stands still, so nearly all of it can be used, if it is touched seldom: what it has
+//! no room for waits until a third of it is empty, which is a third of a round trip and up to all of one.
 
-/// From this share of the edge on growth is slow: W over [`STEPS`] a round.
+/// From this share of the edge on growth is slow: W over the edge's steps a round.
 const NEAR: f64 = 0.85;
 const PASSED: f64 = 1.05;
 /// Rounds to grow by the window itself: towards what a latency was too long for, and towards a full socket.

@@ -31,9 +31,10 @@
 //!   second round decides about the end of startup for the same reason.
 //! - **Doubling again when it is calm.** TCP starts slowly too, and what waits for it ends our startup early.
 //! - **The edge.** Over a distance the window that was cut last is approached slowly: [crate::edge].
-//! - **The full socket.** Linux keeps 4 MiB of what the peer has not acknowledged. Over a distance that is the knee: what
-//!   is more waits for most of a round trip, too few of the messages to move the mean. While TCP still grows, the room
-//!   does, too, so it takes three rounds to believe it, and most of those 4 MiB. Where a round trip is little to what is allowed, a burst fills it.
+//! - **The full socket.** Linux keeps 4 MiB of what the peer has not acknowledged. Over a distance that is the knee:
+//!   what is more waits for most of a round trip, too few of the messages to move the mean. While TCP still
+//!   grows, the room does, too, so it takes three rounds to believe it, and most of those 4 MiB. Where a round
+//!   trip is little beside what is allowed, a burst fills it.
 //! - **The floor.** What a visit to a connection costs is shared by the messages it brings.
 //! - **limited.** A program that sends little learns nothing about a larger window.
 //! - **The drain probe.** Only when no round came near the base for about 10 s: half the window for a

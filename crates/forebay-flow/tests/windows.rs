@@ -356,39 +356,36 @@ fn where_a_round_trip_is_short_a_full_socket_holds_nothing_back() {
     assert!(window >= 1_500.0, "{window:.0} messages");
 }
 
-/// As TCP's own window while it still grows.
-#[test]
-fn a_socket_whose_room_grows_does_not_end_growth() {
+/// The window after `rounds` of `rtt_us` (two of them slow: the end of startup) in each of which all of it is sent, in
+/// messages of `bytes`, and the socket is full when `full` says so.
+fn after_rounds(rounds: u64, rtt_us: u64, bytes: u64, full: fn(u64) -> bool) -> u32 {
     let mut client = pfw();
-    for round in 0..60 {
-        client.step(&Event::Network { us: Some(100_000 + round % 2) });
-        while client.window.may_send(client.gate.in_flight(), Amount::message(4_000)) {
-            client.step(&Event::Publish { bytes: 4_000 });
+    for round in 0..rounds {
+        client.step(&Event::Network { us: Some(rtt_us + round % 2) });
+        while client.window.may_send(client.gate.in_flight(), Amount::message(bytes)) {
+            client.step(&Event::Publish { bytes });
         }
-        if round % 3 != 0 {
-            client.window.socket_full(); // two rounds of three
+        if full(round) {
+            client.window.socket_full();
         }
-        let slow = [6, 7].contains(&round); // the end of startup
-        client.step(&Event::Pause { us: if slow { 200_000 } else { 100_000 } });
+        let slow_us = if [6, 7].contains(&round) { rtt_us.max(60_000) } else { 0 };
+        client.step(&Event::Pause { us: rtt_us + slow_us });
         client.step(&Event::Confirm { messages: usize::MAX });
     }
     assert_eq!(client.window.state().phase, Phase::Steady);
-    assert!(client.window.window_messages() >= 50_000, "{}", client.window.window_messages());
+    client.window.window_messages()
+}
+
+/// As TCP's own window while it still grows.
+#[test]
+fn a_socket_whose_room_grows_does_not_end_growth() {
+    let window = after_rounds(60, 100_000, 4_000, |round| round % 3 != 0);
+    assert!(window >= 50_000, "{window}");
 }
 
 /// As one that was made for a short way, which grows more slowly than a window may.
 #[test]
 fn a_small_socket_that_is_always_full_does_not_end_growth() {
-    let mut client = pfw();
-    for round in 0..40 {
-        client.step(&Event::Network { us: Some(33_000 + round % 2) });
-        while client.window.may_send(client.gate.in_flight(), Amount::message(200)) {
-            client.step(&Event::Publish { bytes: 200 });
-        }
-        client.window.socket_full();
-        let slow = [6, 7].contains(&round); // the end of startup
-        client.step(&Event::Pause { us: if slow { 90_000 } else { 33_000 } });
-        client.step(&Event::Confirm { messages: usize::MAX });
-    }
-    assert!(client.window.window_messages() >= 5_000, "{}", client.window.window_messages());
+    let window = after_rounds(40, 33_000, 200, |_| true);
+    assert!(window >= 5_000, "{window}");
 }
