@@ -206,7 +206,9 @@ impl Publisher {
             &self.body,
         );
         if let Err(PublishError::Full | PublishError::NotOpen) = published {
-            if let Permits::Tuned(window) = &mut self.permits {
+            if let (Err(PublishError::Full), Permits::Tuned(window)) =
+                (published, &mut self.permits)
+            {
                 window.socket_full();
             }
             return false;
