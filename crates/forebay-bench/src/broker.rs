@@ -10,8 +10,8 @@ use crate::slow_disk::SlowDisk;
 /// What a broker stands on. `Default`: this machine's disk and its loopback.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Ground {
-    /// Each flush of its disk takes so many microseconds longer.
-    pub(crate) flush_us: u64,
+    /// Each flush of its disk takes so many microseconds longer, which may be changed; `None`: it is what it is.
+    pub(crate) flush_us: Option<u32>,
     /// It is reached by a [`RoutedLink`](crate::link::RoutedLink), from addresses that are not loopback's.
     pub(crate) far: bool,
 }
@@ -21,6 +21,7 @@ pub(crate) struct Ground {
 pub(crate) struct Served {
     pub(crate) url: String,
     child: Child,
+    disk: Option<SlowDisk>,
     /// Removed with everything in it.
     directory: PathBuf,
 }
@@ -65,13 +66,14 @@ impl Served {
         } else {
             command.args(["--amqp", "127.0.0.1:0"]);
         }
-        if ground.flush_us > 0 {
-            SlowDisk::build(&directory, ground.flush_us)?.apply(&mut command);
+        let disk = ground.flush_us.map(|us| SlowDisk::build(&directory, us)).transpose()?;
+        if let Some(disk) = &disk {
+            disk.apply(&mut command);
         }
         let child = command.spawn();
         let child =
             child.inspect_err(|_| drop(std::fs::remove_dir_all(&directory))).map_err(told)?;
-        let mut served = Served { url: String::new(), child, directory };
+        let mut served = Served { url: String::new(), child, disk, directory };
         let mut ready = String::new();
         if let Some(stdout) = served.child.stdout.take() {
             BufReader::new(stdout).read_line(&mut ready).map_err(told)?;
@@ -84,6 +86,12 @@ impl Served {
         let address = address.replace("0.0.0.0", "127.0.0.1");
         served.url = format!("amqp://guest:guest@{address}/%2f");
         Ok(served)
+    }
+
+    /// From now on each flush of its disk takes so many microseconds longer, if its [`Ground`] lets that change.
+    pub(crate) fn set_flush(&self, flush_us: u32) -> Result<(), String> {
+        let disk = self.disk.as_ref().ok_or("its disk is what it is")?;
+        disk.set(flush_us)
     }
 
     /// Its process id.

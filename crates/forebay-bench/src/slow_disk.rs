@@ -1,6 +1,8 @@
 //! A slow disk where there is none: a few lines of C, preloaded into the broker, that make each flush
 //! longer. Works for any dynamically linked broker and needs a C compiler, as building Forebay does.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,30 +12,46 @@ const SOURCE: &str = include_str!("slow_disk.c");
 #[derive(Debug)]
 pub(crate) struct SlowDisk {
     library: PathBuf,
-    flush_us: u64,
+    /// Holds the time, which the library maps.
+    more_us: PathBuf,
 }
 
 impl SlowDisk {
-    /// Builds it in `directory`; each flush takes `flush_us` more.
-    pub(crate) fn build(directory: &Path, flush_us: u64) -> Result<SlowDisk, String> {
+    /// Builds it in `directory`; each flush takes `flush_us` more, until that is [`set`](SlowDisk::set) anew.
+    pub(crate) fn build(directory: &Path, flush_us: u32) -> Result<SlowDisk, String> {
         let (source, library) = (directory.join("slow_disk.c"), directory.join("slow_disk.so"));
         std::fs::write(&source, SOURCE)
             .map_err(|error| format!("{}: {error}", source.display()))?;
+        let disk = SlowDisk { library, more_us: directory.join("slow_disk.us") };
+        File::create(&disk.more_us).map_err(|error| disk.told(&error))?;
+        disk.set(flush_us)?;
         let built = Command::new("cc")
             .args(["-shared", "-fPIC", "-O1", "-o"])
-            .args([&library, &source])
+            .args([&disk.library, &source])
             .output()
             .map_err(|error| format!("a slow disk needs a C compiler, cc: {error}"))?;
         match built.status.success() {
-            true => Ok(SlowDisk { library, flush_us }),
+            true => Ok(disk),
             false => Err(format!("cc: {}", String::from_utf8_lossy(&built.stderr).trim())),
         }
+    }
+
+    /// From now on each flush takes so much more.
+    pub(crate) fn set(&self, flush_us: u32) -> Result<(), String> {
+        // In place: the library has mapped these bytes.
+        let file = File::options().write(true).open(&self.more_us);
+        let set = file.and_then(|file| file.write_all_at(&flush_us.to_ne_bytes(), 0));
+        set.map_err(|error| self.told(&error))
     }
 
     /// Makes the disk of a program that is to be started slow.
     pub(crate) fn apply(&self, command: &mut Command) {
         command.env("LD_PRELOAD", &self.library);
-        command.env("FOREBAY_SLOW_DISK_US", self.flush_us.to_string());
+        command.env("FOREBAY_SLOW_DISK", &self.more_us);
+    }
+
+    fn told(&self, error: &std::io::Error) -> String {
+        format!("{}: {error}", self.more_us.display())
     }
 }
 
@@ -56,8 +74,12 @@ mod tests {
         let began = Instant::now();
         assert!(sync.status().unwrap().success());
         let elapsed_ms = began.elapsed().as_millis();
+        slow.set(120_000).unwrap();
+        let began = Instant::now();
+        assert!(sync.status().unwrap().success());
+        let slower_ms = began.elapsed().as_millis();
         std::fs::remove_dir_all(&directory).unwrap();
         // A lower bound holds on the busiest machine.
-        assert!(elapsed_ms >= 50, "{elapsed_ms} ms");
+        assert!(elapsed_ms >= 50 && slower_ms >= 120, "{elapsed_ms} and {slower_ms} ms");
     }
 }

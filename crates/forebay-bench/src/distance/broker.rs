@@ -41,6 +41,12 @@ impl Broker {
         self.own.as_ref().map(Served::pid)
     }
 
+    /// From now on each flush of its disk takes so many milliseconds longer, if it is ours.
+    pub(super) fn set_flush(&self, flush_ms: f64) -> Result<(), String> {
+        let own = self.own.as_ref().ok_or("only the disk of a broker of our own is made slow")?;
+        own.set_flush((flush_ms * 1e3) as u32)
+    }
+
     /// `product version`, as it introduces itself.
     pub(super) async fn introduces_itself(&self) -> Result<String, String> {
         let connection = Connection::open(&self.url).await.map_err(|error| error.to_string())?;

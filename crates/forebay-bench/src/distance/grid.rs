@@ -178,7 +178,7 @@ impl Grid {
 
     async fn measure(&self, measured: &mut Measured) -> Result<(), String> {
         let Cell { rtt_ms, mbit, flush_ms, .. } = measured.cell;
-        let broker = self.setting.broker_on(flush_ms).await?;
+        let broker = self.setting.broker_on((flush_ms > 0.0).then_some(flush_ms)).await?;
         let way = Way::to(&broker, rtt_ms, mbit, self.setting.routed)?;
         let mut random = Random::new(self.setting.seed);
         for repetition in 0..self.setting.repeat {

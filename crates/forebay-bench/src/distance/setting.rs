@@ -45,11 +45,11 @@ pub(super) struct Setting {
 impl Setting {
     /// The broker: the one at the URL, or a fresh one.
     pub(super) async fn broker(&self) -> Result<Broker, String> {
-        self.broker_on(0.0).await
+        self.broker_on(None).await
     }
 
-    /// The broker, on a disk whose flush takes so many milliseconds longer, if it is ours.
-    pub(super) async fn broker_on(&self, flush_ms: f64) -> Result<Broker, String> {
+    /// The broker, on a disk whose flush takes so many milliseconds longer, which may be changed, if it is ours.
+    pub(super) async fn broker_on(&self, flush_ms: Option<f64>) -> Result<Broker, String> {
         if let Some(url) = &self.url {
             return Ok(Broker::at(url));
         }
@@ -61,7 +61,7 @@ impl Setting {
         if self.routed {
             RoutedLink::raise_loopback().map_err(|error| error.to_string())?;
         }
-        let ground = Ground { flush_us: (flush_ms * 1e3) as u64, far: self.routed };
+        let ground = Ground { flush_us: flush_ms.map(|ms| (ms * 1e3) as u32), far: self.routed };
         Broker::start(&program, &directory, ground)
     }
 

@@ -1,4 +1,4 @@
-//! A link whose length changes and a broker that stalls: how soon does the rate settle?
+//! A link whose length changes, a broker that stalls, a disk that becomes slow: how soon does the rate settle?
 //!
 //! ```text
 //!   rate    ▁▁▁▃▅▇▇▇▇▇▇▇▇▇▇      bins of 0.1 s; steady = mean of the segment's last quarter
@@ -8,7 +8,7 @@
 //! Of several repetitions the median of each bin counts.
 //!
 //! And the steady rate itself shall have 85 % of its reference: that of publishers who begin afresh on such a
-//! link, or that before the stall.
+//! link or disk, or that before the stall.
 
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,14 @@ const SECOND_BINS: usize = (1_000_000 / BIN_US) as usize;
 pub struct Steps {
     #[command(flatten)]
     setting: Setting,
+    /// What changes: the link's length, nothing passes it, the broker stands still, its disk becomes slow
+    #[arg(
+        long,
+        value_name = "WHAT",
+        value_delimiter = ',',
+        default_value = "rtt,link,broker,disk"
+    )]
+    change: Vec<Change>,
     /// Round trips of the link, one after the other, in milliseconds
     #[arg(long, value_name = "MS", value_delimiter = ',', default_value = "0.1,10,100,0.1")]
     rtt: Vec<f64>,
@@ -47,6 +55,9 @@ pub struct Steps {
     /// Round trip of the link while something stalls, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 10.0)]
     stall_rtt: f64,
+    /// What each flush of the broker's disk takes longer, one after the other, in milliseconds
+    #[arg(long, value_name = "MS", value_delimiter = ',', default_value = "0,8,0")]
+    flush: Vec<f64>,
     /// Publishers
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,20")]
     publishers: Vec<usize>,
@@ -58,6 +69,14 @@ pub struct Steps {
     patience: f64,
 }
 
+#[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq)]
+enum Change {
+    Rtt,
+    Link,
+    Broker,
+    Disk,
+}
+
 /// What happens at some moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Event {
@@ -65,6 +84,8 @@ enum Event {
     StallLink(Duration),
     StopBroker,
     ContinueBroker,
+    /// Each flush of the disk takes so many milliseconds longer.
+    FlushMs(f64),
 }
 
 /// A time during which nothing is changed, and what came before it.
@@ -79,8 +100,8 @@ struct Segment {
 /// What a segment's steady rate is compared with.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Reference {
-    /// Publishers who begin on a link with this round trip, in milliseconds.
-    Fresh(f64),
+    /// Publishers who begin with that.
+    Fresh(Event),
     /// The same publishers up to this moment, in microseconds.
     Before(u64),
 }
@@ -90,6 +111,13 @@ struct Script {
     events: Vec<(u64, Event)>,
     segments: Vec<Segment>,
     end_us: u64,
+}
+
+impl Script {
+    /// What is done to it nobody else's broker is done to.
+    fn needs_our_broker(&self) -> bool {
+        self.events.iter().any(|(_, event)| matches!(event, Event::StopBroker | Event::FlushMs(_)))
+    }
 }
 
 /// One segment, measured.
@@ -134,8 +162,13 @@ impl Steps {
         if self.hold < 2.0 || !self.hold.is_finite() || !(0.0..=60.0).contains(&self.stall) {
             return Err("--hold is at least 2 seconds and --stall at most 60".to_owned());
         }
-        if self.rtt.is_empty() || self.rtt.iter().any(|ms| !(0.0..=10_000.0).contains(ms)) {
-            return Err("round trips are from 0 to 10000 ms, and at least one".to_owned());
+        let times = [&self.rtt, &self.flush];
+        if times.iter().any(|all| all.is_empty())
+            || times.iter().flat_map(|all| *all).any(|ms| !(0.0..=10_000.0).contains(ms))
+        {
+            return Err(
+                "round trips and flushes are from 0 to 10000 ms, and at least one each".into()
+            );
         }
         let occasion = Occasion::now(
             "forebay-distance",
@@ -148,14 +181,11 @@ impl Steps {
         println!("|---|---|---|---|---|---|---|---|");
         let mut rows = Vec::new();
         for &publishers in &self.publishers {
-            for stalls in [None, Some(false), Some(true)] {
-                let broker = self.setting.broker().await?;
-                let script = match stalls {
-                    None => self.steps(),
-                    Some(false) => self.stalls(false),
-                    Some(true) if broker.pid().is_some() => self.stalls(true),
-                    Some(true) => continue, // not ours to stop
-                };
+            for script in self.change.iter().map(|&change| self.script(change)) {
+                let broker = self.setting.broker_on(Some(0.0)).await?;
+                if broker.pid().is_none() && script.needs_our_broker() {
+                    continue;
+                }
                 for row in self.play(&broker, publishers, &script).await? {
                     println!("{}", row.line());
                     rows.push(row);
@@ -173,23 +203,33 @@ impl Steps {
         Ok(missed == 0)
     }
 
-    fn steps(&self) -> Script {
+    fn script(&self, change: Change) -> Script {
+        match change {
+            Change::Rtt => self.steps("RTT", &self.rtt, Event::RttMs),
+            Change::Link => self.stalls(false),
+            Change::Broker => self.stalls(true),
+            Change::Disk => self.steps("flush +", &self.flush, Event::FlushMs),
+        }
+    }
+
+    /// One after the other is done to link or broker.
+    fn steps(&self, what: &str, all_ms: &[f64], event: fn(f64) -> Event) -> Script {
         let hold_us = (self.hold * 1e6) as u64;
         let at = |index: usize| index as u64 * hold_us;
         Script {
-            events: self.rtt.iter().enumerate().map(|(i, &ms)| (at(i), Event::RttMs(ms))).collect(),
-            segments: (self.rtt.iter().enumerate())
-                .map(|(index, ms)| Segment {
+            events: all_ms.iter().enumerate().map(|(i, &ms)| (at(i), event(ms))).collect(),
+            segments: (all_ms.iter().enumerate())
+                .map(|(index, &ms)| Segment {
                     after: match index {
-                        0 => format!("start at RTT {ms} ms"),
-                        _ => format!("RTT {} to {ms} ms", self.rtt[index - 1]),
+                        0 => format!("start at {what} {ms} ms"),
+                        _ => format!("{what} {} to {ms} ms", all_ms[index - 1]),
                     },
                     from_us: at(index),
                     to_us: at(index + 1),
-                    reference: Reference::Fresh(*ms),
+                    reference: Reference::Fresh(event(ms)),
                 })
                 .collect(),
-            end_us: at(self.rtt.len()),
+            end_us: at(all_ms.len()),
         }
     }
 
@@ -226,9 +266,9 @@ impl Steps {
             let bins = &seen.bins[bin(segment.from_us)..bin(segment.to_us)];
             let reference_per_s = match segment.reference {
                 Reference::Before(us) => per_s(last_quarter(&seen.bins[..bin(us)])),
-                Reference::Fresh(ms) => {
+                Reference::Fresh(event) => {
                     let hold_us = segment.to_us - segment.from_us;
-                    let events = [(0, Event::RttMs(ms))];
+                    let events = [(0, event)];
                     let fresh = self.repeated(broker, publishers, &events, hold_us).await?;
                     per_s(last_quarter(&fresh.bins))
                 }
@@ -283,21 +323,27 @@ impl Steps {
         events: &[(u64, Event)],
         end_us: u64,
     ) -> Result<Tally, String> {
-        let Event::RttMs(rtt_ms) = events[0].1 else {
-            return Err("no length to begin with".into());
+        let rtt_ms = match events[0].1 {
+            Event::RttMs(ms) => ms,
+            _ => self.rtt[0],
         };
         let way = Way::to(broker, rtt_ms.max(0.001), 0.0, self.setting.routed)?;
+        // What there is from the start is there before the start.
+        let (first, later) = events.split_at(events.partition_point(|&(at_us, _)| at_us == 0));
+        for &(_, event) in first {
+            perform(event, &way, broker)?;
+        }
         let kind = self.setting.queue_type.as_deref();
         let mut queue = Queue::declare(broker, "forebay-steps", kind, true).await?;
-        let first = Duration::from_micros(end_us / 4);
+        let early = Duration::from_micros(end_us / 4);
         let load = Load {
             url: way.url(broker)?,
             queue: queue.name.clone(),
             publishers,
             size_bytes: self.size,
             choice: Choice::Tuned,
-            first,
-            later: Duration::from_micros(end_us) - first,
+            first: early,
+            later: Duration::from_micros(end_us) - early,
             patience: Duration::from_secs_f64(self.patience),
             kernel_rtt: self.setting.kernel_rtt || way.is_the_kernels(),
         };
@@ -305,7 +351,7 @@ impl Steps {
         let performance = async {
             // Without a beginning the load tells why.
             let Ok(began): Result<Instant, _> = told.await else { return Ok(()) };
-            for &(at_us, event) in events {
+            for &(at_us, event) in later {
                 sleep_until((began + Duration::from_micros(at_us)).into()).await;
                 perform(event, &way, broker)?;
             }
@@ -333,6 +379,7 @@ fn perform(event: Event, way: &Way, broker: &Broker) -> Result<(), String> {
         Event::StallLink(time) => way.stall(time),
         Event::StopBroker => signal(Signal::STOP),
         Event::ContinueBroker => signal(Signal::CONT),
+        Event::FlushMs(ms) => broker.set_flush(ms),
     }
 }
 
