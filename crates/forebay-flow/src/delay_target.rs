@@ -3,6 +3,7 @@
 //! ```text
 //!   net     the kernel's round trip without our own queue, at most the latency; 0 where there is none
 //!   s       least (latency - net) of the last 5 to 10 s, not above 4 * least ever + 0.5 ms
+//!   least ever  of s, and not less than the commit time that the broker tells: 0 elsewhere, and on a quick disk
 //!   base    net + s
 //!   target  base + min(max(commits, batches), 100 ms) + min(net, 4 ms) + min(0.15 net, 20 ms)
 //!           and if that is more, but 400 ms above the base at most: sig * visit / W
@@ -34,6 +35,8 @@
 //!   trusted with it.
 //! - **min(net, 4 ms), 0.15 net.** TCP's segments and acknowledgements need some milliseconds, and a longer way's
 //!   rounds vary more.
+//! - **The broker's commit time.** A disk that becomes slow would be taken for a queue: with a flush of 8 ms in place of
+//!   0.2 one publisher had a hundredth of what it has when it begins on such a disk. Told, it is as if it did.
 //! - **The cap on s.** With a thousand flows in overload nobody ever sees an empty queue; without the cap
 //!   each takes the others' queue for the base, and all grow. Without `net` a longer route would be taken
 //!   for overload, so there the cap is 100 ms above the least, and a window that was 10 s at its floor
@@ -72,6 +75,10 @@ const VISITS: f64 = 1.25;
 pub(crate) const VISIT_ALLOWANCE_MAX_US: f64 = 400_000.0;
 /// What a message takes in a visit beside its body: frames, method and properties.
 const OVERHEAD_BYTES: f64 = 200.0;
+/// So many times the commit before is another disk.
+const COMMIT_SLOWER: f64 = 1.5;
+/// A broker is believed so much: bounds the harm of one that tells nonsense.
+const COMMIT_MAX_US: f64 = 1_000_000.0;
 const SERVICE_MIN_US: u64 = 10;
 const SERVICE_BUCKET_US: u64 = 5_000_000;
 /// The cap on `s`, from the least ever seen.
@@ -89,6 +96,8 @@ pub(crate) struct DelayTarget {
     network: NetworkRtt,
     service: WindowedMin,
     service_least: f64,
+    /// As the broker tells it; 0: not worth it, or it does not.
+    commit_us: f64,
     /// Of a full window, the overhead included.
     in_flight_bytes: f64,
     base_us: f64,
@@ -107,6 +116,7 @@ impl DelayTarget {
             network: NetworkRtt::default(),
             service: WindowedMin::new(SERVICE_BUCKET_US),
             service_least: f64::INFINITY,
+            commit_us: 0.0,
             in_flight_bytes: 0.0,
             base_us: 0.0,
             target_us: 0.0,
@@ -177,9 +187,10 @@ impl DelayTarget {
         let service_us = self.service.get().map_or(mean_us - network_us, |us| us as f64);
         let mut service_us = service_us.max(SERVICE_MIN_US as f64);
         self.service_least = self.service_least.min(service_us);
+        let least_us = self.service_least.max(self.commit_us);
         service_us = service_us.min(match self.knows_network() {
-            true => DRIFT_FACTOR * self.service_least + DRIFT_SLACK_US,
-            false => self.service_least + DRIFT_UNKNOWN_US,
+            true => DRIFT_FACTOR * least_us + DRIFT_SLACK_US,
+            false => least_us + DRIFT_UNKNOWN_US,
         });
         let in_flight_bytes = window * (size_bytes + OVERHEAD_BYTES);
         self.in_flight_bytes = in_flight_bytes;
@@ -187,8 +198,7 @@ impl DelayTarget {
         let heavy = self.visit_bytes > 0.0 && in_flight_bytes >= HEAVY_BYTES;
         let refill = if heavy { COMMITS_HEAVY / (1.0 + size_bytes / BATCH_BYTES) } else { 0.0 };
         let refill_us = (refill * service_us - network_us).max(0.0);
-        let commits_us =
-            (COMMITS_OF_LEAST * self.service_least).max(COMMITS * service_us + refill_us);
+        let commits_us = (COMMITS_OF_LEAST * least_us).max(COMMITS * service_us + refill_us);
         let batches_us = BATCH_US / (window * (1.0 + size_bytes / BATCH_BYTES));
         let allowance_us =
             commits_us.max(batches_us.clamp(BATCH_MIN_US, BATCH_MAX_US)).min(ALLOWANCE_MAX_US)
@@ -201,6 +211,19 @@ impl DelayTarget {
         self.window_max = if raised { visit_messages } else { f64::INFINITY };
         let allowance_us = allowance_us.max(visit_us.min(VISIT_ALLOWANCE_MAX_US));
         self.target_us = self.base_us + allowance_us.min(self.added_max_us);
+    }
+
+    /// A commit of the broker takes so long however little is in it; true if that is much longer than all that was known,
+    /// and the service times seen until now are of another disk.
+    pub(crate) fn set_commit(&mut self, commit_us: u64) -> bool {
+        let commit_us = (commit_us as f64).min(COMMIT_MAX_US);
+        let known_us = self.service_least.max(self.commit_us);
+        self.commit_us = commit_us;
+        let slower = known_us.is_finite() && commit_us > COMMIT_SLOWER * known_us;
+        if slower {
+            self.service = WindowedMin::new(SERVICE_BUCKET_US);
+        }
+        slower
     }
 
     /// What is measured is the base: nothing of our own is in the queue, and still no latency is lower.

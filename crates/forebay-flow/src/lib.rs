@@ -13,6 +13,7 @@
 //! | [`Workers`] | how many calls of a handler at a time, where each waits for something with a knee |
 //! | [`IngressBudget`], [`Visits`] | how much a broker reads, and from whom |
 //! | [`explain`] | where the time of messages went, and which setting or resource took it |
+//! | [`CommitCost`] | what its disk takes however little is written |
 //! | [`receive_buffer_bytes`] | how much may wait for it in a socket |
 //! | [`Balance`] | when a queue's publishers wait for its consumers |
 //! | [`Alarm`] | when a resource is so short that its users are told |
@@ -27,6 +28,7 @@ pub mod alarm;
 mod amount;
 pub mod balance;
 mod baseline;
+mod commit_cost;
 pub mod connections;
 mod delay_target;
 pub mod demand;
@@ -59,6 +61,7 @@ pub use alarm::Alarm;
 pub use amount::Amount;
 pub use balance::{Balance, BalanceState};
 pub use baseline::{Baseline, Rule};
+pub use commit_cost::{COMMIT_TIMES, CommitCost};
 pub use connections::{Connections, Decision, Delivered};
 pub use demand::{Demand, may_hand_back};
 pub use ewma::Ewma;

@@ -15,7 +15,7 @@
 //!             the socket full, 3.5 MB in W, net > 2 (target - base): no growth; in the third such round in a row, or near
 //!             the edge at once: the edge = W, W *= 15/16, velocity = 1, then one round without a change
 //!   both      W grows no further than a visit while sig is above what the target were without visits
-//!   longer    a route that is twice as long, and 0.6 of r: startup again, from W
+//!   longer    a route that is twice as long, and 0.6 of r, or a commit: startup again, from W
 //!   always    8 <= W <= 60 000 messages, and max(64 KiB, 2 W * mean size) bytes
 //! ```
 //!
@@ -293,6 +293,15 @@ impl Pfw {
         self.history.clear();
     }
 
+    /// Startup once more, from where it is.
+    fn restart(&mut self) {
+        self.startup = true;
+        self.suspect = false;
+        self.edge = Edge::Far;
+        self.held = false;
+        self.history.clear();
+    }
+
     fn start_probe_if_stale(&mut self, now_us: u64, mean_us: f64, round: &Round) {
         let near = self.is_near_base(round);
         let since_us = *self.near_base_us.get_or_insert(now_us);
@@ -411,16 +420,19 @@ impl Window for Pfw {
         }
         if self.delay.set_network(now_us, rtt_us, self.window, self.measured_us) {
             // What the window learned was about another route. While the reading lagged it was even cut.
-            self.startup = true;
-            self.suspect = false;
-            self.edge = Edge::Far;
-            self.held = false;
-            self.history.clear();
+            self.restart();
         }
     }
 
     fn visits(&mut self, bytes: u64) {
         self.delay.set_visit_bytes(bytes);
+    }
+
+    fn commit_time(&mut self, commit_us: u64) {
+        if self.delay.set_commit(commit_us) {
+            // It was cut for what was no queue.
+            self.restart();
+        }
     }
 
     fn socket_full(&mut self) {

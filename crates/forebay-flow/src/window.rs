@@ -104,6 +104,12 @@ pub trait Window {
         let _ = bytes;
     }
 
+    /// A commit of the broker takes so many microseconds however little is in it; 0: next to nothing, or it does not
+    /// say. Told before anything is sent, and whenever it changes.
+    fn commit_time(&mut self, commit_us: u64) {
+        let _ = commit_us;
+    }
+
     /// The socket takes no more at present: what was admitted waits in front of it. As often as that is seen.
     fn socket_full(&mut self) {}
 

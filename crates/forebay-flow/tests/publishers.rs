@@ -227,6 +227,49 @@ fn it_matches_the_best_fixed_window() {
     }
 }
 
+/// A commit of 0.2, 8 and 0.2 ms, each for 8 s, and what publishers have who begin with 8.
+fn slow_disk(flows: usize, commit_times: bool) -> (Outcome, Outcome) {
+    let cell = |fsync_us: Vec<(u64, u64)>, seconds| Cell {
+        flows,
+        fsync_us,
+        commit_times,
+        end_us: seconds * S,
+        warm_us: 0,
+        ..slow_broker()
+    };
+    let steps = cell(vec![(0, 200), (8 * S, 8_000), (16 * S, 200)], 24);
+    (run(&steps, pfw), run(&cell(vec![(0, 8_000)], 8), pfw))
+}
+
+#[test]
+fn a_disk_that_becomes_slow_and_says_so_costs_no_more_than_it_must() {
+    for flows in [1, 20] {
+        let (outcome, fresh) = slow_disk(flows, true);
+        for phase in 0..3 {
+            let (soon, steady) = settled(&outcome, 8 * S, phase, 2 * S);
+            assert!(soon >= 0.85 * steady, "{flows}, {phase}: {soon:.0} of {steady:.0} msg/s");
+        }
+        let (_, slow) = settled(&outcome, 8 * S, 1, 0);
+        let fresh_per_s = fresh.per_s_between(6 * S, 8 * S);
+        assert!(slow >= 0.9 * fresh_per_s, "{flows}: {slow:.0} of {fresh_per_s:.0} msg/s");
+        let (slow_ms, fresh_ms) =
+            (outcome.mean_ms_between(14 * S, 16 * S), fresh.mean_ms_between(6 * S, 8 * S));
+        assert!(slow_ms <= 1.5 * fresh_ms, "{flows}: {slow_ms:.1} ms beside {fresh_ms:.1}");
+        // Nothing is left standing of the slow disk's window.
+        let (before_ms, after_ms) =
+            (outcome.mean_ms_between(6 * S, 8 * S), outcome.mean_ms_between(22 * S, 24 * S));
+        assert!(after_ms <= 1.3 * before_ms, "{flows}: {after_ms:.1} ms, {before_ms:.1} before");
+    }
+}
+
+/// What a latency alone cannot tell.
+#[test]
+fn a_disk_that_becomes_slow_and_does_not_say_so_is_taken_for_a_queue() {
+    let (outcome, fresh) = slow_disk(1, false);
+    let (_, slow) = settled(&outcome, 8 * S, 1, 0);
+    assert!(slow < 0.5 * fresh.per_s_between(6 * S, 8 * S), "{slow:.0} msg/s");
+}
+
 fn least(parts: &[f64]) -> f64 {
     parts.iter().copied().fold(f64::INFINITY, f64::min)
 }

@@ -2,12 +2,16 @@
 
 use std::collections::VecDeque;
 
+use forebay_flow::CommitCost;
+
 use super::random::Random;
 use super::{Agenda, Cell, Event, at};
 
 const BATCH_MAX: u32 = 4_096;
 const BUDGET_MIN: f64 = 256.0;
 const BIN_US: u64 = 250_000;
+/// Of a message.
+const COMMITTED_BYTES: u64 = 400;
 
 pub struct Broker {
     cell: Cell,
@@ -19,6 +23,7 @@ pub struct Broker {
     commit_started_us: u64,
     ingested: u32, // read and not committed
     commit_us: f64,
+    pub commit_cost: CommitCost,
     bins: [u32; 4],
     bin: u64,
     last_confirm_us: Vec<u64>,
@@ -38,6 +43,7 @@ impl Broker {
             commit_started_us: 0,
             ingested: 0,
             commit_us: at(&cell.fsync_us, 0) as f64,
+            commit_cost: CommitCost::default(),
             bins: [0; 4],
             bin: 0,
             last_confirm_us: vec![0; cell.flows],
@@ -97,6 +103,8 @@ impl Broker {
             self.last_confirm_us[flow] = at_us;
             agenda.set(at_us, Event::Confirm { flow, messages });
         }
+        let took_us = now_us - self.commit_started_us;
+        self.commit_cost.committed(now_us, took_us, u64::from(committed) * COMMITTED_BYTES);
         self.ingested -= committed;
         let bin = now_us / BIN_US;
         for passed in self.bin + 1..=bin {

@@ -24,6 +24,7 @@ pub struct Flow {
     kernel_us: f64,
     first_kernel_us: u64,
     polled_us: u64,
+    told_us: u64,
     pub confirmed: u64,
 }
 
@@ -43,6 +44,7 @@ impl Flow {
             kernel_us: rtt_us as f64,
             first_kernel_us: rtt_us,
             polled_us: 0,
+            told_us: 0,
             confirmed: 0,
         };
         flow.window.network(0, flow.reading(&mut Random(index as u64)));
@@ -118,6 +120,13 @@ impl Flow {
             }
         }
         self.gate.set_window(self.window.window());
+    }
+
+    /// The broker tells what its commits cost.
+    pub fn told(&mut self, commit_us: u64) {
+        if std::mem::replace(&mut self.told_us, commit_us) != commit_us {
+            self.window.commit_time(commit_us);
+        }
     }
 
     fn reading(&self, random: &mut Random) -> Option<u64> {

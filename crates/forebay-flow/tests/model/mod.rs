@@ -76,6 +76,8 @@ pub struct Cell {
     /// Flows publish nothing between these times.
     pub idle_us: Option<(u64, u64)>,
     pub kernel: Kernel,
+    /// The broker tells its commit time.
+    pub commit_times: bool,
     pub costs: Costs,
     pub end_us: u64,
     /// What was confirmed before does not count.
@@ -94,6 +96,7 @@ impl Default for Cell {
             stall_us: None,
             idle_us: None,
             kernel: Kernel::Right,
+            commit_times: true,
             costs: Costs::default(),
             end_us: 6_000_000,
             warm_us: 3_000_000,
@@ -155,6 +158,9 @@ pub fn run(cell: &Cell, window: impl Fn(u64) -> Box<dyn Window>) -> Outcome {
             Event::VisitDone => broker.visit_done(now_us, &mut random, &mut agenda),
             Event::CommitDone => broker.commit_done(now_us, &mut random, &mut agenda),
             Event::Confirm { flow, messages } => {
+                if cell.commit_times {
+                    flows[flow].told(broker.commit_cost.us());
+                }
                 flows[flow].confirmed(now_us, messages, &mut random, &mut outcome);
                 flows[flow].publish(now_us, &mut agenda);
             }
