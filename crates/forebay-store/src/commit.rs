@@ -51,10 +51,22 @@ pub(crate) enum Decision {
     Idle,
 }
 
+/// What commits take and bring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Commits {
+    /// Moving average of a commit's time on its lane, in microseconds.
+    pub mean_us: u64,
+    /// Time that the last one took, in microseconds.
+    pub last_us: u64,
+    /// Bytes since the start, with those of the one in flight.
+    pub written_bytes: u64,
+}
+
 /// The pace of commits. Time is monotonic microseconds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pacing {
     flush_ewma_us: u64,
+    flush_last_us: u64,
     last_publishes: u32,
     last_waiters: u32,
     gather_since_us: Option<u64>,
@@ -67,6 +79,11 @@ impl Pacing {
     /// Moving average of the time a commit takes on its lane, in microseconds.
     pub(crate) fn flush_us(&self) -> u64 {
         self.flush_ewma_us
+    }
+
+    /// Of commits that have written so much.
+    pub(crate) fn commits(&self, written_bytes: u64) -> Commits {
+        Commits { mean_us: self.flush_ewma_us, last_us: self.flush_last_us, written_bytes }
     }
 
     /// An acknowledgement was appended; `now_us` is the newest time known.
@@ -113,6 +130,7 @@ impl Pacing {
             0 => took_us,
             average => (average * 7 + took_us) / 8,
         };
+        self.flush_last_us = took_us;
         self.last_publishes = publishes;
         self.last_waiters = waiters;
         self.unsealed_since_us = Some(now_us);

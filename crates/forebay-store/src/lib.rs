@@ -52,6 +52,7 @@ mod store;
 mod truncation;
 
 pub use check::{CheckReport, Finding, check};
+pub use commit::Commits;
 pub use disk::{Disk, FileDisk};
 pub use error::{OpenError, StoreFailed};
 pub use event::Event;

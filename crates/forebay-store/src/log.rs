@@ -22,7 +22,7 @@ use hashbrown::HashMap;
 
 use crate::background::Background;
 use crate::batch::{AckTable, OpenBatch};
-use crate::commit::{Decision, Pacing, Pending};
+use crate::commit::{Commits, Decision, Pacing, Pending};
 use crate::error::StoreFailed;
 use crate::event::Event;
 use crate::home::{BatchNo, Home, QueueId, RunId, Seq};
@@ -290,8 +290,8 @@ impl Log {
         self.uncommitted_max_bytes = bytes.min(self.options.segment_bytes as usize / 4);
     }
 
-    pub(crate) fn commits(&self) -> (u64, u64) {
-        (self.pacing.flush_us(), self.log_written_bytes)
+    pub(crate) fn commits(&self) -> Commits {
+        self.pacing.commits(self.log_written_bytes)
     }
 
     fn open_bytes(&self) -> usize {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 
+use crate::commit::Commits;
 use crate::disk::Disk;
 use crate::error::{OpenError, StoreFailed};
 use crate::event::Event;
@@ -244,10 +245,9 @@ impl Store {
         }
     }
 
-    /// Mean time of the last commits, in microseconds, and bytes committed since the start, with those
-    /// of the one in flight.
-    pub fn commits(&self) -> (u64, u64) {
-        self.log.as_ref().map_or((0, 0), |log| log.commits())
+    /// What commits take and bring; nothing in memory.
+    pub fn commits(&self) -> Commits {
+        self.log.as_ref().map_or_else(Commits::default, |log| log.commits())
     }
 
     /// The open batch is full: pause ingress until a batch is durable.

@@ -38,7 +38,7 @@ pub use frame::{
 };
 pub use method::{
     Method, MethodError, WireMethod, access, basic, channel, confirm, connection, exchange,
-    method_ids, queue, tx, write_method,
+    forebay, method_ids, queue, tx, write_method,
 };
 pub use properties::{
     ContentHeader, Properties, RawProperties, write_header_frame, write_properties_frame,

@@ -390,7 +390,9 @@ macro_rules! has_content {
 
 // After the macros, as a macro is known to what follows it.
 mod classes;
-pub use classes::{Method, access, basic, channel, confirm, connection, exchange, queue, tx};
+pub use classes::{
+    Method, access, basic, channel, confirm, connection, exchange, forebay, queue, tx,
+};
 
 #[cfg(test)]
 mod tests {
@@ -428,6 +430,14 @@ mod tests {
         let mut bytes = payload(&ack);
         *bytes.last_mut().unwrap() |= 0xfe;
         assert_eq!(Method::parse(&bytes), Ok(ack.into()));
+    }
+
+    #[test]
+    fn our_own_class_is_far_from_the_specifications() {
+        let told = forebay::CommitTime { commit_us: 8_000 };
+        let bytes = payload(&told);
+        assert_eq!(bytes, [0xff, 0x46, 0, 10, 0, 0, 0x1f, 0x40]);
+        assert_eq!(Method::parse(&bytes), Ok(told.into()));
     }
 
     #[test]

@@ -218,6 +218,7 @@ macro_rules! compare_methods {
                         Method::$variant(ours)
                     }
                 )*)*
+                Method::ForebayCommitTime(_) => method, // ours alone
             }
         }
 
@@ -228,6 +229,7 @@ macro_rules! compare_methods {
                     Method::$variant(ours) => true $(&& ours.$ours.representable())*
                         $(&& ours.$only_ours.representable())*,
                 )*)*
+                Method::ForebayCommitTime(_) => false,
             }
         }
     };

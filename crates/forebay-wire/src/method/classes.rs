@@ -1,4 +1,4 @@
-//! The table of AMQP 0-9-1's classes and methods (clauses 1.4 to 1.9) and RabbitMQ's extensions.
+//! The table of AMQP 0-9-1's classes and methods (clauses 1.4 to 1.9) and the extensions of RabbitMQ and our own.
 //!
 //! Names are the specification's with `-` as `_`. Arguments it reserves keep their place:
 //! `ticket` is the access ticket of 0-8 (`reserved-1`, ignored, written as 0), others are
@@ -232,6 +232,13 @@ tx = 90 {
     TxRollback => Rollback = 30, "tx.rollback" {}
     /// it is forgotten (1.9.2.6).
     TxRollbackOk => RollbackOk = 31, "tx.rollback-ok" {}
+}
+
+/// Our own class: only who announces the capability that a method belongs to is sent it.
+forebay = 0xFF46 {
+    /// `forebay.commit_times`: the server's commits take so many microseconds, in whatever they hold; 0 = next to none.
+    /// On channel 0, before the confirms of a channel, when it has changed.
+    ForebayCommitTime => CommitTime = 10, "forebay.commit-time" { commit_us: u32 }
 }
 
 }
