@@ -2,7 +2,7 @@
 //! What is told when is [`Confirms`]' business; here it meets batches and sockets.
 
 use forebay_store::BatchNo;
-use forebay_wire::{basic, confirm, write_method};
+use forebay_wire::{basic, confirm, forebay, write_method};
 
 use crate::channel::Mode;
 use crate::confirm::{Ack, Confirms, UNCONFIRMED_MAX};
@@ -96,6 +96,7 @@ impl Shard {
 
     pub(crate) fn tell_confirms_of(&mut self, id: ConnectionId, number: u16) {
         let mut acks = std::mem::take(&mut self.scratch_acks);
+        let commit_us = u32::try_from(self.commit_cost.us()).unwrap_or(u32::MAX);
         if let Some(connection) = self.connection(id)
             && let Some(channel) = connection.channel(number)
             && let Mode::Confirm(confirms) = &mut channel.mode
@@ -106,6 +107,10 @@ impl Shard {
             let told = before - confirms.unconfirmed();
             connection.confirms_full = confirms.unconfirmed() >= UNCONFIRMED_MAX;
             let out = connection.out.buffer();
+            if connection.capabilities.commit_times && connection.commit_told_us != commit_us {
+                connection.commit_told_us = commit_us;
+                write_method(out, 0, &forebay::CommitTime { commit_us });
+            }
             for Ack { delivery_tag, multiple } in acks.drain(..) {
                 write_method(out, number, &basic::Ack { delivery_tag, multiple });
             }

@@ -160,6 +160,7 @@ pub(crate) struct Capabilities {
     pub(crate) named_publishers: bool,
     pub(crate) leases: bool,
     pub(crate) pause: bool,
+    pub(crate) commit_times: bool,
 }
 
 /// One connection.
@@ -190,6 +191,8 @@ pub(crate) struct Connection {
     /// So much of `partial` may pass all the same, once.
     pub(crate) pass_bytes: usize,
     pub(crate) out: Outgoing,
+    /// What it was told that a commit takes, in microseconds.
+    pub(crate) commit_told_us: u32,
     /// By channel number; grows with the highest one opened.
     pub(crate) channels: Vec<Option<Box<Channel>>>,
     pub(crate) channels_open: u16,
@@ -250,6 +253,7 @@ impl Connection {
             held_s: 0,
             pass_bytes: 0,
             out: Outgoing::default(),
+            commit_told_us: 0,
             channels: Vec::new(),
             channels_open: 0,
             received_us: now_us,

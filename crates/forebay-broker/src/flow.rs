@@ -175,10 +175,11 @@ impl Shard {
 
     /// A batch is committed: how much may wait for the next ones.
     pub(crate) fn budget_ingress(&mut self) {
-        let (commit_us, committed_bytes) = self.store.commits();
-        let bytes = committed_bytes - self.committed_bytes;
-        self.committed_bytes = committed_bytes;
-        self.ingress.committed(self.now_us, commit_us, bytes);
+        let commits = self.store.commits();
+        let bytes = commits.written_bytes - self.committed_bytes;
+        self.committed_bytes = commits.written_bytes;
+        self.ingress.committed(self.now_us, commits.mean_us, bytes);
+        self.commit_cost.committed(self.now_us, commits.last_us, bytes);
         self.store.set_uncommitted_max(self.ingress.bytes() as usize);
     }
 

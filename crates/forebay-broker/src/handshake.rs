@@ -180,6 +180,7 @@ fn capabilities(client_properties: Table<'_>) -> Capabilities {
         named_publishers: has(publisher::CAPABILITY),
         leases: has(ack_timeout::LEASES),
         pause: has(channel::PAUSE),
+        commit_times: has(forebay_flow::COMMIT_TIMES),
     }
 }
 

@@ -8,7 +8,7 @@ use forebay_wire::{TableBuf, Value};
 /// The RabbitMQ behaviour that is kept.
 pub const COMPATIBILITY: &str = "3.13.0";
 
-const CAPABILITIES: [&str; 15] = [
+const CAPABILITIES: [&str; 16] = [
     "publisher_confirms",
     "exchange_exchange_bindings",
     "basic.nack",
@@ -25,6 +25,7 @@ const CAPABILITIES: [&str; 15] = [
     crate::marks::CAPABILITY,
     crate::channel::PAUSE,
     forebay_flow::FAIR_VISITS,
+    forebay_flow::COMMIT_TIMES,
 ];
 
 pub(crate) fn server_properties(node_name: &str) -> TableBuf {

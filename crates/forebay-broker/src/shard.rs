@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
-use forebay_flow::IngressBudget;
+use forebay_flow::{CommitCost, IngressBudget};
 use forebay_store::{BatchNo, Event, Recovered, Request, RunId, Store, StoreFailed};
 use forebay_wire::WireMethod;
 use hashbrown::HashMap;
@@ -136,6 +136,7 @@ pub struct Shard {
     /// A queue that holds the message that is being published.
     pub(crate) held_by: Option<QueueKey>,
     pub(crate) ingress: IngressBudget,
+    pub(crate) commit_cost: CommitCost,
     /// Bytes committed, as far as `ingress` knows.
     pub(crate) committed_bytes: u64,
     /// Since when publishes have been held, as of the end of the last turn.
@@ -204,6 +205,7 @@ impl Shard {
             balanced_looked_us: 0,
             held_by: None,
             ingress,
+            commit_cost: CommitCost::default(),
             committed_bytes: 0,
             paused_since_us: None,
             alarms: Alarms::default(),

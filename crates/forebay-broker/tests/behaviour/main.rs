@@ -4,6 +4,7 @@
 mod ack_timeout;
 mod alarms;
 mod balancing;
+mod commit_times;
 mod connections;
 mod consuming;
 mod durability;

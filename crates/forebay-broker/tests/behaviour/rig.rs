@@ -349,6 +349,7 @@ fn line(channel: u16, payload: &[u8]) -> String {
         Method::QueuePurgeOk(m) => format!(" {}", m.message_count),
         Method::ChannelClose(m) => format!(" {} {}", m.reply_code, m.reply_text),
         Method::ConnectionClose(m) => format!(" {} {}", m.reply_code, m.reply_text),
+        Method::ForebayCommitTime(m) => format!(" {}", (m.commit_us + 500) / 1_000),
         Method::ConnectionBlocked(m) => format!(" {}", m.reason),
         _ => String::new(),
     };

@@ -1,0 +1,103 @@
+//! `forebay.commit_times`: publishers hear of a disk that became slow, those who asked for it.
+
+use std::sync::Arc;
+
+use forebay_broker::{ConnectionId, Input, ShardConfig};
+use forebay_store::{MemDisk, Options, perform};
+use forebay_wire::confirm;
+
+use crate::rig::{Rig, declare};
+
+/// A broker whose disk takes as long as a test says.
+struct Scene {
+    rig: Rig,
+    disk: Arc<MemDisk>,
+    commits: usize,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let disk = Arc::new(MemDisk::default());
+        let rig = Rig::on_disk(ShardConfig::default(), disk.clone(), Options::default());
+        Scene { rig, disk, commits: 0 }
+    }
+
+    /// A publisher in confirm mode.
+    fn publisher(&mut self, capabilities: &[&str]) -> ConnectionId {
+        let id = self.rig.client_that_can(capabilities);
+        self.rig.method(id, 1, &confirm::Select::default());
+        self.rig.method(id, 1, &declare("q", true));
+        self.rig.trace(id);
+        id
+    }
+
+    /// A message, committed in so much time; what its publisher is sent.
+    fn publish(&mut self, id: ConnectionId, took_us: u64) -> Vec<String> {
+        self.commits += 1;
+        let body = vec![7; 1_000 + self.commits * 379 % 4_000];
+        self.rig.publish(id, "q", &body, true);
+        self.rig.step(Input::Turn { busy: false });
+        while let Some(request) = self.rig.shard.poll_disk(self.rig.now_us) {
+            self.rig.now_us += took_us;
+            let completion = perform(&*self.disk, request);
+            self.rig.step(Input::Disk(completion));
+        }
+        self.rig.step(Input::Turn { busy: false });
+        self.rig.sent(id)
+    }
+
+    /// A second of them; what is not an ack, and what came right behind it.
+    fn second(&mut self, id: ConnectionId, took_us: u64) -> Vec<[String; 2]> {
+        let until_us = self.rig.now_us + 1_000_000;
+        let mut told = Vec::new();
+        while self.rig.now_us < until_us {
+            self.rig.now_us += 1_000;
+            let sent = self.publish(id, took_us);
+            let is_told = |pair: &&[String]| !pair[0].contains("basic.ack");
+            told.extend(
+                sent.windows(2).filter(is_told).map(|pair| [0, 1].map(|i| pair[i].clone())),
+            );
+            assert!(sent.last().is_some_and(|line| line.contains("basic.ack")), "{sent:?}");
+        }
+        told
+    }
+}
+
+/// Six to eight milliseconds: what was told is not told again for less than a quarter.
+fn is_slow(word: &str) -> bool {
+    ["6", "7", "8"].iter().any(|ms| word == format!("0 forebay.commit-time {ms}"))
+}
+
+#[test]
+fn a_publisher_hears_of_a_disk_that_becomes_slow_and_quick_again_before_its_confirms() {
+    let mut scene = Scene::new();
+    let id = scene.publisher(&["forebay.commit_times"]);
+    assert_eq!(scene.second(id, 200), [[""; 2]; 0], "a quick disk is not worth a word");
+    let told = scene.second(id, 8_000);
+    assert!((1..=3).contains(&told.len()), "{told:?}");
+    assert!(told.iter().all(|[word, then]| is_slow(word) && then.starts_with("1 basic.ack")));
+    assert_eq!(scene.second(id, 8_000), [[""; 2]; 0]);
+    let told = scene.second(id, 200);
+    assert_eq!(told.last().map(|pair| &*pair[0]), Some("0 forebay.commit-time 0"), "{told:?}");
+}
+
+#[test]
+fn who_comes_to_a_slow_disk_hears_of_it_with_the_first_confirm() {
+    let mut scene = Scene::new();
+    let id = scene.publisher(&["forebay.commit_times"]);
+    scene.second(id, 200);
+    scene.second(id, 8_000);
+    let late = scene.publisher(&["forebay.commit_times"]);
+    let sent = scene.publish(late, 8_000);
+    assert!(sent.len() == 2 && is_slow(&sent[0]) && sent[1] == "1 basic.ack 1", "{sent:?}");
+    assert_eq!(scene.publish(late, 8_000), ["1 basic.ack 2"]);
+}
+
+#[test]
+fn who_did_not_ask_hears_nothing() {
+    let mut scene = Scene::new();
+    let id = scene.publisher(&[]);
+    for took_us in [200, 8_000, 200] {
+        assert_eq!(scene.second(id, took_us), [[""; 2]; 0]);
+    }
+}
