@@ -502,6 +502,9 @@ impl<'a> Generator<'a> {
             (Event::Unblocked, Role::Publisher(publisher)) => {
                 publisher.set_blocked(false, now_us);
             }
+            (Event::CommitTime { commit_us }, Role::Publisher(publisher)) => {
+                publisher.commit_time(u64::from(commit_us));
+            }
             _ => {}
         });
         received.map_err(lost)?;

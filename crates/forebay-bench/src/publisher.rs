@@ -134,6 +134,13 @@ impl Publisher {
         }
     }
 
+    /// What a commit of the broker takes.
+    pub(crate) fn commit_time(&mut self, commit_us: u64) {
+        if let Permits::Tuned(window) = &mut self.permits {
+            window.commit_time(commit_us);
+        }
+    }
+
     /// Whether it wants to know the round trip of the network.
     pub(crate) fn is_tuned(&self) -> bool {
         matches!(self.permits, Permits::Tuned(_))

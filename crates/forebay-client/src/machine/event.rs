@@ -64,6 +64,11 @@ pub enum Event<'a> {
     },
     /// The shortage is over.
     Unblocked,
+    /// A broker of ours: its commits take another time than it told before, or not next to none.
+    CommitTime {
+        /// In microseconds, however little is committed; 0: next to none.
+        commit_us: u32,
+    },
     /// The broker closed the connection, or agreed to our close (`reason` is `None`).
     /// Nothing follows.
     Closed {

@@ -1,5 +1,6 @@
 //! The methods of the connection itself: login, limits, close, blocked (clause 2.2.4).
 
+use forebay_flow::COMMIT_TIMES;
 use forebay_wire::FrameError;
 use forebay_wire::ShortStr;
 use forebay_wire::{Method, connection};
@@ -9,7 +10,7 @@ use super::{CloseReason, Event, Failed, Login, Machine, Server, State, Step, mis
 use crate::session::NAMED_PUBLISHERS;
 
 /// What we can take, as RabbitMQ names it, and Forebay.
-const CAPABILITIES: [&str; 10] = [
+const CAPABILITIES: [&str; 11] = [
     "authentication_failure_close",
     "basic.nack",
     "connection.blocked",
@@ -20,6 +21,7 @@ const CAPABILITIES: [&str; 10] = [
     NAMED_PUBLISHERS,
     LEASES,
     PAUSE,
+    COMMIT_TIMES,
 ];
 
 /// We answer channel.flow at once, so it may be used to ask whether we are there.
@@ -66,6 +68,9 @@ impl Machine {
                 Ok(Step::Tell(Event::Blocked { reason: blocked.reason }))
             }
             (State::Open, Method::ConnectionUnblocked(_)) => Ok(Step::Tell(Event::Unblocked)),
+            (State::Open, Method::ForebayCommitTime(told)) => {
+                Ok(Step::Tell(Event::CommitTime { commit_us: told.commit_us }))
+            }
             (State::Open, Method::ConnectionUpdateSecretOk(_)) => {
                 Ok(Step::Tell(Event::Reply { channel: 0, method }))
             }

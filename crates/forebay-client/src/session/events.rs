@@ -30,6 +30,7 @@ impl Session {
             calls,
             inbox_bytes,
             blocked,
+            commit_us,
             closed,
             todo,
             arrived,
@@ -156,6 +157,13 @@ impl Session {
                     }
                     happenings.push(Happening::Unblocked);
                     *blocked = None;
+                }
+                Event::CommitTime { commit_us: us } => {
+                    *commit_us = u64::from(us);
+                    for (key, ledger) in ledgers.iter_mut() {
+                        ledger.commit_time(*commit_us);
+                        note(settled_ledgers, key);
+                    }
                 }
                 // RabbitMQ sends none; older brokers did. The window does the same by itself.
                 Event::Flow { .. } => {}

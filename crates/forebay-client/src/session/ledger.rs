@@ -101,6 +101,8 @@ pub(crate) struct Ledger {
     make_window: MakeWindow,
     /// What the broker reads in a visit; 0 = not known.
     visit_bytes: u64,
+    /// What its commits take, in microseconds.
+    commit_us: u64,
     window: Box<dyn Window + Send>,
     gate: Gate,
     channel: Option<u16>,
@@ -150,6 +152,7 @@ impl Ledger {
             id: MessageId::new(id_prefix),
             make_window,
             visit_bytes: 0,
+            commit_us: 0,
             window,
             gate,
             channel: None,

@@ -99,6 +99,8 @@ pub(crate) struct Session {
     /// Bytes in user channels' inboxes.
     inbox_bytes: usize,
     blocked: Option<String>,
+    /// What the broker tells of its commits, in microseconds; 0: next to none, or nothing.
+    commit_us: u64,
     /// Why the broker closed the connection; told when the stream ends.
     closed: Option<Refusal>,
     todo: Vec<Todo>,
@@ -128,6 +130,7 @@ impl Session {
             next_tap: 0,
             inbox_bytes: 0,
             blocked: None,
+            commit_us: 0,
             closed: None,
             todo: Vec::new(),
             arrived: Vec::new(),
@@ -439,6 +442,7 @@ impl Session {
         self.owners.clear();
         self.redeclaring = None;
         self.blocked = None;
+        self.commit_us = 0;
         self.closed = None;
         self.todo.clear();
         self.settled_ledgers.clear();

@@ -76,6 +76,12 @@ impl Ledger {
         self.visit_bytes = bytes;
     }
 
+    /// What a commit of the broker takes, in microseconds; 0: next to nothing, or it does not say.
+    pub(crate) fn commit_time(&mut self, commit_us: u64) {
+        self.commit_us = commit_us;
+        self.window.commit_time(commit_us);
+    }
+
     pub(crate) fn network(&mut self, now_us: u64, rtt_us: Option<u64>) {
         self.window.network(now_us, rtt_us);
     }

@@ -76,6 +76,7 @@ impl Ledger {
         self.base = 1;
         self.window = (self.make_window)();
         self.window.visits(self.visit_bytes);
+        self.window.commit_time(self.commit_us);
         self.gate.set_window(self.window.window());
         if !self.blocked {
             self.gate.open();

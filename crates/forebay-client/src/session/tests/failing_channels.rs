@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use forebay_flow::{Load, Sample, Window, WindowState};
-use forebay_wire::channel;
+use forebay_wire::{channel, forebay};
 
 use super::*;
 
@@ -219,10 +219,30 @@ fn no_answer_is_due_while_the_broker_takes_nothing() {
     assert_eq!(rig.replaced(), 0, "it was told to wait for ever");
 }
 
-/// Counts how often it hears that the socket is full.
-struct Counting(Fixed, Arc<AtomicU32>);
+/// What a window hears of socket and broker.
+#[derive(Debug, Default)]
+struct Heard {
+    socket_full: AtomicU32,
+    commit_us: AtomicU32,
+}
 
-impl Window for Counting {
+/// Of a fixed size.
+struct Listening(Fixed, Arc<Heard>);
+
+impl Listening {
+    /// A session whose windows write down what they hear.
+    fn rig() -> (Rig, Arc<Heard>) {
+        let heard = Arc::new(Heard::default());
+        let ears = heard.clone();
+        let window = move || {
+            ears.commit_us.store(0, Ordering::Relaxed);
+            Box::new(Listening(Fixed::new(Amount::new(50, 1_000)), ears.clone())) as _
+        };
+        (Rig::with(window), heard)
+    }
+}
+
+impl Window for Listening {
     fn sent(&mut self, _now_us: u64, _load: Load) {}
 
     fn confirmed(&mut self, _now_us: u64, _sample: Sample, _load: Load) {}
@@ -230,7 +250,11 @@ impl Window for Counting {
     fn rejected(&mut self, _now_us: u64, _load: Load) {}
 
     fn socket_full(&mut self) {
-        self.1.fetch_add(1, Ordering::Relaxed);
+        self.1.socket_full.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn commit_time(&mut self, commit_us: u64) {
+        self.1.commit_us.store(commit_us as u32, Ordering::Relaxed);
     }
 
     fn blocked(&mut self, _now_us: u64) {}
@@ -248,12 +272,25 @@ impl Window for Counting {
 
 #[test]
 fn a_window_hears_that_the_socket_is_full() {
-    let heard = Arc::new(AtomicU32::new(0));
-    let count = heard.clone();
-    let mut rig =
-        Rig::with(move || Box::new(Counting(Fixed::new(Amount::new(50, 1_000)), count.clone())));
+    let (mut rig, heard) = Listening::rig();
     rig.publish(b"one");
-    assert_eq!(heard.load(Ordering::Relaxed), 0);
+    assert_eq!(heard.socket_full.load(Ordering::Relaxed), 0);
     rig.session.still_writing(rig.now_us);
-    assert_eq!(heard.load(Ordering::Relaxed), 1);
+    assert_eq!(heard.socket_full.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_window_hears_what_the_brokers_commits_take_and_so_does_the_one_after_it() {
+    let (mut rig, heard) = Listening::rig();
+    rig.publish(b"one");
+    let first = rig.seen.channel;
+    feed(&mut rig.session, &bytes(0, &forebay::CommitTime { commit_us: 8_000 }), rig.now_us);
+    assert_eq!(heard.commit_us.load(Ordering::Relaxed), 8_000);
+    rig.now_us += 30 * SECOND_US; // no answer: another channel
+    rig.tick().unwrap();
+    feed(&mut rig.session, &bytes(first, &channel::CloseOk::default()), rig.now_us);
+    assert_eq!(rig.replaced(), 1);
+    assert_eq!(heard.commit_us.load(Ordering::Relaxed), 8_000);
+    feed(&mut rig.session, &bytes(0, &forebay::CommitTime { commit_us: 0 }), rig.now_us);
+    assert_eq!(heard.commit_us.load(Ordering::Relaxed), 0);
 }
