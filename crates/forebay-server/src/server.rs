@@ -3,6 +3,7 @@
 //! ```text
 //!   forebay-shard  the loop of shard_loop.rs; owns sockets and the state machine
 //!   forebay-log    log writes and syncs, one at a time        (not in memory)
+//!   forebay-read   reads blocks of run files, one at a time (not in memory)
 //!   forebay-disk   run files and spare segments, one at a time (not in memory)
 //!   forebay-http   /metrics, /healthz, /api/definitions        (if configured)
 //! ```
@@ -10,7 +11,7 @@
 use crate::config::{Config, Data};
 use crate::http::HttpEndpoint;
 use crate::in_process::{self, InProcessStream};
-use crate::lane::Lane;
+use crate::lane::Lanes;
 use crate::listener::listen;
 use crate::mailbox::{Mail, Mailbox, Snapshot};
 use crate::management::Management;
@@ -259,11 +260,7 @@ fn set_up(started: StartedShard) -> Result<(ShardLoop, Arc<Mailbox>), StartError
     let Opened { shard, disk } = shard_setup::open(&config, disk)?;
     let lanes = match disk {
         None => None,
-        Some(disk) => {
-            let lane =
-                |name| Lane::start(name, disk.clone(), mailbox.clone()).map_err(StartError::System);
-            Some([lane("forebay-log")?, lane("forebay-disk")?])
-        }
+        Some(disk) => Some(Lanes::start(&disk, &mailbox).map_err(StartError::System)?),
     };
     if let Data::Dir(dir) = &config.data {
         tracing::info!(dir = %dir.display(), ms = started.elapsed().as_millis() as u64, "store open");

@@ -16,13 +16,13 @@ mod reading;
 
 use crate::connection::{Connection, Phase, Transport, list};
 use crate::in_process::ServerEnd;
-use crate::lane::Lane;
+use crate::lane::Lanes;
 use crate::listener::{Accepted, accept};
 use crate::mailbox::{Mail, Mailbox, ShellCounters, Snapshot};
 use crate::poller::{Poller, Ready};
 use forebay_broker::{CloseHow, ConnectionId, Input, Peer, Shard};
 use forebay_flow::Visits;
-use forebay_store::{Lane as StoreLane, StoreFailed};
+use forebay_store::StoreFailed;
 use slab::Slab;
 use std::collections::VecDeque;
 use std::io;
@@ -49,7 +49,7 @@ pub(crate) struct Setup {
     pub(crate) poller: Poller,
     pub(crate) mailbox: Arc<Mailbox>,
     /// Log and background, absent when everything is in memory.
-    pub(crate) lanes: Option<[Lane; 2]>,
+    pub(crate) lanes: Option<Lanes>,
     pub(crate) listeners: Vec<TcpListener>,
     pub(crate) connections_max: usize,
     pub(crate) drain_timeout: Duration,
@@ -81,7 +81,7 @@ pub(crate) struct ShardLoop {
     shard: Shard,
     poller: Poller,
     mailbox: Arc<Mailbox>,
-    lanes: Option<[Lane; 2]>,
+    lanes: Option<Lanes>,
     listeners: Vec<Listening>,
     connections: Slab<Connection>,
     connections_max: usize,
@@ -431,12 +431,7 @@ impl ShardLoop {
 
     fn submit_disk(&mut self) -> Result<(), LoopFailed> {
         while let Some(request) = self.shard.poll_disk(self.now_us) {
-            let Some([log, background]) = &self.lanes else { return Err(LoopFailed::Lane) };
-            let lane = match request.lane() {
-                StoreLane::Log => log,
-                StoreLane::Background => background,
-            };
-            if !lane.submit(request) {
+            if !self.lanes.as_ref().is_some_and(|lanes| lanes.submit(request)) {
                 return Err(LoopFailed::Lane);
             }
         }

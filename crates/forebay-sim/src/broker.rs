@@ -1,5 +1,5 @@
 //! The broker's process: the production machine and store over a disk in memory, and the requests that
-//! its two lanes have in flight.
+//! its lanes have in flight.
 
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use crate::random::Random;
 pub(crate) struct Broker {
     pub(crate) shard: Shard,
     log: Option<Request>,
+    read: Option<Request>,
     background: Option<Request>,
 }
 
@@ -37,7 +38,7 @@ impl Broker {
     }
 
     fn new(shard: Shard) -> Broker {
-        Broker { shard, log: None, background: None }
+        Broker { shard, log: None, read: None, background: None }
     }
 
     /// Takes the requests that there are, as the shell does at the end of a turn.
@@ -45,6 +46,7 @@ impl Broker {
         while let Some(request) = self.shard.poll_disk(now_us) {
             let slot = match request.lane() {
                 Lane::Log => &mut self.log,
+                Lane::Read => &mut self.read,
                 Lane::Background => &mut self.background,
             };
             debug_assert!(slot.is_none(), "two requests on one lane");
@@ -55,6 +57,7 @@ impl Broker {
     pub(crate) fn is_busy(&self, lane: Lane) -> bool {
         match lane {
             Lane::Log => self.log.is_some(),
+            Lane::Read => self.read.is_some(),
             Lane::Background => self.background.is_some(),
         }
     }
@@ -68,6 +71,7 @@ impl Broker {
     ) -> Result<(), StoreFailed> {
         let request = match lane {
             Lane::Log => self.log.take(),
+            Lane::Read => self.read.take(),
             Lane::Background => self.background.take(),
         };
         match request {
@@ -78,7 +82,8 @@ impl Broker {
 
     /// The process is gone: of each request in flight nothing happened, all of it, or a part.
     pub(crate) fn die(&mut self, disk: &MemDisk, random: &mut Random) {
-        for request in [self.log.take(), self.background.take()].into_iter().flatten() {
+        let in_flight = [self.log.take(), self.read.take(), self.background.take()];
+        for request in in_flight.into_iter().flatten() {
             match random.below(3) {
                 0 => {}
                 1 => drop(perform(disk, request)),

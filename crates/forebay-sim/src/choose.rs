@@ -37,7 +37,7 @@ impl World {
         let due = self.broker.shard.next_deadline_us().is_some_and(|at| at <= self.now_us);
         can(if due { 6 } else { 0 }, Event::Tick);
         can(1, Event::Wait { us: random.pick(&[100, 1_000, 20_000, 700_000]) });
-        for lane in [Lane::Log, Lane::Background] {
+        for lane in Lane::ALL {
             if self.broker.is_busy(lane) {
                 can(if swarm.slow_disk { 1 } else { 8 }, Event::Complete(lane));
             }

@@ -85,7 +85,7 @@ impl World {
             self.feed(client, usize::MAX)?;
         }
         self.turn()?;
-        for lane in [Lane::Log, Lane::Background] {
+        for lane in Lane::ALL {
             self.complete(lane)?;
         }
         self.turn()?;

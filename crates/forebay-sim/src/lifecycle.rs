@@ -95,7 +95,7 @@ impl World {
                 return Ok(true);
             }
             self.turn()?;
-            for lane in [Lane::Log, Lane::Background] {
+            for lane in Lane::ALL {
                 self.complete(lane)?;
             }
             for client in 0..self.links.len() {
@@ -265,7 +265,7 @@ impl World {
                 break;
             }
             self.broker.take_requests(self.now_us);
-            for lane in [Lane::Log, Lane::Background] {
+            for lane in Lane::ALL {
                 let result = self.broker.complete(lane, &self.disk, self.now_us);
                 self.must(result)?;
             }

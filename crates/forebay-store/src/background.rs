@@ -1,8 +1,9 @@
-//! The background lane: everything that may take its time.
+//! The lanes beside the log's: reading runs, for which a consumer waits, and everything that may take its time.
 //!
-//! In this order: reading runs (a consumer waits), writing runs (memory waits), recycling or removing
-//! dead segments and runs (disk space waits), pre-writing spares. Pre-writing goes in slices, so that
-//! neither a read on this lane nor a commit on the other waits long behind it.
+//! The latter in this order: writing runs (memory waits), recycling or removing dead segments and runs (disk
+//! space waits), pre-writing spares. Pre-writing goes in slices, so that a commit does not wait long for the disk
+//! behind it. On one lane with a write and its flush a read of a millisecond took ten, and a consumer of a long
+//! queue got a third of what it takes.
 //!
 //! A full disk is noticed here first. A spare or a run that cannot be written for lack of space is tried
 //! again later, and [`Event::LowSpace`] asks the owner to stop publishers. [`READY`] segments are
@@ -29,10 +30,12 @@ const RETRY_US: u64 = 1_000_000;
 /// from it meanwhile: each try takes the space that the open segment needs for acks.
 const PREWRITE_RETRY_US: u64 = 30_000_000;
 
-/// What waits for the background lane.
+/// What waits for the two lanes.
 #[derive(Debug)]
 pub(crate) struct Background {
     busy: bool,
+    /// The run that is being read.
+    reading: Option<RunId>,
     reads: VecDeque<ReadWanted>,
     pub(crate) run_writes: VecDeque<(RunId, Vec<u8>, bool)>,
     pub(crate) dead_segments: VecDeque<Segment>,
@@ -62,6 +65,7 @@ impl Background {
     pub(crate) fn new(ready: VecDeque<u32>, next_spare: u32) -> Background {
         Background {
             busy: false,
+            reading: None,
             reads: VecDeque::new(),
             run_writes: VecDeque::new(),
             dead_segments: VecDeque::new(),
@@ -153,7 +157,22 @@ impl Background {
 }
 
 impl Log {
-    pub(crate) fn poll_background_lane(&mut self) -> Option<Request> {
+    pub(crate) fn poll_other_lanes(&mut self) -> Option<Request> {
+        self.poll_read_lane().or_else(|| self.poll_background_lane())
+    }
+
+    fn poll_read_lane(&mut self) -> Option<Request> {
+        if self.background.reading.is_some() {
+            return None;
+        }
+        let work = self.background.next_read(&self.runs, &mut self.events)?;
+        if let Work::ReadRun { run, .. } = work {
+            self.background.reading = Some(run);
+        }
+        Some(Request { work })
+    }
+
+    fn poll_background_lane(&mut self) -> Option<Request> {
         if self.background.busy {
             return None;
         }
@@ -163,9 +182,6 @@ impl Log {
     }
 
     fn next_background_work(&mut self) -> Option<Work> {
-        if let Some(work) = self.background.next_read(&self.runs, &mut self.events) {
-            return Some(work);
-        }
         let background = &mut self.background;
         if let Some(spare) = background.abandoned.take() {
             return Some(Work::RemoveSpare { spare });
@@ -188,6 +204,7 @@ impl Log {
         }
         if let Some(&(batch, run)) = self.background.dead_runs.front()
             && batch <= self.synced()
+            && self.background.reading != Some(run)
         {
             self.background.dead_runs.pop_front();
             return Some(Work::RemoveRun { run });
@@ -221,7 +238,10 @@ impl Log {
         work: Work,
         result: Result<Output, WorkError>,
     ) -> Result<(), StoreFailed> {
-        self.background.busy = false;
+        match work {
+            Work::ReadRun { .. } => self.background.reading = None,
+            _ => self.background.busy = false,
+        }
         let output = match result {
             Ok(output) => output,
             Err(error) => return self.background_failed(work, &error),

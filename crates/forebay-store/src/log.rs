@@ -317,7 +317,7 @@ impl Log {
             return Some(request);
         }
         // What is begun now would only delay the stop.
-        if self.stopping == Stopping::No { self.poll_background_lane() } else { None }
+        if self.stopping == Stopping::No { self.poll_other_lanes() } else { None }
     }
 
     fn poll_log_lane(&mut self) -> Option<Request> {

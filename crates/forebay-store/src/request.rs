@@ -12,8 +12,15 @@ use crate::segment::{segment_file, spare_file};
 pub enum Lane {
     /// Commits: nothing slow may stand before them.
     Log,
-    /// Run files, pre-writing, recycling, unlinking.
+    /// Blocks of runs: a consumer waits, and what is written may take a flush, or several.
+    Read,
+    /// Writing run files, pre-writing, recycling, unlinking.
     Background,
+}
+
+impl Lane {
+    /// All of them.
+    pub const ALL: [Lane; 3] = [Lane::Log, Lane::Read, Lane::Background];
 }
 
 /// One piece of disk work, from [`Store::poll`](crate::Store::poll), for [`perform`].
@@ -81,10 +88,7 @@ impl From<io::Error> for WorkError {
 impl Request {
     /// The lane this request belongs to.
     pub fn lane(&self) -> Lane {
-        match self.work {
-            Work::Commit { .. } | Work::Sync { .. } => Lane::Log,
-            _ => Lane::Background,
-        }
+        self.work.lane()
     }
 
     /// Bytes this request writes, for pacing in a simulator and for statistics.
@@ -100,14 +104,19 @@ impl Request {
 impl Completion {
     /// The lane that is free again.
     pub fn lane(&self) -> Lane {
-        match self.work {
-            Work::Commit { .. } | Work::Sync { .. } => Lane::Log,
-            _ => Lane::Background,
-        }
+        self.work.lane()
     }
 }
 
 impl Work {
+    fn lane(&self) -> Lane {
+        match self {
+            Work::Commit { .. } | Work::Sync { .. } => Lane::Log,
+            Work::ReadRun { .. } => Lane::Read,
+            _ => Lane::Background,
+        }
+    }
+
     /// The work in words, for an error message.
     pub(crate) fn describe(&self) -> String {
         match self {

@@ -149,13 +149,15 @@ fn a_transient_queue_spills_without_a_trace_in_the_log() {
     assert_eq!(disk.bytes("run-0000000001.run"), None);
 }
 
-/// Does what the background lane has to do; a commit that is due meanwhile is handed out undone.
+/// Does what the lanes beside the log's have to do; a commit that is due meanwhile is handed out undone.
 fn background_of(disk: &MemDisk, store: &mut Store, now_us: u64) -> Option<Request> {
     let mut commit = None;
     while let Some(request) = store.poll(now_us) {
         match request.lane() {
             Lane::Log => commit = Some(request),
-            Lane::Background => store.complete(now_us, perform(disk, request)).unwrap(),
+            Lane::Read | Lane::Background => {
+                store.complete(now_us, perform(disk, request)).unwrap()
+            }
         }
     }
     commit
@@ -207,6 +209,49 @@ fn a_run_leaves_the_disk_when_its_last_message_is_settled_durably() {
         pump(&disk, &mut store, 300_000_000 + turn * 20_000).unwrap();
     }
     assert_eq!(disk.bytes("run-0000000001.run"), None);
+}
+
+#[test]
+fn a_read_does_not_wait_for_a_run_that_is_being_written() {
+    let (disk, mut store, run) = spilled(3);
+    let mut builder = RunBuilder::new();
+    builder.push(9, Home::NONE, b"nine");
+    store.write_run(QUEUE, builder, true);
+    let write = store.poll(200_000_000).unwrap();
+    assert_eq!(write.lane(), Lane::Background);
+    store.read_run(run, 1);
+    let read = store.poll(200_000_000).unwrap();
+    assert_eq!(read.lane(), Lane::Read);
+    store.read_run(run, 2);
+    assert!(store.poll(200_000_000).is_none(), "one read at a time");
+    store.complete(200_000_000, perform(&*disk, read)).unwrap();
+    let Some(Event::RunBlock { messages, .. }) = store.poll_event() else { panic!("no block") };
+    assert_eq!(messages.len(), 3);
+    store.complete(200_000_000, perform(&*disk, write)).unwrap();
+}
+
+/// Or the read would find no file, which ends the store.
+#[test]
+fn a_run_that_is_being_read_leaves_the_disk_after_that() {
+    let (disk, mut store, run) = spilled(3);
+    store.read_run(run, 1);
+    let read = store.poll(200_000_000).unwrap();
+    assert_eq!(read.lane(), Lane::Read);
+    store.settle_run(run);
+    let mut now_us = 200_000_000;
+    for _ in 0..6 {
+        now_us += 20_000;
+        if let Some(commit) = background_of(&disk, &mut store, now_us) {
+            store.complete(now_us, perform(&*disk, commit)).unwrap();
+        }
+    }
+    assert!(disk.bytes("run-0000000001.run").is_some());
+    store.complete(now_us, perform(&*disk, read)).unwrap();
+    background_of(&disk, &mut store, now_us);
+    assert_eq!(disk.bytes("run-0000000001.run"), None);
+    let events: Vec<Event> = std::iter::from_fn(|| store.poll_event()).collect();
+    let empty = |event: &Event| matches!(event, Event::RunBlock { messages, at_end: true, .. } if messages.is_empty());
+    assert!(events.iter().any(empty), "{events:?}");
 }
 
 #[test]
