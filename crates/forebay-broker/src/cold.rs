@@ -29,6 +29,12 @@ const LOAD_BELOW_MESSAGES: usize = 2_048;
 /// and when they take less than this.
 const LOAD_BELOW_BYTES: u64 = 1024 * 1024;
 
+/// What a queue takes that reads ahead: what is left when a block is asked for, and the block.
+const AHEAD_BYTES: u64 = 2 * LOAD_BELOW_BYTES;
+
+/// Queues read ahead for their consumers although memory is pressed while they all take one part of the budget in so many.
+const AHEAD_PER_MEMORY: u64 = 16;
+
 /// A queue whose consumers hold no more than this is not what fills the memory.
 const SMALL_UNACKED_MESSAGES: u64 = 64;
 
@@ -62,6 +68,8 @@ impl Shard {
             _ => Pressure { keep_messages: 16, keep_bytes: 4 * 1024, run_min_bytes: 4 * 1024 },
         };
         if self.memory_bytes >= budget / 4 * 3 {
+            let queues = self.queues.iter();
+            self.queues_served_cold = queues.filter(|(_, queue)| is_served_cold(queue)).count();
             for index in 0..self.queues.capacity() {
                 self.unload(QueueKey(index as u32), &pressure);
             }
@@ -112,11 +120,22 @@ impl Shard {
         true
     }
 
+    /// Whether there is memory for a block ahead of every queue with one on disk that consumers take from. Overloaded,
+    /// memory is pressed all the time: they would wait for each block, and read it again and again.
+    fn reads_ahead_pressed(&self) -> bool {
+        let queues = self.queues_served_cold.max(1) as u64;
+        self.config.memory_budget_bytes / AHEAD_PER_MEMORY >= queues * AHEAD_BYTES
+    }
+
     /// Messages that were read back ahead of need leave RAM again: their runs still have them.
     fn unload(&mut self, key: QueueKey, pressure: &Pressure) {
+        let reads_ahead = self.reads_ahead_pressed();
         let Some(queue) = self.queues.get_mut(key.0 as usize) else { return };
+        let in_use = reads_ahead
+            && !queue.consumers.is_empty()
+            && share_of_ready_bytes(queue, queue.head.len()) <= AHEAD_BYTES;
         // A block on its way continues where the head ends now.
-        if queue.loading {
+        if queue.loading || in_use {
             return;
         }
         let held_upto = queue.held_upto();
@@ -203,14 +222,16 @@ impl Shard {
 
     /// Asks for the next block if the head runs low and somebody is there to take it.
     pub(crate) fn load_cold(&mut self, key: QueueKey) {
+        let reads_ahead = self.reads_ahead_pressed();
         let Some(queue) = self.queues.get_mut(key.0 as usize) else { return };
         let wanted = !queue.consumers.is_empty() || !queue.gets.is_empty();
         let next = queue.cold.front().map(|run| (run.run, run.next_seq));
         let Some((run, from)) = next.filter(|_| wanted && !queue.loading) else { return };
-        // Ahead of need only while memory is not pressed; an empty head is served all the same, unless
-        // the queue's own unsettled deliveries are what fills the memory.
+        // Ahead of need only while memory is not pressed, or has room for that; an empty head is served all the
+        // same, unless the queue's own unsettled deliveries are what fills the memory.
         let budget = self.config.memory_budget_bytes;
-        let ahead = self.memory_bytes < budget / 4 * 3
+        let ahead_max = if reads_ahead { budget } else { budget / 4 * 3 };
+        let ahead = self.memory_bytes < ahead_max
             && queue.head.len() < LOAD_BELOW_MESSAGES
             && share_of_ready_bytes(queue, queue.head.len()) < LOAD_BELOW_BYTES;
         let needed = queue.head.is_empty()
@@ -320,6 +341,11 @@ impl Shard {
         }
         self.evacuating = None;
     }
+}
+
+/// Whether somebody takes from a queue whose next messages, but for a few, are on disk.
+fn is_served_cold(queue: &Queue) -> bool {
+    !queue.cold.is_empty() && !queue.consumers.is_empty()
 }
 
 /// Bytes of a queue that could go to disk, roughly: what is in RAM and not next to be delivered.

@@ -126,6 +126,8 @@ pub struct Shard {
     /// Which queue a run being written or read belongs to.
     pub(crate) runs: HashMap<RunId, (QueueKey, u64), foldhash::fast::FixedState>,
     pub(crate) spill_checked_us: u64,
+    /// Queues with consumers and a part on disk, when memory was last found pressed.
+    pub(crate) queues_served_cold: usize,
     pub(crate) spilling_bytes: u64,
     /// A segment of the log that is being emptied.
     pub(crate) evacuating: Option<forebay_store::Home>,
@@ -198,6 +200,7 @@ impl Shard {
             memory_bytes: 0,
             runs: HashMap::default(),
             spill_checked_us: 0,
+            queues_served_cold: 0,
             spilling_bytes: 0,
             evacuating: None,
             low_space: false,

@@ -150,7 +150,7 @@ fn a_read_error_ends_the_broker_before_it_delivers_anything_else() {
     assert!(failed.to_string().contains("read"), "{failed}");
     assert_eq!(found, range(0..found.len() as u32));
     // The same while it starts: a sentence, and nothing is changed.
-    let Scene { disk, config, options, rig } = scene;
+    let Scene { disk, config, options, rig, .. } = scene;
     drop(rig);
     disk.kill();
     for skip in [0, 5] {
@@ -160,7 +160,7 @@ fn a_read_error_ends_the_broker_before_it_delivers_anything_else() {
         disk.kill();
     }
     let rig = Rig::on_disk(config.clone(), disk.clone(), options.clone());
-    let mut scene = Scene { disk, config, options, rig };
+    let mut scene = Scene { disk, config, options, rig, blocks_read: 0 };
     let left = numbers(&scene.drain());
     let first = left.first().copied().expect("most of it is there");
     assert!(first as usize <= found.len(), "{first} after {} were delivered", found.len());
@@ -483,6 +483,27 @@ fn a_get_behind_another_whose_queue_was_made_anew_meanwhile_is_answered_empty() 
     assert!(answers.len() == 2 && answers[1].contains("get-empty"), "{answers:?}");
     scene.rig.method(id, 1, &get("short"));
     assert!(scene.answers(id)[0].contains("000000 after"));
+}
+
+/// Overloaded, memory is pressed all the time. A block of a thousand messages was cut to 16 each time somebody looked,
+/// and read again for the next ones: 105 reads in place of 29, one or two for each run.
+#[test]
+fn a_long_queue_is_read_once_while_memory_is_pressed() {
+    let mut scene = Scene::small(64 << 20);
+    let id = scene.client();
+    scene.fill(id, 0..6_000);
+    let other = scene.rig.client();
+    scene.rig.method(other, 1, &declare("held", false));
+    scene.rig.method(other, 1, &consume("held", "holder", false));
+    for _ in 0..580 {
+        scene.rig.publish(other, "held", &[7; 100_000], false);
+        scene.answers(other);
+    }
+    let pressed = scene.rig.shard.status().memory_bytes;
+    assert!(pressed > 58 << 20, "{pressed} bytes, by deliveries that nobody acknowledges");
+    scene.blocks_read = 0;
+    assert_eq!(numbers(&scene.drain()), range(0..6_000));
+    assert!((1..=40).contains(&scene.blocks_read), "{} blocks", scene.blocks_read);
 }
 
 /// The simulator's seed 628: what was read from a run and not acknowledged went with the rest of it.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay_broker::{ConnectionId, Input, ShardConfig};
-use forebay_store::{MemDisk, Options, StoreFailed, perform};
+use forebay_store::{Lane, MemDisk, Options, StoreFailed, perform};
 use forebay_wire::{basic, confirm};
 
 use crate::rig::{Rig, consume, declare};
@@ -14,6 +14,8 @@ pub struct Scene {
     pub config: ShardConfig,
     pub options: Options,
     pub rig: Rig,
+    /// Blocks read from runs.
+    pub blocks_read: u32,
 }
 
 impl Scene {
@@ -24,7 +26,7 @@ impl Scene {
     pub fn with(config: ShardConfig, options: Options) -> Scene {
         let disk = Arc::new(MemDisk::new());
         let rig = Rig::on_disk(config.clone(), disk.clone(), options.clone());
-        Scene { disk, config, options, rig }
+        Scene { disk, config, options, rig, blocks_read: 0 }
     }
 
     /// With so little memory that backlogs go to disk, and a log of small segments.
@@ -40,19 +42,19 @@ impl Scene {
     }
 
     pub fn open_again(self) -> Scene {
-        let Scene { disk, config, options, rig } = self;
+        let Scene { disk, config, options, rig, .. } = self;
         drop(rig);
         let rig = Rig::on_disk(config.clone(), disk.clone(), options.clone());
-        Scene { disk, config, options, rig }
+        Scene { disk, config, options, rig, blocks_read: 0 }
     }
 
     /// It is stopped, everybody agreeing, and started again.
     pub fn stop(self) -> Scene {
-        let Scene { disk, config, options, rig } = self;
+        let Scene { disk, config, options, rig, .. } = self;
         rig.stop();
         disk.kill();
         let rig = Rig::on_disk(config.clone(), disk.clone(), options.clone());
-        Scene { disk, config, options, rig }
+        Scene { disk, config, options, rig, blocks_read: 0 }
     }
 
     /// The process is killed and started again.
@@ -172,6 +174,7 @@ pub fn one_round(scene: &mut Scene) -> Result<bool, StoreFailed> {
         && let Some(request) = rig.shard.poll_disk(rig.now_us)
     {
         busy = true;
+        scene.blocks_read += u32::from(request.lane() == Lane::Read);
         let completion = perform(&*scene.disk, request);
         rig.shard.step(rig.now_us, Input::Disk(completion))?;
     }
