@@ -167,7 +167,8 @@ impl Command {
                 let capabilities = TableBuf::new()
                     .with("consumer_cancel_notify", Value::Bool(true))
                     .with("connection.blocked", Value::Bool(true))
-                    .with("forebay.leases", Value::Bool(*leases));
+                    .with("forebay.leases", Value::Bool(*leases))
+                    .with("forebay.commit_times", Value::Bool(*leases));
                 let properties =
                     TableBuf::new().with("capabilities", Value::Table(capabilities.as_table()));
                 let start_ok = connection::StartOk {
