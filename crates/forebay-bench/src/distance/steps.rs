@@ -181,8 +181,10 @@ impl Steps {
         println!("|---|---|---|---|---|---|---|---|");
         let mut rows = Vec::new();
         for &publishers in &self.publishers {
-            for script in self.change.iter().map(|&change| self.script(change)) {
-                let broker = self.setting.broker_on(Some(0.0)).await?;
+            for &change in &self.change {
+                let script = self.script(change);
+                let slow_disk = (change == Change::Disk).then_some(0.0);
+                let broker = self.setting.broker_on(slow_disk).await?;
                 if broker.pid().is_none() && script.needs_our_broker() {
                     continue;
                 }

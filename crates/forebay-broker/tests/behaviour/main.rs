@@ -3,6 +3,7 @@
 
 mod ack_timeout;
 mod alarms;
+mod backlogs;
 mod balancing;
 mod commit_times;
 mod connections;
