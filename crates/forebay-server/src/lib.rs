@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   sockets, in-process pipes ──bytes──►                ──bytes──► sockets, pipes
-//!   clock ───────────────now_us────────►  Shard::step   ──requests──► log lane, background lane
+//!   clock ───────────────now_us────────►  Shard::step   ──requests──► lanes: log, read, background
 //!   lanes ─────────────completions─────►                ──next deadline──► the wait
 //! ```
 //!

@@ -15,8 +15,8 @@
 //!
 //! [`Store`] is a pure machine: it does no I/O, reads no clock and starts no thread. It hands out
 //! [`Request`]s; [`perform`] carries one out on a [`Disk`]; the [`Completion`] goes back in. There are
-//! two lanes with at most one request in flight on each: [`Lane::Log`] (commits) and
-//! [`Lane::Background`] (everything that may take its time: run files, pre-writing, unlinking).
+//! three lanes with at most one request in flight on each: [`Lane::Log`] (commits), [`Lane::Read`] (blocks of run
+//! files) and [`Lane::Background`] (everything that may take its time: writing runs, pre-writing, unlinking).
 //!
 //! The bytes are described in `docs/storage-format.md`.
 //!
