@@ -502,8 +502,8 @@ impl<'a> Generator<'a> {
             (Event::Unblocked, Role::Publisher(publisher)) => {
                 publisher.set_blocked(false, now_us);
             }
-            (Event::CommitTime { commit_us }, Role::Publisher(publisher)) => {
-                publisher.commit_time(u64::from(commit_us));
+            (Event::CommitTime(told), Role::Publisher(publisher)) => {
+                publisher.commit_time(told);
             }
             _ => {}
         });

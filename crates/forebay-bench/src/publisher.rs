@@ -10,7 +10,7 @@
 
 use forebay_client::KernelRtt;
 use forebay_client::machine::{Machine, PublishError, Settled};
-use forebay_flow::{Amount, Load, Pfw, PfwOptions, Sample, Window as _};
+use forebay_flow::{Amount, CommitTime, Load, Pfw, PfwOptions, Sample, Window as _};
 use forebay_wire::{Properties, RawProperties, ShortStr};
 
 use crate::in_flight::{InFlight, SentAt};
@@ -134,10 +134,10 @@ impl Publisher {
         }
     }
 
-    /// What a commit of the broker takes.
-    pub(crate) fn commit_time(&mut self, commit_us: u64) {
+    /// What the broker tells of its commits.
+    pub(crate) fn commit_time(&mut self, told: CommitTime) {
         if let Permits::Tuned(window) = &mut self.permits {
-            window.commit_time(commit_us);
+            window.commit_time(told);
         }
     }
 

@@ -23,6 +23,10 @@ const SPILLING_MAX_BYTES: u64 = 16 * 1024 * 1024;
 /// How often the queues are searched for something to spill.
 const SPILL_EVERY_US: u64 = 5_000;
 
+/// A queue whose consumers took what was being written before it was is not spilled again for so long: what they take
+/// that soon is not worth writing once more. Publishers wait for them meanwhile.
+const SPILL_AGAIN_US: u64 = 1_000_000;
+
 /// A block is asked for ahead of need when fewer messages than this are in RAM before a run,
 const LOAD_BELOW_MESSAGES: usize = 2_048;
 
@@ -80,6 +84,7 @@ impl Shard {
             let longest = self
                 .queues
                 .iter()
+                .filter(|(_, queue)| queue.spill_from_us <= self.now_us)
                 .filter(|(_, queue)| spillable_bytes(queue) >= pressure.run_min_bytes)
                 .max_by_key(|(_, queue)| spillable_bytes(queue))
                 .map(|(index, _)| QueueKey(index as u32));
@@ -93,7 +98,7 @@ impl Shard {
     /// Writes one run from the oldest messages of a queue's tail; false if there is nothing to write.
     fn spill_run(&mut self, key: QueueKey, pressure: &Pressure) -> bool {
         let queue = &mut self.queues[key.0 as usize];
-        if queue.cold.is_empty() && queue.spilling.is_empty() {
+        if queue.is_whole() {
             split_head(queue, pressure);
         }
         let mut builder = RunBuilder::new();
@@ -113,7 +118,7 @@ impl Shard {
         let (queue_id, durable) = (queue.id, queue.stored);
         let run = self.store.write_run(queue_id, builder, durable);
         let queue = &mut self.queues[key.0 as usize];
-        queue.spilling.push_back(Spilling { run, entries, durable: false, purged: false });
+        queue.spilling.push_back(Spilling { run, entries, bytes, durable: false, purged: false });
         self.spilling_bytes += bytes;
         self.runs.insert(run, (key, queue_id));
         self.counters.runs_written += 1;
@@ -125,6 +130,12 @@ impl Shard {
     fn reads_ahead_pressed(&self) -> bool {
         let queues = self.queues_served_cold.max(1) as u64;
         self.config.memory_budget_bytes / AHEAD_PER_MEMORY >= queues * AHEAD_BYTES
+    }
+
+    /// What publishers leave for that.
+    pub(crate) fn ahead_bytes(&self) -> u64 {
+        let queues = self.queues_served_cold as u64;
+        if self.reads_ahead_pressed() { queues * AHEAD_BYTES } else { 0 }
     }
 
     /// Messages that were read back ahead of need leave RAM again: their runs still have them.
@@ -142,7 +153,8 @@ impl Shard {
         while queue.head.len() > pressure.keep_messages
             && let Some(entry) = queue.head.pop_back_if(|entry| entry.seq > held_upto)
         {
-            let Some(run) = entry.home.as_run() else {
+            let synced = |run: &RunId| !queue.is_being_written(*run);
+            let Some(run) = entry.home.as_run().filter(synced) else {
                 queue.head.push_back(entry);
                 return;
             };
@@ -181,11 +193,15 @@ impl Shard {
         };
         spilling.durable = true;
         // In order: what is delivered first must not be overtaken by a run that was synced earlier.
-        while let Some(Spilling { run, entries, purged, .. }) =
+        while let Some(Spilling { run, entries, bytes, purged, .. }) =
             queue.spilling.pop_front_if(|spilling| spilling.durable)
         {
-            let bytes: u64 = entries.iter().map(|entry| entry.message.memory_bytes()).sum();
             self.spilling_bytes -= bytes;
+            if entries.is_empty() {
+                self.runs.remove(&run);
+                queue.spill_from_us = self.now_us + SPILL_AGAIN_US;
+                continue;
+            }
             if !purged && queue.cold.is_empty() && queue.head.is_empty() {
                 // Wanted at once: no need to read back what is still here.
                 let home = Home::run(run);
@@ -350,7 +366,7 @@ fn is_served_cold(queue: &Queue) -> bool {
 
 /// Bytes of a queue that could go to disk, roughly: what is in RAM and not next to be delivered.
 fn spillable_bytes(queue: &Queue) -> u64 {
-    let candidates = if queue.cold.is_empty() && queue.spilling.is_empty() {
+    let candidates = if queue.is_whole() {
         queue.head.len()
     } else if queue.tail.front().is_some_and(|entry| entry.home.as_run().is_some()) {
         0

@@ -1,6 +1,7 @@
 //! Confirm mode of a channel (RabbitMQ's extension): publishes are numbered, and told when settled.
 //! What is told when is [`Confirms`]' business; here it meets batches and sockets.
 
+use forebay_flow::CommitTime;
 use forebay_store::BatchNo;
 use forebay_wire::{basic, confirm, forebay, write_method};
 
@@ -96,7 +97,9 @@ impl Shard {
 
     pub(crate) fn tell_confirms_of(&mut self, id: ConnectionId, number: u16) {
         let mut acks = std::mem::take(&mut self.scratch_acks);
-        let commit_us = u32::try_from(self.commit_cost.us()).unwrap_or(u32::MAX);
+        let us = self.commit_cost.us();
+        let publishers = u32::try_from(self.publishing_connections).unwrap_or(u32::MAX);
+        let commits = CommitTime { us, publishers };
         if let Some(connection) = self.connection(id)
             && let Some(channel) = connection.channel(number)
             && let Mode::Confirm(confirms) = &mut channel.mode
@@ -107,9 +110,10 @@ impl Shard {
             let told = before - confirms.unconfirmed();
             connection.confirms_full = confirms.unconfirmed() >= UNCONFIRMED_MAX;
             let out = connection.out.buffer();
-            if connection.capabilities.commit_times && connection.commit_told_us != commit_us {
-                connection.commit_told_us = commit_us;
-                write_method(out, 0, &forebay::CommitTime { commit_us });
+            if connection.capabilities.commit_times && commits.differs(connection.commit_told) {
+                connection.commit_told = commits;
+                let commit_us = u32::try_from(us).unwrap_or(u32::MAX);
+                write_method(out, 0, &forebay::CommitTime { commit_us, publishers });
             }
             for Ack { delivery_tag, multiple } in acks.drain(..) {
                 write_method(out, number, &basic::Ack { delivery_tag, multiple });

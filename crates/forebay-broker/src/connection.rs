@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use forebay_flow::CommitTime;
 use forebay_store::BatchNo;
 use forebay_wire::FRAME_MIN_SIZE_BYTES;
 
@@ -191,8 +192,8 @@ pub(crate) struct Connection {
     /// So much of `partial` may pass all the same, once.
     pub(crate) pass_bytes: usize,
     pub(crate) out: Outgoing,
-    /// What it was told that a commit takes, in microseconds.
-    pub(crate) commit_told_us: u32,
+    /// What it was told of commits.
+    pub(crate) commit_told: CommitTime,
     /// By channel number; grows with the highest one opened.
     pub(crate) channels: Vec<Option<Box<Channel>>>,
     pub(crate) channels_open: u16,
@@ -253,7 +254,7 @@ impl Connection {
             held_s: 0,
             pass_bytes: 0,
             out: Outgoing::default(),
-            commit_told_us: 0,
+            commit_told: CommitTime::default(),
             channels: Vec::new(),
             channels_open: 0,
             received_us: now_us,

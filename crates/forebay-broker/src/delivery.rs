@@ -122,6 +122,9 @@ impl Shard {
         let Some(queue) = self.queues.get_mut(key.0 as usize) else {
             return Err(Undelivered::NotInRam);
         };
+        if !queue.consumers.is_empty() {
+            queue.take_back();
+        }
         if queue.head.is_empty() {
             return Err(Undelivered::NotInRam);
         }

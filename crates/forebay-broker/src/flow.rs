@@ -39,6 +39,10 @@ pub(crate) const INGRESS_PER_MEMORY: u64 = 16;
 /// at the middle, since each is a power of two.
 const RECEIVE_PER_MEMORY: u64 = 3;
 
+/// What the store holds for the disk counts for this part of the memory budget at most: runs and batches on their way,
+/// which a small budget does not bound.
+const BUFFERED_PER_MEMORY: u64 = 8;
+
 /// What flow control says of reading a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
@@ -166,11 +170,14 @@ impl Shard {
         Some(bytes)
     }
 
-    /// What messages may take: the budget without what publishers' sockets hold; that is a third of it
-    /// at most, while there are so many that the smallest buffers are too large.
+    /// What messages may take while publishes are taken: the budget without what publishers' sockets hold (a third of
+    /// it at most, while there are so many that the smallest buffers are too large), without what is in memory for
+    /// the disk, and without what is read ahead for consumers: they go before publishers.
     pub(crate) fn memory_max_bytes(&self) -> u64 {
         let budget = self.config.memory_budget_bytes;
-        budget - self.receive_bytes.min(budget / RECEIVE_PER_MEMORY)
+        let sockets = self.receive_bytes.min(budget / RECEIVE_PER_MEMORY);
+        let disk = self.store.buffered_bytes().min(budget / BUFFERED_PER_MEMORY);
+        budget - sockets - disk - self.ahead_bytes()
     }
 
     /// A batch is committed: how much may wait for the next ones.

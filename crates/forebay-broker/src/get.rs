@@ -48,6 +48,7 @@ impl Shard {
 
     fn get_or_wait(&mut self, id: ConnectionId, number: u16, key: QueueKey, no_ack: bool) {
         let queue = &mut self.queues[key.0 as usize];
+        queue.take_back();
         // What is next lies on disk: the answer comes with its block.
         if queue.head.is_empty() && queue.ready() > 0 && queue.gets.len() < PENDING_GETS_MAX {
             let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else { return };

@@ -51,7 +51,10 @@ pub(crate) struct ColdRun {
 #[derive(Debug)]
 pub(crate) struct Spilling {
     pub(crate) run: RunId,
+    /// None of them when they were wanted before that, and went [back to the head](Queue::take_back).
     pub(crate) entries: VecDeque<Entry>,
+    /// Memory of those it began with.
+    pub(crate) bytes: u64,
     /// Synced, but a run before it is not.
     pub(crate) durable: bool,
     /// Purged while it was being written: drop the run when it is there.
@@ -104,6 +107,8 @@ pub(crate) struct Queue {
     pub(crate) loading: bool,
     /// In the shard's list of queues that wait for memory to read a block.
     pub(crate) hungry: bool,
+    /// Not spilled before: consumers were here before the disk was.
+    pub(crate) spill_from_us: u64,
     /// Everybody who consumes, in round-robin order.
     pub(crate) consumers: Vec<ConsumerKey>,
     pub(crate) turns: RoundRobin,
@@ -142,6 +147,7 @@ impl Queue {
             redelivered_upto: 0,
             loading: false,
             hungry: false,
+            spill_from_us: 0,
             consumers: Vec::new(),
             turns: RoundRobin::default(),
             exclusive_consumer: false,
@@ -181,7 +187,7 @@ impl Queue {
     /// Adds a new message at the end.
     pub(crate) fn push(&mut self, entry: Entry) {
         self.ready_bytes += entry.message.memory_bytes();
-        if self.cold.is_empty() && self.spilling.is_empty() {
+        if self.is_whole() {
             debug_assert!(self.tail.is_empty());
             self.head.push_back(entry);
         } else {
@@ -200,14 +206,45 @@ impl Queue {
         Some(entry)
     }
 
+    /// Whether nothing is on disk, or on its way to it, but what is in the head too.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.cold.is_empty() && self.spilling.iter().all(|s| s.entries.is_empty() || s.purged)
+    }
+
     /// Messages before the first run belong to the head; with nothing on disk any more the tail does.
     pub(crate) fn refill_from_ram(&mut self) {
         if let Some(first) = self.cold.front_mut() {
             self.head.append(&mut first.before);
         }
-        if self.cold.is_empty() && self.spilling.is_empty() && !self.tail.is_empty() {
+        if !self.consumers.is_empty() || !self.gets.is_empty() {
+            self.take_back();
+        }
+        self.join_tail();
+    }
+
+    fn join_tail(&mut self) {
+        if self.is_whole() && !self.tail.is_empty() {
             self.head.append(&mut self.tail);
         }
+    }
+
+    /// Somebody takes what is next, and that is being written: consumers do not wait for the disk. What
+    /// they settle is settled in the run, and the run is written to its end.
+    pub(crate) fn take_back(&mut self) {
+        if !self.head.is_empty() || !self.cold.is_empty() {
+            return;
+        }
+        let wanted = self.spilling.iter_mut().find(|s| !s.entries.is_empty() && !s.purged);
+        if let Some(Spilling { run, entries, .. }) = wanted {
+            let home = Home::run(*run);
+            self.head.extend(entries.drain(..).map(|entry| Entry { home, ..entry }));
+            self.join_tail();
+        }
+    }
+
+    /// Whether a run is not synced yet.
+    pub(crate) fn is_being_written(&self, run: RunId) -> bool {
+        self.spilling.iter().any(|spilling| spilling.run == run)
     }
 
     /// Ready messages that are in RAM.

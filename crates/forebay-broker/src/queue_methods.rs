@@ -382,7 +382,8 @@ impl Shard {
         let tail = std::mem::take(&mut queue.tail);
         let cold = std::mem::take(&mut queue.cold);
         queue.ready_bytes = 0;
-        for spilling in &mut queue.spilling {
+        // What consumers hold of a run that they took back stays theirs; the rest of it is in the head.
+        for spilling in queue.spilling.iter_mut().filter(|spilling| !spilling.entries.is_empty()) {
             spilling.purged = true;
             self.store.settle_run(spilling.run);
         }
@@ -434,8 +435,8 @@ impl Shard {
         for spilling in queue.spilling {
             // Its run is dropped when it is written; nobody waits for it here any more.
             self.runs.remove(&spilling.run);
+            self.spilling_bytes -= spilling.bytes;
             for entry in spilling.entries {
-                self.spilling_bytes -= entry.message.memory_bytes();
                 release(&mut self.memory_bytes, entry.message);
             }
         }

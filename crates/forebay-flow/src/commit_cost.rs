@@ -22,6 +22,25 @@ use crate::windowed_min::WindowedMin;
 /// `forebay.commit-time`; they tell it to [`Window::commit_time`](crate::Window::commit_time).
 pub const COMMIT_TIMES: &str = "forebay.commit_times";
 
+/// What a broker tells of its commits; of a quick disk, and if it tells nothing, all is 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CommitTime {
+    /// What one takes however little is in it, in microseconds.
+    pub us: u64,
+    /// Connections that publish, and share it.
+    pub publishers: u32,
+}
+
+impl CommitTime {
+    /// Whether it is another than what a publisher was told `before`: by a quarter, as for the number of those who share.
+    #[must_use]
+    pub fn differs(self, before: CommitTime) -> bool {
+        let others =
+            self.publishers.abs_diff(before.publishers) > before.publishers / CHANGE as u32;
+        self.us != before.us || (self.us > 0 && others)
+    }
+}
+
 /// Weight of a commit in the moving averages.
 const WEIGHT: f64 = 1.0 / 16.0;
 /// The slope is fitted where sizes vary by this share of their mean.

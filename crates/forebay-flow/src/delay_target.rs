@@ -2,14 +2,15 @@
 //!
 //! ```text
 //!   net     the kernel's round trip without our own queue, at most the latency; 0 where there is none
-//!   s       least (latency - net) of the last 5 to 10 s, not above 4 * least ever + 0.5 ms
+//!   s       least (latency - net) of the last 5 to 10 s, not above 4 * least ever + 0.5 ms, or 2 * what the broker tells
 //!   least ever  of s, and not less than the commit time that the broker tells: 0 elsewhere, and on a quick disk
 //!   base    net + s
 //!   target  base + min(max(commits, batches), 100 ms) + min(net, 4 ms) + min(0.15 net, 20 ms)
 //!           and if that is more, but 400 ms above the base at most: sig * visit / W
 //!
 //!   commits   max(1.25 * least ever s, 0.75 s + refill)
-//!   refill    2.25 s / (1 + mean size / 500 B) - net, at least 0, where 1 MB is in flight to our broker; else 0
+//!   refill    2.25 s / n / (1 + mean size / 500 B) - net, at least 0, where 1 MB is in flight to our broker, or it tells
+//!             its commit time, and that n publishers share it; else 0
 //!   batches   1.2 s / (W * (1 + mean size / 500 B)), between 1 and 20 ms
 //!   visit     messages of one visit and a quarter: 80 KiB / (mean size + 200 B) on our broker, 0 elsewhere
 //!   sig       least of the last 3 means, see [crate::pfw]
@@ -36,12 +37,14 @@
 //! - **min(net, 4 ms), 0.15 net.** TCP's segments and acknowledgements need some milliseconds, and a longer way's
 //!   rounds vary more.
 //! - **The broker's commit time.** A disk that becomes slow would be taken for a queue: with a flush of 8 ms in place of
-//!   0.2 one publisher had a hundredth of what it has when it begins on such a disk. Told, it is as if it did.
+//!   0.2 one publisher had a hundredth of what it has when it begins on such a disk. Told, it is as if it did. A flow that
+//!   never rests sees the commit that was running and its own; what is more is a queue, which twenty would raise together.
 //! - **The cap on s.** With a thousand flows in overload nobody ever sees an empty queue; without the cap
 //!   each takes the others' queue for the base, and all grow. Without `net` a longer route would be taken
 //!   for overload, so there the cap is 100 ms above the least, and a window that was 10 s at its floor
 //!   takes what it measures for the base.
 
+use crate::commit_cost::CommitTime;
 use crate::network_rtt::NetworkRtt;
 use crate::windowed_min::WindowedMin;
 
@@ -81,6 +84,8 @@ const COMMIT_SLOWER: f64 = 1.5;
 const COMMIT_MAX_US: f64 = 1_000_000.0;
 const SERVICE_MIN_US: u64 = 10;
 const SERVICE_BUCKET_US: u64 = 5_000_000;
+/// The cap on `s` where the broker tells what a commit takes: the one that was running, and its own.
+const COMMITS_SEEN: f64 = 2.0;
 /// The cap on `s`, from the least ever seen.
 const DRIFT_FACTOR: f64 = 4.0;
 const DRIFT_SLACK_US: f64 = 500.0;
@@ -98,6 +103,8 @@ pub(crate) struct DelayTarget {
     service_least: f64,
     /// As the broker tells it; 0: not worth it, or it does not.
     commit_us: f64,
+    /// Those who share its commits; 1 where it does not tell.
+    publishers: f64,
     /// Of a full window, the overhead included.
     in_flight_bytes: f64,
     base_us: f64,
@@ -117,6 +124,7 @@ impl DelayTarget {
             service: WindowedMin::new(SERVICE_BUCKET_US),
             service_least: f64::INFINITY,
             commit_us: 0.0,
+            publishers: 1.0,
             in_flight_bytes: 0.0,
             base_us: 0.0,
             target_us: 0.0,
@@ -189,15 +197,18 @@ impl DelayTarget {
         self.service_least = self.service_least.min(service_us);
         let least_us = self.service_least.max(self.commit_us);
         service_us = service_us.min(match self.knows_network() {
+            true if self.commit_us > 0.0 => COMMITS_SEEN * least_us,
             true => DRIFT_FACTOR * least_us + DRIFT_SLACK_US,
             false => least_us + DRIFT_UNKNOWN_US,
         });
         let in_flight_bytes = window * (size_bytes + OVERHEAD_BYTES);
         self.in_flight_bytes = in_flight_bytes;
         // Elsewhere a message costs more than its part of a commit, and this would be a queue for nothing.
-        let heavy = self.visit_bytes > 0.0 && in_flight_bytes >= HEAVY_BYTES;
+        // Who is told how many share the commits need not find out by what it carries.
+        let alone = self.commit_us > 0.0 || in_flight_bytes >= HEAVY_BYTES;
+        let heavy = self.visit_bytes > 0.0 && alone;
         let refill = if heavy { COMMITS_HEAVY / (1.0 + size_bytes / BATCH_BYTES) } else { 0.0 };
-        let refill_us = (refill * service_us - network_us).max(0.0);
+        let refill_us = (refill / self.publishers * service_us - network_us).max(0.0);
         let commits_us = (COMMITS_OF_LEAST * least_us).max(COMMITS * service_us + refill_us);
         let batches_us = BATCH_US / (window * (1.0 + size_bytes / BATCH_BYTES));
         let allowance_us =
@@ -215,8 +226,9 @@ impl DelayTarget {
 
     /// A commit of the broker takes so long however little is in it; true if that is much longer than all that was known,
     /// and the service times seen until now are of another disk.
-    pub(crate) fn set_commit(&mut self, commit_us: u64) -> bool {
-        let commit_us = (commit_us as f64).min(COMMIT_MAX_US);
+    pub(crate) fn set_commit(&mut self, told: CommitTime) -> bool {
+        let commit_us = (told.us as f64).min(COMMIT_MAX_US);
+        self.publishers = f64::from(told.publishers.max(1));
         let known_us = self.service_least.max(self.commit_us);
         self.commit_us = commit_us;
         let slower = known_us.is_finite() && commit_us > COMMIT_SLOWER * known_us;
@@ -309,6 +321,38 @@ mod tests {
         for (window, visit_bytes) in [(4_000.0, 65_536), (10_000.0, 0)] {
             assert!((added_us(window, 0.0, visit_bytes) - 12_500.0).abs() < 1.0);
         }
+    }
+
+    #[test]
+    fn who_shares_a_slow_disk_leaves_its_commits_to_the_others() {
+        let added_us = |publishers, window| {
+            let mut target = DelayTarget::new(true, u64::MAX);
+            target.set_visit_bytes(65_536);
+            target.set_commit(CommitTime { us: 8_000, publishers });
+            target.add(0, 8_000);
+            target.set(8_000.0, 8_000.0, window, 500.0);
+            target.us() - target.base_us()
+        };
+        for window in [500.0, 10_000.0] {
+            assert!((added_us(1, window) - 15_000.0).abs() < 1.0);
+            assert!((added_us(20, window) - 10_000.0).abs() < 1.0);
+        }
+    }
+
+    /// Each would take the others' queue for what there is without.
+    #[test]
+    fn of_a_disk_that_is_known_two_commits_are_believed() {
+        let base_us = |us| {
+            let mut target = DelayTarget::new(true, u64::MAX);
+            target.set_commit(CommitTime { us, publishers: 20 });
+            target.add(0, 8_000);
+            target.set(8_000.0, 8_000.0, 100.0, 0.0);
+            target.add(20_000_000, 50_000); // and for long nothing less
+            target.set(50_000.0, 50_000.0, 100.0, 0.0);
+            target.base_us()
+        };
+        assert!((base_us(8_000) - 16_000.0).abs() < 1.0);
+        assert!((base_us(0) - 32_500.0).abs() < 1.0);
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub use alarm::Alarm;
 pub use amount::Amount;
 pub use balance::{Balance, BalanceState};
 pub use baseline::{Baseline, Rule};
-pub use commit_cost::{COMMIT_TIMES, CommitCost};
+pub use commit_cost::{COMMIT_TIMES, CommitCost, CommitTime};
 pub use connections::{Connections, Decision, Delivered};
 pub use demand::{Demand, may_hand_back};
 pub use ewma::Ewma;

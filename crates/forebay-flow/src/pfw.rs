@@ -15,7 +15,7 @@
 //!             the socket full, 3.5 MB in W, net > 2 (target - base): no growth; in the third such round in a row, or near
 //!             the edge at once: the edge = W, W *= 15/16, velocity = 1, then one round without a change
 //!   both      W grows no further than a visit while sig is above what the target were without visits
-//!   longer    a route that is twice as long, and 0.6 of r, or a commit: startup again, from W
+//!   longer    a route that is twice as long, and 0.6 of r: startup again, from W; a commit: velocity = W/8
 //!   always    8 <= W <= 60 000 messages, and max(64 KiB, 2 W * mean size) bytes
 //! ```
 //!
@@ -42,6 +42,7 @@
 //!   many flows would probe together.
 
 use crate::amount::Amount;
+use crate::commit_cost::CommitTime;
 use crate::delay_target::{DelayTarget, NETWORK_ALLOWANCE_MAX_US, VISIT_ALLOWANCE_MAX_US};
 use crate::edge::Edge;
 use crate::ewma::Ewma;
@@ -59,6 +60,8 @@ pub const CEILING_BYTES: u64 = 256 * 1024 * 1024;
 
 /// From here on to the target growth is slow: share of the allowance.
 const BRAKE: f64 = 0.75;
+/// Growth of a round is one part of the window in so many, at most.
+const FASTEST: f64 = 8.0;
 const CUT_MIN: f64 = 0.7;
 /// What a full socket leaves of the window, and how many rounds it has to be full.
 const FULL_CUT: f64 = 15.0 / 16.0;
@@ -269,7 +272,7 @@ impl Pfw {
             let steps = match self.edge.steps(self.window) {
                 Some(steps) => steps,
                 None if mean_us > self.delay.part_us(BRAKE) => 32.0,
-                None => 8.0,
+                None => FASTEST,
             };
             let fastest = self.window / steps;
             let doubled = if self.steps_up > 3 { 2.0 } else { 1.0 };
@@ -428,10 +431,13 @@ impl Window for Pfw {
         self.delay.set_visit_bytes(bytes);
     }
 
-    fn commit_time(&mut self, commit_us: u64) {
-        if self.delay.set_commit(commit_us) {
-            // It was cut for what was no queue.
-            self.restart();
+    fn commit_time(&mut self, told: CommitTime) {
+        if self.delay.set_commit(told) {
+            // It was cut for what was no queue. By startup a window that is large already would overshoot by as much.
+            self.velocity = (self.window / FASTEST).max(1.0);
+            self.steps_up = 4;
+            self.held = false;
+            self.history.clear();
         }
     }
 

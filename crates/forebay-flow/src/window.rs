@@ -15,6 +15,7 @@
 //! before the confirm that ends it.
 
 use crate::amount::Amount;
+use crate::commit_cost::CommitTime;
 
 /// What the gate held at the moment of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -104,10 +105,9 @@ pub trait Window {
         let _ = bytes;
     }
 
-    /// A commit of the broker takes so many microseconds however little is in it; 0: next to nothing, or it does not
-    /// say. Told before anything is sent, and whenever it changes.
-    fn commit_time(&mut self, commit_us: u64) {
-        let _ = commit_us;
+    /// What the broker tells of its commits. Before anything is sent, and whenever it changes.
+    fn commit_time(&mut self, told: CommitTime) {
+        let _ = told;
     }
 
     /// The socket takes no more at present: what was admitted waits in front of it. As often as that is seen.

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use forebay_flow::{
-    Admission, Aimd, Amount, Fixed, Gate, Gradient2, HalfDrain, Pfw, PfwOptions, Phase, Sample,
-    Vegas, Window,
+    Admission, Aimd, Amount, CommitTime, Fixed, Gate, Gradient2, HalfDrain, Pfw, PfwOptions, Phase,
+    Sample, Vegas, Window,
 };
 use proptest::prelude::*;
 
@@ -44,9 +44,7 @@ enum Event {
     Network {
         us: Option<u64>,
     },
-    CommitTime {
-        us: u64,
-    },
+    Commits(CommitTime),
     Block,
     Unblock,
 }
@@ -60,7 +58,9 @@ fn event() -> impl Strategy<Value = Event> {
         4 => (0..200_000u64).prop_map(|us| Event::Pause { us }),
         1 => (0..10_000_000u64).prop_map(|us| Event::Pause { us }),
         1 => prop::option::of(0..1_000_000u64).prop_map(|us| Event::Network { us }),
-        1 => any::<u32>().prop_map(|us| Event::CommitTime { us: u64::from(us) }),
+        1 => any::<(u32, u32)>().prop_map(|(us, publishers)| {
+            Event::Commits(CommitTime { us: u64::from(us), publishers })
+        }),
         1 => Just(Event::Block),
         1 => Just(Event::Unblock),
     ]
@@ -119,7 +119,7 @@ impl Client {
             Event::Reject { place } => self.settle(place % self.in_flight.len().max(1), false),
             Event::Pause { us } => self.now_us += us,
             Event::Network { us } => self.window.network(self.now_us, us),
-            Event::CommitTime { us } => self.window.commit_time(us),
+            Event::Commits(told) => self.window.commit_time(told),
             Event::Block => {
                 self.gate.close();
                 self.window.blocked(self.now_us);

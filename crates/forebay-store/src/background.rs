@@ -38,6 +38,8 @@ pub(crate) struct Background {
     reading: Option<RunId>,
     reads: VecDeque<ReadWanted>,
     pub(crate) run_writes: VecDeque<(RunId, Vec<u8>, bool)>,
+    /// Bytes of these, and of the one that is being written.
+    pub(crate) run_bytes: usize,
     pub(crate) dead_segments: VecDeque<Segment>,
     /// Empty runs, with the batch that must be synced before their files go; in order of it.
     pub(crate) dead_runs: VecDeque<(BatchNo, RunId)>,
@@ -68,6 +70,7 @@ impl Background {
             reading: None,
             reads: VecDeque::new(),
             run_writes: VecDeque::new(),
+            run_bytes: 0,
             dead_segments: VecDeque::new(),
             dead_runs: VecDeque::new(),
             ready,
@@ -190,9 +193,17 @@ impl Log {
         if may_write {
             background.retry_at_us = None;
         }
-        if may_write && let Some((run, bytes, durable)) = background.run_writes.pop_front() {
+        while may_write && let Some((run, bytes, durable)) = self.background.run_writes.pop_front()
+        {
+            // All of it was settled while it waited for its turn.
+            if self.runs.get(&run).is_some_and(|run| run.live.is_empty()) {
+                self.background.run_bytes -= bytes.len();
+                self.run_written(run);
+                continue;
+            }
             return Some(Work::WriteRun { run, bytes, durable });
         }
+        let background = &mut self.background;
         if let Some(dead) = background.dead_segments.pop_front() {
             let size = self.options.segment_bytes;
             let whole = (size..=size + size / 2).contains(&dead.allocated);
@@ -253,6 +264,7 @@ impl Log {
             }
             Work::WriteRun { run, bytes, .. } => {
                 self.run_written_bytes += bytes.len() as u64;
+                self.background.run_bytes -= bytes.len();
                 self.run_written(run);
             }
             Work::Prewrite { spare, offset, slice_bytes } => {

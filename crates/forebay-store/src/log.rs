@@ -282,6 +282,11 @@ impl Log {
         self.open_bytes() >= room.max(self.options.batch_max_bytes)
     }
 
+    pub(crate) fn buffered_bytes(&self) -> u64 {
+        let in_flight = self.in_flight.as_ref().map_or(0, InFlight::bytes);
+        (self.open_bytes() + in_flight + self.background.run_bytes) as u64
+    }
+
     pub(crate) fn busy_since_us(&self) -> Option<u64> {
         self.in_flight.as_ref().map(InFlight::since_us)
     }
@@ -601,24 +606,6 @@ impl Log {
     }
 
     // ---- the owner's side -----------------------------------------------------------------------
-
-    pub(crate) fn poll_event(&mut self) -> Option<Event> {
-        let event = self.events.pop_front()?;
-        if let Event::RunDurable { run: id, queue } = event {
-            if let Some(moving) = self.moving.get_mut(&queue) {
-                moving.retain(|&run| run != id);
-                if moving.is_empty() {
-                    self.moving.remove(&queue);
-                }
-            }
-            let run = self.runs.get_mut(&id).expect("a switched run is tracked");
-            run.state = RunState::Cold;
-            if run.live.is_empty() {
-                self.retire_run(id);
-            }
-        }
-        Some(event)
-    }
 
     // ---- the end --------------------------------------------------------------------------------
 

@@ -183,6 +183,12 @@ impl TrackedRun {
         }
         persistent
     }
+
+    /// Where a message of it lives until the run is switched to; [`Home::NONE`] for a transient one.
+    pub(crate) fn old_home(&self, seq: Seq) -> Home {
+        let found = self.homes.binary_search_by_key(&seq, |(seq, _)| *seq);
+        found.map_or(Home::NONE, |at| self.homes[at].1)
+    }
 }
 
 /// The way of a run to its file.

@@ -6,8 +6,8 @@
 //!                        the log's copies are needed until here ─┘
 //! ```
 //!
-//! Until its owner was told, a message is settled with its old home, whatever became of it since: the
-//! run is asked first. An acknowledgement names queue and number only, so recovery finds the message
+//! Until its owner was told, a message is settled with its old home, whatever became of it since, or with
+//! the run as its home already: the run is asked first. An acknowledgement names queue and number only, so recovery finds the message
 //! where it was at that point of the log.
 
 use crate::event::Event;
@@ -38,6 +38,7 @@ impl Log {
             },
         );
         self.moving.entry(queue).or_default().push(id);
+        self.background.run_bytes += finished.bytes.len();
         self.background.run_writes.push_back((id, finished.bytes, durable));
         id
     }
@@ -75,6 +76,25 @@ impl Log {
         self.events.push_back(Event::RunDurable { run: id, queue });
     }
 
+    /// The next event. Who takes that a run is durable knows it for its messages' home from here on.
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        let event = self.events.pop_front()?;
+        if let Event::RunDurable { run: id, queue } = event {
+            if let Some(moving) = self.moving.get_mut(&queue) {
+                moving.retain(|&run| run != id);
+                if moving.is_empty() {
+                    self.moving.remove(&queue);
+                }
+            }
+            let run = self.runs.get_mut(&id).expect("a switched run is tracked");
+            run.state = RunState::Cold;
+            if run.live.is_empty() {
+                self.retire_run(id);
+            }
+        }
+        Some(event)
+    }
+
     /// A message whose run is on its way to the disk: the owner knows its old home only.
     pub(crate) fn settle_moving(&mut self, queue: QueueId, seq: Seq, home: Home) -> bool {
         let Some(runs) = self.moving.get(&queue) else { return false };
@@ -86,6 +106,7 @@ impl Log {
             let transient = run.transient.remove(seq, seq) > 0;
             let switched = run.state == RunState::Switched;
             run.dead_batch = self.open.number;
+            let home = if home.as_run().is_some() { run.old_home(seq) } else { home };
             if let (false, Some(epoch)) = (switched, home.as_segment()) {
                 self.release(epoch, self.open.number);
             }

@@ -256,6 +256,11 @@ impl Store {
         self.log.as_ref().is_some_and(|log| log.is_full())
     }
 
+    /// What is in memory for the disk, in bytes: batches and runs on their way.
+    pub fn buffered_bytes(&self) -> u64 {
+        self.log.as_ref().map_or(0, |log| log.buffered_bytes())
+    }
+
     /// Since when the disk has been at the one write or sync of the log that is in flight, in monotonic
     /// microseconds; `None` while there is none, and in memory.
     pub fn log_busy_since_us(&self) -> Option<u64> {
@@ -302,7 +307,7 @@ impl Store {
     }
 
     /// Writes a run file. Until [`Event::RunDurable`] is taken the messages keep their homes and their
-    /// copies in memory, and are settled with those homes; from then on their home is [`Home::run`].
+    /// copies in memory, and are settled with those homes, or with [`Home::run`]; from then on with that only.
     /// `durable = false`: a transient queue; not synced, gone after a restart. In memory nothing is
     /// written and the event never comes.
     pub fn write_run(&mut self, queue: QueueId, messages: RunBuilder, durable: bool) -> RunId {

@@ -32,6 +32,43 @@ fn a_run_that_finds_the_disk_full_is_written_when_there_is_room() {
     assert_eq!(recovered.queues[0].runs[0].messages, 4);
 }
 
+/// Its owner was quicker than the disk.
+#[test]
+fn a_run_whose_messages_are_all_settled_before_its_turn_is_not_written() {
+    let (disk, mut store, homes) = filled(300);
+    let mut runs = Vec::new();
+    for seqs in [1..=100, 101..=200, 201..=300] {
+        let mut builder = RunBuilder::new();
+        for seq in seqs {
+            builder.push(seq, homes[seq as usize - 1], &payload(seq));
+        }
+        runs.push(store.write_run(QUEUE, builder, true));
+    }
+    let one_bytes = 200 * 100;
+    assert!(store.buffered_bytes() > 3 * one_bytes);
+    let first = store.poll(10_000_000).expect("the first run's turn");
+    assert_eq!(first.lane(), Lane::Background);
+    for seq in 1..=200 {
+        let run = runs[(seq as usize - 1) / 100];
+        store.settle(
+            QUEUE,
+            seq,
+            if seq % 2 == 0 { Home::run(run) } else { homes[seq as usize - 1] },
+        );
+    }
+    store.complete(10_000_000, perform(&*disk, first)).unwrap();
+    let events = pump(&disk, &mut store, 20_000_000).unwrap();
+    let durable = |run| events.contains(&Event::RunDurable { run, queue: QUEUE });
+    assert!(runs.iter().all(|run| durable(*run)), "{events:?}");
+    pump(&disk, &mut store, 30_000_000).unwrap();
+    assert!((2 * one_bytes..3 * one_bytes).contains(&store.statistics().run_written_bytes));
+    assert_eq!(store.statistics().runs, 1);
+    assert!(store.buffered_bytes() < 1_000);
+    disk.power_loss(5);
+    let (_, recovered) = opened(&disk, small());
+    assert_eq!(recovered.queues[0].runs.iter().map(|run| run.messages).sum::<u64>(), 100);
+}
+
 fn spilled(count: u64) -> (Arc<MemDisk>, Store, RunId) {
     let (disk, mut store, homes) = filled(count);
     let mut builder = RunBuilder::new();

@@ -1,10 +1,11 @@
 //! Backlogs on disk: who asks for what lies there, and when it is read.
 
-use forebay_broker::ConnectionId;
+use forebay_broker::{ConnectionId, Input};
+use forebay_store::{Lane, Request, perform};
 use forebay_wire::{basic, queue};
 
 use crate::rig::{consume, declare, short};
-use crate::scene::{Scene, numbers, range};
+use crate::scene::{Scene, body, deliveries, numbers, range};
 
 fn get(queue: &str) -> basic::Get<'_> {
     basic::Get { queue: short(queue), no_ack: true, ..basic::Get::default() }
@@ -103,4 +104,242 @@ fn a_long_queue_is_read_once_while_memory_is_pressed() {
     scene.blocks_read = 0;
     assert_eq!(numbers(&scene.drain()), range(0..6_000));
     assert!((1..=40).contains(&scene.blocks_read), "{} blocks", scene.blocks_read);
+}
+
+/// Rounds in which the lane that writes runs does nothing; what it was to do.
+fn while_runs_wait(scene: &mut Scene) -> Vec<Request> {
+    let mut waiting = Vec::new();
+    for _ in 0..8 {
+        let rig = &mut scene.rig;
+        rig.now_us += 10_000;
+        rig.step(Input::Tick);
+        rig.step(Input::Turn { busy: false });
+        while let Some(request) = rig.shard.poll_disk(rig.now_us) {
+            if request.lane() == Lane::Background {
+                waiting.push(request);
+            } else {
+                rig.step(Input::Disk(perform(&*scene.disk, request)));
+            }
+        }
+        rig.step(Input::Turn { busy: false });
+        rig.resume();
+    }
+    waiting
+}
+
+/// And then it does.
+fn write_runs(scene: &mut Scene, waiting: Vec<Request>) {
+    for request in waiting {
+        scene.rig.step(Input::Disk(perform(&*scene.disk, request)));
+    }
+    scene.work().expect("the disk works");
+}
+
+/// 1800 messages, of which hundreds are on their way to a run, and what writes it.
+fn half_spilled() -> (Scene, Vec<Request>) {
+    let mut scene = Scene::small(4 << 20);
+    let id = scene.client();
+    scene.fill(id, 0..1_600);
+    let mut waiting = Vec::new();
+    for number in 1_600..1_800 {
+        scene.rig.publish(id, "q", body(number).as_bytes(), true);
+        if number.is_multiple_of(16) {
+            waiting.extend(while_runs_wait(&mut scene));
+        }
+    }
+    waiting.extend(while_runs_wait(&mut scene));
+    let spilling = scene.rig.shard.status().queues[0].spilling;
+    assert!(spilling > 500 && !waiting.is_empty(), "{spilling} messages");
+    (scene, waiting)
+}
+
+/// A consumer takes so many, and acknowledges nothing.
+fn take(scene: &mut Scene, messages: u32, waiting: &mut Vec<Request>) -> ConnectionId {
+    let id = scene.rig.client();
+    let prefetch_count = messages as u16;
+    scene.rig.method(id, 1, &basic::Qos { prefetch_count, ..basic::Qos::default() });
+    scene.rig.method(id, 1, &consume("q", "taker", false));
+    let mut taken = Vec::new();
+    loop {
+        waiting.extend(while_runs_wait(scene));
+        let more = numbers(&deliveries(&scene.rig.sent(id)));
+        if more.is_empty() {
+            break;
+        }
+        taken.extend(more);
+    }
+    assert!(taken == range(0..messages), "{} taken", taken.len());
+    id
+}
+
+/// Overloaded, a queue's consumers got what the disk had written, and never more: it was written for nothing, and
+/// publishers had the rate of the disk.
+#[test]
+fn consumers_do_not_wait_until_their_messages_are_written_to_disk() {
+    let (mut scene, mut waiting) = half_spilled();
+    let (id, other) = (take(&mut scene, 1_800, &mut waiting), scene.rig.client());
+    scene.rig.publish(other, "q", body(1_800).as_bytes(), true);
+    let all = basic::Ack { delivery_tag: 0, multiple: true };
+    scene.rig.method(id, 1, &all);
+    waiting.extend(while_runs_wait(&mut scene));
+    assert_eq!(numbers(&deliveries(&scene.rig.sent(id))), [1_800], "it came behind them");
+    scene.rig.method(id, 1, &all);
+    write_runs(&mut scene, waiting);
+    let status = scene.rig.shard.status();
+    assert_eq!((status.memory_bytes, status.queues[0].unacked), (0, 0));
+    assert_eq!(scene.blocks_read, 0);
+    assert_eq!(scene.kill().drain(), []);
+}
+
+#[test]
+fn what_was_taken_before_it_was_written_comes_back_to_its_place() {
+    for before in [false, true] {
+        let (mut scene, mut waiting) = half_spilled();
+        let id = take(&mut scene, 1_800, &mut waiting);
+        let some = basic::Ack { delivery_tag: 1_000, multiple: true };
+        scene.rig.method(id, 1, &some);
+        if before {
+            write_runs(&mut scene, std::mem::take(&mut waiting));
+        }
+        scene.rig.disconnect(id);
+        write_runs(&mut scene, waiting);
+        let again = scene.drain();
+        assert!(numbers(&again) == range(1_000..1_800), "{} again", again.len());
+        assert!(again.iter().all(|(_, redelivered)| *redelivered));
+        assert_eq!(scene.kill().drain(), []);
+    }
+}
+
+#[test]
+fn after_a_kill_what_was_taken_and_written_is_there_once() {
+    let (mut scene, mut waiting) = half_spilled();
+    let id = take(&mut scene, 1_800, &mut waiting);
+    let every_other = (1..=1_800).step_by(2);
+    for delivery_tag in every_other {
+        scene.rig.method(id, 1, &basic::Ack { delivery_tag, multiple: false });
+    }
+    write_runs(&mut scene, waiting);
+    let left: Vec<u32> = (1..1_800).step_by(2).collect();
+    assert!(numbers(&scene.kill().drain()) == left);
+}
+
+#[test]
+fn a_purge_while_runs_are_written_takes_everything() {
+    let (mut scene, waiting) = half_spilled();
+    let id = scene.rig.client();
+    scene.rig.method(id, 1, &queue::Purge { queue: short("q"), ..queue::Purge::default() });
+    assert_eq!(scene.rig.sent(id), ["1 queue.purge-ok 1800"]);
+    scene.fill(id, 20_000..20_300);
+    write_runs(&mut scene, waiting);
+    let mut scene = scene.kill();
+    assert_eq!(numbers(&scene.drain()), range(20_000..20_300));
+    assert_eq!(scene.kill().drain(), []);
+}
+
+#[test]
+fn a_queue_deleted_while_runs_are_written_stays_deleted() {
+    let (mut scene, mut waiting) = half_spilled();
+    let id = scene.rig.client();
+    let delete = queue::Delete { queue: short("q"), ..queue::Delete::default() };
+    scene.rig.method(id, 1, &delete);
+    waiting.extend(while_runs_wait(&mut scene));
+    assert_eq!(scene.rig.sent(id), ["1 queue.delete-ok 1800"]);
+    // The same name is another queue.
+    scene.rig.method(id, 1, &declare("q", true));
+    assert_eq!(scene.answers(id), ["1 queue.declare-ok q 0 0"]);
+    scene.fill(id, 9_000..9_050);
+    write_runs(&mut scene, waiting);
+    let mut scene = scene.kill();
+    assert_eq!(numbers(&scene.drain()), range(9_000..9_050));
+    let store = scene.rig.shard.status().store;
+    assert_eq!(store.runs, 0, "{store:?}");
+}
+
+#[test]
+fn a_purge_leaves_consumers_what_they_took_before_it_was_written() {
+    let (mut scene, mut waiting) = half_spilled();
+    let id = take(&mut scene, 1_000, &mut waiting);
+    scene.rig.method(id, 1, &queue::Purge { queue: short("q"), ..queue::Purge::default() });
+    assert_eq!(scene.rig.sent(id), ["1 queue.purge-ok 800"]);
+    write_runs(&mut scene, waiting);
+    scene.rig.disconnect(id);
+    scene.work().expect("the disk works");
+    assert!(numbers(&scene.kill().drain()) == range(0..1_000));
+}
+
+#[test]
+fn a_queue_may_go_while_consumers_hold_what_they_took_before_it_was_written() {
+    let (mut scene, mut waiting) = half_spilled();
+    let id = take(&mut scene, 1_800, &mut waiting);
+    let other = scene.rig.client();
+    let delete = queue::Delete { queue: short("q"), ..queue::Delete::default() };
+    scene.rig.method(other, 1, &delete);
+    write_runs(&mut scene, waiting);
+    scene.rig.method(id, 1, &basic::Ack { delivery_tag: 0, multiple: true });
+    scene.work().expect("the disk works");
+    assert_eq!(scene.rig.shard.status().memory_bytes, 0);
+    // The log goes round many times: nothing of it is held, or let go twice.
+    let id = scene.client();
+    for _ in 0..5 {
+        scene.fill(id, 0..1_000);
+        assert!(numbers(&scene.drain()) == range(0..1_000));
+    }
+    assert_eq!(scene.kill().drain(), []);
+}
+
+/// Publishes 100 kB to a queue that nobody empties until publishers have to wait. Returns what messages take then.
+fn publish_until_held(scene: &mut Scene) -> u64 {
+    let id = scene.rig.client();
+    scene.rig.method(id, 1, &declare("held", false));
+    scene.rig.method(id, 1, &consume("held", "holder", false));
+    for _ in 0..1_000 {
+        if !scene.rig.shard.takes_publishes() {
+            return scene.rig.shard.status().memory_bytes;
+        }
+        scene.rig.publish(id, "held", &[7; 100_000], false);
+        scene.answers(id);
+    }
+    panic!("nobody waits");
+}
+
+#[test]
+fn what_is_in_memory_for_the_disk_counts() {
+    let (mut scene, _waiting) = half_spilled();
+    let held = publish_until_held(&mut scene);
+    assert!((3_670_016..3_790_000).contains(&held), "{held} bytes: an eighth of them for the disk");
+    let mut scene = Scene::small(4 << 20);
+    let held = publish_until_held(&mut scene);
+    assert!(held >= (4 << 20) - 50_000, "{held} bytes");
+}
+
+/// Or what publishers bring would be in the way of what consumers take.
+#[test]
+fn publishers_leave_room_for_what_is_read_ahead_for_consumers() {
+    let mut scene = Scene::small(64 << 20);
+    let id = scene.client();
+    scene.fill(id, 0..40_000);
+    scene.rig.method(id, 1, &basic::Qos { prefetch_count: 1, ..basic::Qos::default() });
+    scene.rig.method(id, 1, &consume("q", "slow", false));
+    scene.work().expect("the disk works");
+    assert!(scene.rig.shard.status().queues[0].cold > 1_000);
+    let held = publish_until_held(&mut scene);
+    assert!((61 << 20..=(62 << 20) + 200_000).contains(&held), "{held} bytes");
+}
+
+/// It would be written for nothing, and its commits wait for the same disk.
+#[test]
+fn what_consumers_take_within_a_second_is_not_written_to_runs() {
+    let (mut scene, mut waiting) = half_spilled();
+    let (taker, id) = (take(&mut scene, 1_800, &mut waiting), scene.rig.client());
+    write_runs(&mut scene, waiting);
+    scene.rig.disconnect(taker);
+    let before = scene.rig.shard.status().counters.runs_written;
+    scene.fill(id, 1_800..1_816);
+    let status = scene.rig.shard.status();
+    assert_eq!(status.counters.runs_written, before);
+    assert!(status.memory_bytes > 2 << 20);
+    scene.rig.now_us += 1_000_000;
+    scene.fill(id, 1_816..2_600);
+    assert!(scene.rig.shard.status().counters.runs_written > before);
+    assert!(numbers(&scene.drain()) == range(0..2_600));
 }

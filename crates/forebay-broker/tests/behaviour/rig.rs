@@ -349,7 +349,9 @@ fn line(channel: u16, payload: &[u8]) -> String {
         Method::QueuePurgeOk(m) => format!(" {}", m.message_count),
         Method::ChannelClose(m) => format!(" {} {}", m.reply_code, m.reply_text),
         Method::ConnectionClose(m) => format!(" {} {}", m.reply_code, m.reply_text),
-        Method::ForebayCommitTime(m) => format!(" {}", (m.commit_us + 500) / 1_000),
+        Method::ForebayCommitTime(m) => {
+            format!(" {} of {}", (m.commit_us + 500) / 1_000, m.publishers)
+        }
         Method::ConnectionBlocked(m) => format!(" {}", m.reason),
         _ => String::new(),
     };

@@ -322,7 +322,7 @@ fn post(
         Event::Flow { .. } => {}
         Event::Blocked { reason } => *blocked = Some(reason.to_string()),
         Event::Unblocked => *blocked = None,
-        Event::CommitTime { .. } => {} // there is no window to tune
+        Event::CommitTime(_) => {} // there is no window to tune
         Event::Closed { reason } => {
             return Some(reason.map_or(Lost::ClosedByUs, |reason| Lost::Closed(refusal(reason))));
         }

@@ -1,5 +1,6 @@
 //! What the connection has to say, borrowed from the receive buffer or from the machine.
 
+use forebay_flow::CommitTime;
 use forebay_wire::Method;
 use forebay_wire::RawProperties;
 use forebay_wire::ShortStr;
@@ -65,10 +66,7 @@ pub enum Event<'a> {
     /// The shortage is over.
     Unblocked,
     /// A broker of ours: its commits take another time than it told before, or not next to none.
-    CommitTime {
-        /// In microseconds, however little is committed; 0: next to none.
-        commit_us: u32,
-    },
+    CommitTime(CommitTime),
     /// The broker closed the connection, or agreed to our close (`reason` is `None`).
     /// Nothing follows.
     Closed {

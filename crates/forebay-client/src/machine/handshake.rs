@@ -1,6 +1,6 @@
 //! The methods of the connection itself: login, limits, close, blocked (clause 2.2.4).
 
-use forebay_flow::COMMIT_TIMES;
+use forebay_flow::{COMMIT_TIMES, CommitTime};
 use forebay_wire::FrameError;
 use forebay_wire::ShortStr;
 use forebay_wire::{Method, connection};
@@ -69,7 +69,9 @@ impl Machine {
             }
             (State::Open, Method::ConnectionUnblocked(_)) => Ok(Step::Tell(Event::Unblocked)),
             (State::Open, Method::ForebayCommitTime(told)) => {
-                Ok(Step::Tell(Event::CommitTime { commit_us: told.commit_us }))
+                let us = u64::from(told.commit_us);
+                let told = CommitTime { us, publishers: told.publishers };
+                Ok(Step::Tell(Event::CommitTime(told)))
             }
             (State::Open, Method::ConnectionUpdateSecretOk(_)) => {
                 Ok(Step::Tell(Event::Reply { channel: 0, method }))

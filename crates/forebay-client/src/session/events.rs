@@ -30,7 +30,7 @@ impl Session {
             calls,
             inbox_bytes,
             blocked,
-            commit_us,
+            commit_time,
             closed,
             todo,
             arrived,
@@ -158,10 +158,10 @@ impl Session {
                     happenings.push(Happening::Unblocked);
                     *blocked = None;
                 }
-                Event::CommitTime { commit_us: us } => {
-                    *commit_us = u64::from(us);
+                Event::CommitTime(told) => {
+                    *commit_time = told;
                     for (key, ledger) in ledgers.iter_mut() {
-                        ledger.commit_time(*commit_us);
+                        ledger.commit_time(told);
                         note(settled_ledgers, key);
                     }
                 }

@@ -25,7 +25,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::task::{Context, Poll, Waker};
 
 use forebay_flow::explain::Mark;
-use forebay_flow::{Admission, Amount, Gate, WAITERS_MAX, WaiterId, Window, WindowState};
+use forebay_flow::{
+    Admission, Amount, CommitTime, Gate, WAITERS_MAX, WaiterId, Window, WindowState,
+};
 use forebay_wire::{RawProperties, ShortStr};
 use slab::Slab;
 
@@ -101,8 +103,8 @@ pub(crate) struct Ledger {
     make_window: MakeWindow,
     /// What the broker reads in a visit; 0 = not known.
     visit_bytes: u64,
-    /// What its commits take, in microseconds.
-    commit_us: u64,
+    /// What it tells of its commits.
+    commit_time: CommitTime,
     window: Box<dyn Window + Send>,
     gate: Gate,
     channel: Option<u16>,
@@ -152,7 +154,7 @@ impl Ledger {
             id: MessageId::new(id_prefix),
             make_window,
             visit_bytes: 0,
-            commit_us: 0,
+            commit_time: CommitTime::default(),
             window,
             gate,
             channel: None,

@@ -34,6 +34,7 @@ mod work_limit;
 use std::task::{Context, Waker};
 
 use events::Todo;
+use forebay_flow::CommitTime;
 use slab::Slab;
 
 use crate::error::{Lost, Refusal};
@@ -99,8 +100,8 @@ pub(crate) struct Session {
     /// Bytes in user channels' inboxes.
     inbox_bytes: usize,
     blocked: Option<String>,
-    /// What the broker tells of its commits, in microseconds; 0: next to none, or nothing.
-    commit_us: u64,
+    /// What the broker tells of its commits.
+    commit_time: CommitTime,
     /// Why the broker closed the connection; told when the stream ends.
     closed: Option<Refusal>,
     todo: Vec<Todo>,
@@ -130,7 +131,7 @@ impl Session {
             next_tap: 0,
             inbox_bytes: 0,
             blocked: None,
-            commit_us: 0,
+            commit_time: CommitTime::default(),
             closed: None,
             todo: Vec::new(),
             arrived: Vec::new(),
@@ -442,7 +443,7 @@ impl Session {
         self.owners.clear();
         self.redeclaring = None;
         self.blocked = None;
-        self.commit_us = 0;
+        self.commit_time = CommitTime::default();
         self.closed = None;
         self.todo.clear();
         self.settled_ledgers.clear();

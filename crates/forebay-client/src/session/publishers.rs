@@ -77,7 +77,7 @@ impl Session {
         self.own(number, Owner::Ledger(key));
         let ledger = &mut self.ledgers[key];
         ledger.set_visit_bytes(if visits { VISIT_MOST_BYTES as u64 } else { 0 });
-        ledger.commit_time(self.commit_us);
+        ledger.commit_time(self.commit_time);
         if self.blocked.is_some() {
             ledger.blocked(now_us);
         }

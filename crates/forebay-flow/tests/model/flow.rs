@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use forebay_flow::{Admission, Amount, Gate, Sample, WAITERS_MAX, Window};
+use forebay_flow::{Admission, Amount, CommitTime, Gate, Sample, WAITERS_MAX, Window};
 
 use super::outcome::Outcome;
 use super::random::Random;
@@ -24,7 +24,7 @@ pub struct Flow {
     kernel_us: f64,
     first_kernel_us: u64,
     polled_us: u64,
-    told_us: u64,
+    told: CommitTime,
     pub confirmed: u64,
 }
 
@@ -44,7 +44,7 @@ impl Flow {
             kernel_us: rtt_us as f64,
             first_kernel_us: rtt_us,
             polled_us: 0,
-            told_us: 0,
+            told: CommitTime::default(),
             confirmed: 0,
         };
         flow.window.network(0, flow.reading(&mut Random(index as u64)));
@@ -123,9 +123,10 @@ impl Flow {
     }
 
     /// The broker tells what its commits cost.
-    pub fn told(&mut self, commit_us: u64) {
-        if std::mem::replace(&mut self.told_us, commit_us) != commit_us {
-            self.window.commit_time(commit_us);
+    pub fn told(&mut self, told: CommitTime) {
+        if told.differs(self.told) {
+            self.told = told;
+            self.window.commit_time(told);
         }
     }
 

@@ -27,7 +27,7 @@ use std::collections::BinaryHeap;
 
 use broker::Broker;
 use flow::Flow;
-use forebay_flow::Window;
+use forebay_flow::{CommitTime, Window};
 pub use outcome::Outcome;
 use random::Random;
 
@@ -159,7 +159,8 @@ pub fn run(cell: &Cell, window: impl Fn(u64) -> Box<dyn Window>) -> Outcome {
             Event::CommitDone => broker.commit_done(now_us, &mut random, &mut agenda),
             Event::Confirm { flow, messages } => {
                 if cell.commit_times {
-                    flows[flow].told(broker.commit_cost.us());
+                    let (us, publishers) = (broker.commit_cost.us(), cell.flows as u32);
+                    flows[flow].told(CommitTime { us, publishers });
                 }
                 flows[flow].confirmed(now_us, messages, &mut random, &mut outcome);
                 flows[flow].publish(now_us, &mut agenda);

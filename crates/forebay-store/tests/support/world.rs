@@ -109,7 +109,12 @@ impl World {
     pub fn settle(&mut self, key: (QueueId, Seq)) {
         let held = self.live.remove(&key).expect("the caller picked a live one");
         self.note(Change::Settle(key.0, key.1));
-        self.store.settle(key.0, key.1, held.home);
+        let home = match held.moving {
+            // By the run already that it is on its way to.
+            Some(run) if key.1 % 2 == 0 => Home::run(run),
+            _ => held.home,
+        };
+        self.store.settle(key.0, key.1, home);
     }
 
     fn keys(&self, queue: QueueId) -> Vec<(QueueId, Seq)> {

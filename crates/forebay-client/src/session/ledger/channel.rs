@@ -2,6 +2,8 @@
 
 use std::task::Waker;
 
+use forebay_flow::CommitTime;
+
 use super::{Ledger, SETTLED};
 use crate::error::{Lost, Refusal};
 use crate::happening::PublisherChannelFault;
@@ -76,10 +78,10 @@ impl Ledger {
         self.visit_bytes = bytes;
     }
 
-    /// What a commit of the broker takes, in microseconds; 0: next to nothing, or it does not say.
-    pub(crate) fn commit_time(&mut self, commit_us: u64) {
-        self.commit_us = commit_us;
-        self.window.commit_time(commit_us);
+    /// What the broker tells of its commits.
+    pub(crate) fn commit_time(&mut self, told: CommitTime) {
+        self.commit_time = told;
+        self.window.commit_time(told);
     }
 
     pub(crate) fn network(&mut self, now_us: u64, rtt_us: Option<u64>) {

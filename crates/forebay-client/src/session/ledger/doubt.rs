@@ -76,7 +76,7 @@ impl Ledger {
         self.base = 1;
         self.window = (self.make_window)();
         self.window.visits(self.visit_bytes);
-        self.window.commit_time(self.commit_us);
+        self.window.commit_time(self.commit_time);
         self.gate.set_window(self.window.window());
         if !self.blocked {
             self.gate.open();

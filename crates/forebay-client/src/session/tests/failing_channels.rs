@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use forebay_flow::{Load, Sample, Window, WindowState};
+use forebay_flow::{CommitTime, Load, Sample, Window, WindowState};
 use forebay_wire::{channel, forebay};
 
 use super::*;
@@ -224,6 +224,7 @@ fn no_answer_is_due_while_the_broker_takes_nothing() {
 struct Heard {
     socket_full: AtomicU32,
     commit_us: AtomicU32,
+    publishers: AtomicU32,
 }
 
 /// Of a fixed size.
@@ -253,8 +254,9 @@ impl Window for Listening {
         self.1.socket_full.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn commit_time(&mut self, commit_us: u64) {
-        self.1.commit_us.store(commit_us as u32, Ordering::Relaxed);
+    fn commit_time(&mut self, told: CommitTime) {
+        self.1.commit_us.store(told.us as u32, Ordering::Relaxed);
+        self.1.publishers.store(told.publishers, Ordering::Relaxed);
     }
 
     fn blocked(&mut self, _now_us: u64) {}
@@ -284,13 +286,22 @@ fn a_window_hears_what_the_brokers_commits_take_and_so_does_the_one_after_it() {
     let (mut rig, heard) = Listening::rig();
     rig.publish(b"one");
     let first = rig.seen.channel;
-    feed(&mut rig.session, &bytes(0, &forebay::CommitTime { commit_us: 8_000 }), rig.now_us);
+    feed(
+        &mut rig.session,
+        &bytes(0, &forebay::CommitTime { commit_us: 8_000, publishers: 3 }),
+        rig.now_us,
+    );
     assert_eq!(heard.commit_us.load(Ordering::Relaxed), 8_000);
+    assert_eq!(heard.publishers.load(Ordering::Relaxed), 3);
     rig.now_us += 30 * SECOND_US; // no answer: another channel
     rig.tick().unwrap();
     feed(&mut rig.session, &bytes(first, &channel::CloseOk::default()), rig.now_us);
     assert_eq!(rig.replaced(), 1);
     assert_eq!(heard.commit_us.load(Ordering::Relaxed), 8_000);
-    feed(&mut rig.session, &bytes(0, &forebay::CommitTime { commit_us: 0 }), rig.now_us);
+    feed(
+        &mut rig.session,
+        &bytes(0, &forebay::CommitTime { commit_us: 0, publishers: 3 }),
+        rig.now_us,
+    );
     assert_eq!(heard.commit_us.load(Ordering::Relaxed), 0);
 }
