@@ -399,5 +399,6 @@ fn split_head(queue: &mut Queue, pressure: &Pressure) {
         keep += 1;
         bytes += entry.message.memory_bytes();
     }
-    queue.tail = queue.head.split_off(keep);
+    let kept = queue.head.drain(..keep).collect();
+    queue.tail = std::mem::replace(&mut queue.head, kept);
 }

@@ -17,7 +17,7 @@ use forebay_wire::{RawProperties, ShortStr};
 const HEAD_BYTES: usize = 6;
 
 /// What a message costs in memory beside its bytes: the allocations' own headers and the queue's entry.
-const OVERHEAD_BYTES: usize = 96;
+const OVERHEAD_BYTES: usize = 144;
 
 /// An immutable message.
 #[derive(Debug, PartialEq, Eq)]

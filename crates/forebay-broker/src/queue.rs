@@ -25,6 +25,9 @@ use crate::message::Message;
 use crate::round_robin::RoundRobin;
 use crate::waits::{Gate, Waits};
 
+/// A queue keeps room for so many messages when it has become short.
+const ROOM_MIN_ENTRIES: usize = 1_024;
+
 /// One message's place in one queue.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -203,6 +206,11 @@ impl Queue {
         if self.head.is_empty() {
             self.refill_from_ram();
         }
+        // What a backlog took, it does not keep; each message is moved once at most.
+        let room = self.head.capacity();
+        if room > ROOM_MIN_ENTRIES && self.head.len() < room / 4 {
+            self.head.shrink_to(room / 2);
+        }
         Some(entry)
     }
 
@@ -224,7 +232,16 @@ impl Queue {
 
     fn join_tail(&mut self) {
         if self.is_whole() && !self.tail.is_empty() {
-            self.head.append(&mut self.tail);
+            // The long one stays where it is: a copy of a million entries would want their memory once more.
+            let mut tail = std::mem::take(&mut self.tail);
+            if self.head.len() < tail.len() {
+                for entry in self.head.drain(..).rev() {
+                    tail.push_front(entry);
+                }
+                self.head = tail;
+            } else {
+                self.head.append(&mut tail);
+            }
         }
     }
 

@@ -30,7 +30,7 @@ use crate::in_flight::InFlight;
 use crate::options::{Durability, Options};
 use crate::record::QUEUES_MAX;
 use crate::request::{Completion, Request, Work, WorkError};
-use crate::run::{RunState, TrackedRun};
+use crate::run::TrackedRun;
 use crate::segment::{Segment, segment_file};
 use crate::store::Statistics;
 

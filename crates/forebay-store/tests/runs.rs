@@ -53,7 +53,7 @@ fn a_run_whose_messages_are_all_settled_before_its_turn_is_not_written() {
         store.settle(
             QUEUE,
             seq,
-            if seq % 2 == 0 { Home::run(run) } else { homes[seq as usize - 1] },
+            if seq.is_multiple_of(2) { Home::run(run) } else { homes[seq as usize - 1] },
         );
     }
     store.complete(10_000_000, perform(&*disk, first)).unwrap();

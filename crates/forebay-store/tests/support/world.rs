@@ -111,7 +111,7 @@ impl World {
         self.note(Change::Settle(key.0, key.1));
         let home = match held.moving {
             // By the run already that it is on its way to.
-            Some(run) if key.1 % 2 == 0 => Home::run(run),
+            Some(run) if key.1.is_multiple_of(2) => Home::run(run),
             _ => held.home,
         };
         self.store.settle(key.0, key.1, home);
