@@ -110,7 +110,7 @@ pub(crate) struct Queue {
     pub(crate) loading: bool,
     /// In the shard's list of queues that wait for memory to read a block.
     pub(crate) hungry: bool,
-    /// Not spilled before: consumers were here before the disk was.
+    /// Not spilled before: consumers were quicker than the disk, or there was nothing to spill.
     pub(crate) spill_from_us: u64,
     /// Everybody who consumes, in round-robin order.
     pub(crate) consumers: Vec<ConsumerKey>,
@@ -206,7 +206,7 @@ impl Queue {
         if self.head.is_empty() {
             self.refill_from_ram();
         }
-        // What a backlog took, it does not keep; each message is moved once at most.
+        // What a backlog took, it does not keep; fewer are moved than were taken since the last time.
         let room = self.head.capacity();
         if room > ROOM_MIN_ENTRIES && self.head.len() < room / 4 {
             self.head.shrink_to(room / 2);
@@ -324,6 +324,19 @@ mod tests {
     fn entry(seq: Seq) -> Entry {
         let message = Arc::new(Message::from_bytes(Message::start(b"", b"q", &[0, 0], 0)));
         Entry { seq, message, home: Home::NONE, redelivered: false }
+    }
+
+    #[test]
+    fn a_queue_that_became_short_keeps_no_room_for_its_backlog() {
+        let mut queue = Queue::new(1, 0, b"q");
+        for _ in 0..100_000 {
+            let seq = queue.take_seq();
+            queue.push(entry(seq));
+        }
+        for seq in 1..=99_000 {
+            assert_eq!(queue.pop().map(|entry| entry.seq), Some(seq));
+            assert!(queue.head.capacity() <= ROOM_MIN_ENTRIES.max(4 * queue.head.len() + 4));
+        }
     }
 
     #[test]

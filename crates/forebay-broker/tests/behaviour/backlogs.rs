@@ -343,3 +343,30 @@ fn what_consumers_take_within_a_second_is_not_written_to_runs() {
     assert!(scene.rig.shard.status().counters.runs_written > before);
     assert!(numbers(&scene.drain()) == range(0..2_600));
 }
+
+/// Such a head counted as the longest backlog, and nobody else's was spilled while it did.
+#[test]
+fn what_lies_in_a_run_already_does_not_keep_others_from_being_spilled() {
+    let mut scene = Scene::small(8 << 20);
+    let id = scene.client();
+    scene.fill(id, 0..3_240);
+    for number in 3_240..3_265 {
+        scene.rig.publish(id, "q", body(number).as_bytes(), true);
+    }
+    // Half of the memory is full, and all but a megabyte goes to one run.
+    let mut waiting = while_runs_wait(&mut scene);
+    assert!(scene.rig.shard.status().queues[0].spilling > 2_000);
+    let id = take(&mut scene, 3_265, &mut waiting);
+    write_runs(&mut scene, waiting);
+    scene.rig.disconnect(id);
+    let other = scene.rig.client();
+    scene.rig.method(other, 1, &declare("other", true));
+    for number in 0..1_200 {
+        scene.rig.publish(other, "other", body(number).as_bytes(), true);
+        scene.answers(other);
+    }
+    let status = scene.rig.shard.status();
+    assert!((4 << 20..6 << 20).contains(&status.memory_bytes), "{}", status.memory_bytes);
+    let spilled = status.queues.iter().find(|queue| queue.name == "other").map_or(0, |q| q.cold);
+    assert!(spilled > 0, "{status:?}");
+}
