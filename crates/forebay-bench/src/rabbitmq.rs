@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
+use crate::broker::Ground;
+use crate::slow_disk::SlowDisk;
+
 const SERVER: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
 /// How long it may take to start.
 const START_PATIENCE: Duration = Duration::from_secs(90);
@@ -25,6 +28,7 @@ pub(crate) struct RabbitMq {
     pub(crate) url: String,
     /// Of the Erlang virtual machine.
     pub(crate) pid: u32,
+    disk: Option<SlowDisk>,
     node: Node,
 }
 
@@ -41,29 +45,45 @@ impl RabbitMq {
         Path::new(SERVER).exists()
     }
 
-    /// Starts it, its data in a new directory below `parent`; returns when it takes clients.
-    pub(crate) fn start(parent: &Path) -> Result<RabbitMq, String> {
+    /// Starts it on that ground, its data in a new directory below `parent`; returns when it takes clients.
+    pub(crate) fn start(parent: &Path, ground: Ground) -> Result<RabbitMq, String> {
+        if !RabbitMq::is_installed() {
+            return Err(
+                "there is no RabbitMQ to start here (Debian's package rabbitmq-server has one)"
+                    .into(),
+            );
+        }
         let told = |error: std::io::Error| format!("{SERVER}: {error}");
         let directory = parent.join(format!("forebay-bench-rabbitmq-{}", std::process::id()));
         fs::create_dir_all(&directory).map_err(told)?;
         let [port, dist_port, epmd_port] = free_ports().map_err(told)?;
         fs::write(directory.join("enabled_plugins"), "[].\n").map_err(told)?;
+        let (address, users) = match ground.far {
+            true => ("0.0.0.0", "loopback_users = none\n"),
+            false => ("127.0.0.1", ""),
+        };
         // Two thousand connections at once, on few cores, take longer than the 10 s that it gives each.
         let settings = format!(
-            "listeners.tcp.default = 127.0.0.1:{port}\n\
+            "listeners.tcp.default = {address}:{port}\n\
+             {users}\
              tcp_listen_options.backlog = 4096\n\
              handshake_timeout = 60000\n"
         );
         fs::write(directory.join("rabbitmq.conf"), settings).map_err(told)?;
         let output = File::create(directory.join("stdout")).map_err(told)?;
         let at = |name: &str| directory.join(name);
-        let launcher = Command::new(SERVER)
+        let mut command = Command::new(SERVER);
+        let disk = ground.flush_us.map(|us| SlowDisk::build(&directory, us)).transpose()?;
+        if let Some(disk) = &disk {
+            disk.apply(&mut command);
+        }
+        let launcher = command
             .env("HOME", &directory)
             .env("ERL_EPMD_PORT", epmd_port.to_string())
             .env("ERL_EPMD_ADDRESS", "127.0.0.1")
             .env("RABBITMQ_NODENAME", format!("bench{port}@localhost"))
             .env("RABBITMQ_NODE_PORT", port.to_string())
-            .env("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1")
+            .env("RABBITMQ_NODE_IP_ADDRESS", address)
             .env("RABBITMQ_DIST_PORT", dist_port.to_string())
             .env("RABBITMQ_MNESIA_BASE", at("data"))
             .env("RABBITMQ_LOG_BASE", at("log"))
@@ -85,7 +105,13 @@ impl RabbitMq {
         let mut node = Node { launcher, directory, epmd_port };
         let pid = node.wait_until_ready(port)?;
         let url = format!("amqp://guest:guest@127.0.0.1:{port}/%2f");
-        Ok(RabbitMq { url, pid, node })
+        Ok(RabbitMq { url, pid, disk, node })
+    }
+
+    /// From now on each flush of its disk takes so many microseconds longer, if its [`Ground`] lets that change.
+    pub(crate) fn set_flush(&self, flush_us: u32) -> Result<(), String> {
+        let disk = self.disk.as_ref().ok_or("its disk is what it is")?;
+        disk.set(flush_us)
     }
 }
 

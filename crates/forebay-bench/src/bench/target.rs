@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use forebay_wire::AmqpUri;
 
+use crate::broker::Ground;
 use crate::broker::Served;
 use crate::plan::Plan;
 use crate::process;
@@ -72,7 +73,7 @@ impl Target {
 
     /// A RabbitMQ of our own, below `parent`: once with classic queues and once with quorum queues.
     pub(crate) fn rabbitmq(parent: &Path) -> Result<Vec<Target>, String> {
-        let node = Rc::new(RabbitMq::start(parent)?);
+        let node = Rc::new(RabbitMq::start(parent, Ground::default())?);
         let kinds = ["classic", "quorum"].into_iter();
         Ok(kinds
             .map(|kind| Target {

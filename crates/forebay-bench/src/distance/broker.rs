@@ -9,6 +9,7 @@ use forebay_wire::{TableBuf, Value};
 
 use crate::broker::{Ground, Served};
 use crate::link::{address_of, url_through};
+use crate::rabbitmq::RabbitMq;
 
 /// Deliveries that the one who empties a queue may hold.
 const DRAIN_PREFETCH: u16 = 1_000;
@@ -17,7 +18,14 @@ const DRAIN_PREFETCH: u16 = 1_000;
 #[derive(Debug)]
 pub(super) struct Broker {
     pub(super) url: String,
-    own: Option<Served>,
+    own: Option<Own>,
+}
+
+/// One that we started.
+#[derive(Debug)]
+enum Own {
+    Forebay(Served),
+    RabbitMq(RabbitMq),
 }
 
 impl Broker {
@@ -33,18 +41,31 @@ impl Broker {
         ground: Ground,
     ) -> Result<Broker, String> {
         let served = Served::start_on(program, directory, ground)?;
-        Ok(Broker { url: served.url.clone(), own: Some(served) })
+        Ok(Broker { url: served.url.clone(), own: Some(Own::Forebay(served)) })
+    }
+
+    /// RabbitMQ as Debian installs it, its data below `directory`.
+    pub(super) fn start_rabbitmq(directory: &Path, ground: Ground) -> Result<Broker, String> {
+        let node = RabbitMq::start(directory, ground)?;
+        Ok(Broker { url: node.url.clone(), own: Some(Own::RabbitMq(node)) })
     }
 
     /// Its process, if it is ours.
     pub(super) fn pid(&self) -> Option<u32> {
-        self.own.as_ref().map(Served::pid)
+        self.own.as_ref().map(|own| match own {
+            Own::Forebay(served) => served.pid(),
+            Own::RabbitMq(node) => node.pid,
+        })
     }
 
     /// From now on each flush of its disk takes so many milliseconds longer, if it is ours.
     pub(super) fn set_flush(&self, flush_ms: f64) -> Result<(), String> {
-        let own = self.own.as_ref().ok_or("only the disk of a broker of our own is made slow")?;
-        own.set_flush((flush_ms * 1e3) as u32)
+        let flush_us = (flush_ms * 1e3) as u32;
+        match &self.own {
+            Some(Own::Forebay(served)) => served.set_flush(flush_us),
+            Some(Own::RabbitMq(node)) => node.set_flush(flush_us),
+            None => Err("only the disk of a broker of our own is made slow".to_owned()),
+        }
     }
 
     /// `product version`, as it introduces itself.

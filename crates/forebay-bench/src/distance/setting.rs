@@ -14,6 +14,9 @@ pub(super) struct Setting {
     /// A broker that runs already; otherwise `forebay serve` is started, afresh for each cell
     #[arg(long, value_name = "URL", env = "FOREBAY_URL", hide_env_values = true)]
     pub(super) url: Option<String>,
+    /// Starts RabbitMQ, which must be installed here, in place of `forebay serve`
+    #[arg(long, conflicts_with = "url")]
+    rabbitmq: bool,
     /// The program to start; otherwise the one beside this program
     #[arg(long, value_name = "PROGRAM")]
     forebay: Option<PathBuf>,
@@ -53,15 +56,18 @@ impl Setting {
         if let Some(url) = &self.url {
             return Ok(Broker::at(url));
         }
-        let program = match &self.forebay {
-            Some(program) => program.clone(),
-            None => beside_us("forebay")?,
-        };
         let directory = std::path::absolute(&self.dir).map_err(|error| error.to_string())?;
         if self.routed {
             RoutedLink::raise_loopback().map_err(|error| error.to_string())?;
         }
         let ground = Ground { flush_us: flush_ms.map(|ms| (ms * 1e3) as u32), far: self.routed };
+        if self.rabbitmq {
+            return Broker::start_rabbitmq(&directory, ground);
+        }
+        let program = match &self.forebay {
+            Some(program) => program.clone(),
+            None => beside_us("forebay")?,
+        };
         Broker::start(&program, &directory, ground)
     }
 

@@ -20,14 +20,14 @@ impl Way {
     /// One of so many milliseconds there and back; 0 and no bandwidth are loopback.
     pub(super) fn to(broker: &Broker, rtt_ms: f64, mbit: f64, routed: bool) -> Result<Way, String> {
         let rtt_us = (rtt_ms * 1e3) as u64;
+        let bytes_per_s = (mbit > 0.0).then_some(((mbit * 125_000.0) as u64).max(1));
         match (rtt_ms > 0.0 || mbit > 0.0, routed) {
             (false, _) => Ok(Way::Direct),
-            (true, true) if mbit > 0.0 => Err("a routed link has no bandwidth to set".to_owned()),
             (true, true) => {
-                RoutedLink::start(rtt_us).map(Way::Routed).map_err(|error| error.to_string())
+                let link = RoutedLink::start(rtt_us, bytes_per_s);
+                link.map(Way::Routed).map_err(|error| error.to_string())
             }
             (true, false) => {
-                let bytes_per_s = (mbit > 0.0).then_some(((mbit * 125_000.0) as u64).max(1));
                 let conditions = Conditions { rtt_us, jitter_us: 0, bytes_per_s };
                 let link = LinkProxy::start(broker.address()?, conditions);
                 link.map(Way::Proxy).map_err(|error| error.to_string())

@@ -18,12 +18,16 @@ pub struct RoutedLink {
 }
 
 impl RoutedLink {
+    /// A round trip in microseconds, and bytes a second in each direction, `None` = as fast as they come. A
+    /// bandwidth has a queue of a tenth of a second before it, or 64 KiB if that is more; beyond it packets
+    /// are lost, and TCP hears of it.
+    ///
     /// Needs Python 3, `ip`, root, and a network namespace of its own: `unshare --net PROGRAM`. Where
     /// there are routes already the link would be in somebody's way, so it is not made.
     ///
     /// # Errors
     /// If one of them is missing.
-    pub fn start(rtt_us: u64) -> io::Result<RoutedLink> {
+    pub fn start(rtt_us: u64, bytes_per_s: Option<u64>) -> io::Result<RoutedLink> {
         let routes = std::fs::read_to_string("/proc/self/net/route")?;
         // A line of titles, and perhaps our own device's from before.
         if routes.lines().skip(1).any(|line| !line.starts_with("wan0")) {
@@ -32,7 +36,7 @@ impl RoutedLink {
             ));
         }
         let mut child = Command::new("python3")
-            .args(["-c", SCRIPT])
+            .args(["-c", SCRIPT, &bytes_per_s.unwrap_or(0).to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;

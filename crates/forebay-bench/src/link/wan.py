@@ -8,6 +8,9 @@ it, so that the round trip it measures is the link's. Needs root and a network n
 HERE is this machine. FAR_US and FAR_THEM have the same sum of 16-bit words, so no checksum changes (RFC 1071).
 The addresses are those for benchmarks (RFC 2544, 198.18.0.0/15).
 
+Its argument is its bandwidth in each direction, in bytes a second, 0 = no bound. The narrowest point is at the
+beginning of each way, with a queue before it; what finds that full is lost.
+
 Commands on standard input, one a line: `rtt US`, `stall US`. Says `ready` once; ends with its input.
 """
 import collections
@@ -21,19 +24,22 @@ import sys
 import time
 
 HERE, FAR_US, FAR_THEM = (socket.inet_aton(text) for text in ("198.18.0.1", "198.19.0.2", "198.18.0.3"))
-MTU = 9000
+# Fewer packets for a link without bounds, and Ethernet's for one with them.
+MTU, MTU_PACED = 9000, 1500
 # Packets on their way in each direction; what comes beyond is lost, as in a router.
 QUEUE_MAX = 100_000
+# Before the narrowest point, as the time it takes to send that, and in bytes: the larger of both.
+QUEUED_S, QUEUED_BYTES_MIN = 0.1, 64 << 10
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 
 
-def open_tun():
+def open_tun(mtu):
     tun = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(tun, TUNSETIFF, struct.pack("16sH22x", b"wan0", IFF_TUN | IFF_NO_PI))
     for words in (
         "link set lo up",
         f"address add {socket.inet_ntoa(HERE)}/15 dev wan0",
-        f"link set wan0 mtu {MTU} txqueuelen 10000 up",
+        f"link set wan0 mtu {mtu} txqueuelen 10000 up",
     ):
         subprocess.run(["ip", *words.split()], check=True)
     return tun
@@ -41,9 +47,12 @@ def open_tun():
 
 def main():
     half_s, stalled_until = 0.0, 0.0
-    tun = open_tun()
+    bytes_per_s = int(sys.argv[1])
+    tun = open_tun(MTU_PACED if bytes_per_s else MTU)
     ways = {FAR_US: collections.deque(), FAR_THEM: collections.deque()}
-    last = dict.fromkeys(ways, 0.0)
+    # When the last one arrives, and when the narrowest point is free.
+    last, free = dict.fromkeys(ways, 0.0), dict.fromkeys(ways, 0.0)
+    queued_s = max(QUEUED_S, QUEUED_BYTES_MIN / bytes_per_s) if bytes_per_s else 0.0
     changed = {FAR_US: FAR_THEM + HERE, FAR_THEM: FAR_US + HERE}
     print("ready", flush=True)
     unread = b""
@@ -70,10 +79,17 @@ def main():
                     packet = os.read(tun, 65536)
                     to = packet[16:20]
                     way = ways.get(to)
-                    if way is not None and packet[0] >> 4 == 4 and len(way) < QUEUE_MAX:
-                        # Nothing overtakes on a way that became shorter.
-                        last[to] = max(last[to], now + half_s)
-                        way.append((last[to], packet[:12] + changed[to] + packet[20:]))
+                    if way is None or packet[0] >> 4 != 4 or len(way) >= QUEUE_MAX:
+                        continue
+                    sent = now
+                    if bytes_per_s:
+                        begun = max(free[to], now)
+                        if begun - now > queued_s:
+                            continue
+                        sent = free[to] = begun + len(packet) / bytes_per_s
+                    # Nothing overtakes on a way that became shorter.
+                    last[to] = max(last[to], sent + half_s)
+                    way.append((last[to], packet[:12] + changed[to] + packet[20:]))
             except BlockingIOError:
                 pass
         if now >= stalled_until:
