@@ -300,11 +300,13 @@ impl Publisher {
     }
 
     fn ask_kernel(&mut self, now_us: u64) {
-        if let (Permits::Tuned(window), Some(kernel)) = (&mut self.permits, &self.kernel_rtt)
+        if let (Permits::Tuned(window), Some(kernel)) = (&mut self.permits, &mut self.kernel_rtt)
             && now_us >= self.next_rtt_us
         {
             self.next_rtt_us = now_us + RTT_INTERVAL_US;
-            window.network(now_us, kernel.read_us());
+            let reading = kernel.read();
+            window.link_full(reading.map_or(0, |reading| reading.unsent_bytes));
+            window.network(now_us, reading.map(|reading| reading.rtt_us));
         }
     }
 }

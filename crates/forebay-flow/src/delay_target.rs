@@ -11,8 +11,9 @@
 //!   commits   max(1.25 * least ever s, 0.75 s + refill)
 //!   refill    2.25 s / n / (1 + mean size / 500 B) - net, at least 0, where 1 MB is in flight to our broker, or it tells
 //!             its commit time, and that n publishers share it; else 0
-//!   batches   1.2 s / (W * (1 + mean size / 500 B)), between 1 and 20 ms
-//!   visit     messages of one visit and a quarter: 80 KiB / (mean size + 200 B) on our broker, 0 elsewhere
+//!   batches   1.2 s / (W * (1 + mean size / 500 B)), between 1 and 20 ms, or 100 where the link is narrow
+//!   visit     messages of one visit and a quarter: 80 KiB / (mean size + 200 B) on our broker, 0 elsewhere and where
+//!             the link is narrow
 //!   sig       least of the last 3 means, see [crate::pfw]
 //! ```
 //!
@@ -33,7 +34,11 @@
 //!   visit dearer. Twelve messages each brought 162 000 msg/s, a hundred 262 000. So while a window does not fill a visit
 //!   and a quarter of the next, it is not cut for what the others do: the latency at which it would is the target. Where
 //!   messages cost far more than visits this would be a queue for nothing, so only a broker that says how it reads is
-//!   trusted with it.
+//!   trusted with it. Where the queue is before a narrow link, whose kernel's round trip is most of the wait, it would be
+//!   one, too.
+//! - **A narrow link** is full, and one publisher has less than 1.6 MB/s of it. What varies there is the link's queue and not the
+//!   service time. Who knows a longer way than others would take it all; where small windows may wait up to 100 ms, they
+//!   become equal.
 //! - **min(net, 4 ms), 0.15 net.** TCP's segments and acknowledgements need some milliseconds, and a longer way's
 //!   rounds vary more.
 //! - **The broker's commit time.** A disk that becomes slow would be taken for a queue: with a flush of 8 ms in place of
@@ -45,7 +50,7 @@
 //!   takes what it measures for the base.
 
 use crate::commit_cost::CommitTime;
-use crate::network_rtt::NetworkRtt;
+use crate::network_rtt::{DISTANT_MIN_US, NetworkRtt};
 use crate::windowed_min::WindowedMin;
 
 /// Delay above the base that commits and batches are allowed at most: bounds the harm of a wrong `s`.
@@ -53,8 +58,6 @@ pub(crate) const ALLOWANCE_MAX_US: f64 = 100_000.0;
 /// What the network is allowed at most, on top of it.
 pub(crate) const NETWORK_ALLOWANCE_MAX_US: f64 = NETWORK_NEAR_US + NETWORK_VARIANCE_MAX_US;
 const NETWORK_NEAR_US: f64 = 4_000.0;
-/// On one machine the kernel's round trip is a scheduler's turn, and may well be longer than the broker takes.
-const DISTANT_MIN_US: f64 = 2_000.0;
 /// A socket that is full of less still grows: Linux lets it, up to 4 MiB.
 const SOCKET_BYTES: f64 = 3_500_000.0;
 /// So many times what may be added a round trip shows in the latency of those that wait for one more.
@@ -89,6 +92,12 @@ const COMMITS_SEEN: f64 = 2.0;
 /// The cap on `s`, from the least ever seen.
 const DRIFT_FACTOR: f64 = 4.0;
 const DRIFT_SLACK_US: f64 = 500.0;
+/// The same where messages wait for the link: it is not the broker whose time varies.
+const NARROW_FACTOR: f64 = 1.25;
+/// A link is narrow if it is full and one publisher gets less of it: a visit's bytes take 50 ms and more.
+const NARROW_BYTES_PER_US: f64 = 1.6;
+/// Two segments: what TCP sends next.
+const UNSENT_BYTES: f64 = 2_900.0;
 /// The cap's slack where the network is not known: as much as a route may lengthen unseen.
 const DRIFT_UNKNOWN_US: f64 = 100_000.0;
 
@@ -107,6 +116,8 @@ pub(crate) struct DelayTarget {
     publishers: f64,
     /// Of a full window, the overhead included.
     in_flight_bytes: f64,
+    /// Messages wait for a link that carries little.
+    narrow: bool,
     base_us: f64,
     target_us: f64,
     /// What fills a visit, where the target was raised for its sake; otherwise infinite.
@@ -126,6 +137,7 @@ impl DelayTarget {
             commit_us: 0.0,
             publishers: 1.0,
             in_flight_bytes: 0.0,
+            narrow: false,
             base_us: 0.0,
             target_us: 0.0,
             window_max: f64::INFINITY,
@@ -164,7 +176,7 @@ impl DelayTarget {
     /// Whether the way is long, and takes longer than the broker does.
     pub(crate) fn is_distant(&self) -> bool {
         let network_us = self.network.get().unwrap_or(0) as f64;
-        network_us >= DISTANT_MIN_US && network_us > 0.5 * self.base_us
+        network_us >= DISTANT_MIN_US as f64 && network_us > 0.5 * self.base_us
     }
 
     /// Whether a full socket is the limit: as full as it can be, and another round trip much longer than what the
@@ -173,6 +185,24 @@ impl DelayTarget {
         let network_us = self.network.get().unwrap_or(0) as f64;
         let filled = self.in_flight_bytes >= SOCKET_BYTES;
         filled && self.is_distant() && network_us > FAR_FACTOR * (self.target_us - self.base_us)
+    }
+
+    /// So many bytes wait for the link.
+    pub(crate) fn set_unsent(&mut self, bytes: u64) {
+        self.network.set_unsent(bytes);
+    }
+
+    /// Messages of a window that wait in the kernel for a narrow link beyond what keeps TCP busy: nobody need guess for them
+    /// what the way takes without a queue. Each reading counts once.
+    pub(crate) fn too_many(&mut self, window: f64) -> Option<f64> {
+        let unsent_bytes = self.network.take_unsent() as f64;
+        let excess = (unsent_bytes - UNSENT_BYTES) / (self.in_flight_bytes / window);
+        (self.narrow && excess > 0.0).then_some(excess)
+    }
+
+    /// Whether messages wait for the link, and not for the broker.
+    pub(crate) fn is_narrow(&self) -> bool {
+        self.narrow
     }
 
     pub(crate) fn network_rises(&self) -> bool {
@@ -196,13 +226,15 @@ impl DelayTarget {
         let mut service_us = service_us.max(SERVICE_MIN_US as f64);
         self.service_least = self.service_least.min(service_us);
         let least_us = self.service_least.max(self.commit_us);
+        let in_flight_bytes = window * (size_bytes + OVERHEAD_BYTES);
+        self.in_flight_bytes = in_flight_bytes;
+        self.narrow = self.network.is_full() && in_flight_bytes < NARROW_BYTES_PER_US * standing_us;
         service_us = service_us.min(match self.knows_network() {
+            true if self.is_narrow() => NARROW_FACTOR * least_us + DRIFT_SLACK_US,
             true if self.commit_us > 0.0 => COMMITS_SEEN * least_us,
             true => DRIFT_FACTOR * least_us + DRIFT_SLACK_US,
             false => least_us + DRIFT_UNKNOWN_US,
         });
-        let in_flight_bytes = window * (size_bytes + OVERHEAD_BYTES);
-        self.in_flight_bytes = in_flight_bytes;
         // Elsewhere a message costs more than its part of a commit, and this would be a queue for nothing.
         // Who is told how many share the commits need not find out by what it carries.
         let alone = self.commit_us > 0.0 || in_flight_bytes >= HEAVY_BYTES;
@@ -211,12 +243,14 @@ impl DelayTarget {
         let refill_us = (refill / self.publishers * service_us - network_us).max(0.0);
         let commits_us = (COMMITS_OF_LEAST * least_us).max(COMMITS * service_us + refill_us);
         let batches_us = BATCH_US / (window * (1.0 + size_bytes / BATCH_BYTES));
+        let batch_max_us = if self.narrow { ALLOWANCE_MAX_US } else { BATCH_MAX_US };
         let allowance_us =
-            commits_us.max(batches_us.clamp(BATCH_MIN_US, BATCH_MAX_US)).min(ALLOWANCE_MAX_US)
+            commits_us.max(batches_us.clamp(BATCH_MIN_US, batch_max_us)).min(ALLOWANCE_MAX_US)
                 + network_us.min(NETWORK_NEAR_US)
                 + (NETWORK_VARIANCE * network_us).min(NETWORK_VARIANCE_MAX_US);
         self.base_us = network_us + service_us;
-        let visit_messages = VISITS * self.visit_bytes / (size_bytes + OVERHEAD_BYTES);
+        let visit_bytes = if self.is_narrow() { 0.0 } else { self.visit_bytes };
+        let visit_messages = VISITS * visit_bytes / (size_bytes + OVERHEAD_BYTES);
         let visit_us = standing_us * visit_messages / window - self.base_us;
         let raised = visit_us > allowance_us && standing_us - self.base_us > allowance_us;
         self.window_max = if raised { visit_messages } else { f64::INFINITY };
@@ -411,6 +445,37 @@ mod tests {
         assert!((target.window_max() - 64.0).abs() < 1e-6);
         target.set(500.0, 500.0, 32.0, 800.0);
         assert!(target.window_max().is_infinite(), "nothing waits to speak of");
+    }
+
+    /// Of a publisher of 1 kB behind a link of 33 ms that is full, of which it has so many bytes a second.
+    fn behind_a_full_link(bytes_per_s: f64) -> DelayTarget {
+        let mut target = DelayTarget::new(false, u64::MAX);
+        target.set_visit_bytes(65_536);
+        target.set_network(0, Some(33_000), 0.0, 33_000.0);
+        target.add(0, 34_000);
+        target.add(1, 60_000);
+        target.set_unsent(10_000);
+        target.set_network(100_000, Some(33_001), 8.0, 34_000.0);
+        let window = 0.1 * bytes_per_s / 1_200.0;
+        target.set(100_000.0, 100_000.0, window, 1_000.0);
+        target
+    }
+
+    #[test]
+    fn behind_a_narrow_link_no_visit_is_worth_waiting_for() {
+        assert!(!behind_a_full_link(2_000_000.0).is_narrow());
+        assert!(behind_a_full_link(800_000.0).is_narrow());
+        // Otherwise the latency at which 68 messages are in flight, 10 of which take 100 ms.
+        assert!(behind_a_full_link(120_000.0).us() < 150_000.0);
+    }
+
+    #[test]
+    fn what_waits_in_the_kernel_for_a_narrow_link_is_too_much() {
+        let mut narrow = behind_a_full_link(120_000.0);
+        let messages = narrow.too_many(10.0).expect("10 kB wait");
+        assert!((messages - (10_000.0 - UNSENT_BYTES) / 1_200.0).abs() < 1e-6);
+        assert_eq!(narrow.too_many(10.0), None, "until it is read again");
+        assert_eq!(behind_a_full_link(2_000_000.0).too_many(166.7), None);
     }
 
     #[test]

@@ -8,6 +8,10 @@
 //! acknowledges when the broker reads: twenty publishers on one machine read 2 to 3 ms there, of the 5 to 8 ms that a
 //! confirm took.
 //!
+//! Where the queue is on the way, and is most of what a message waits for, the link is full ([`NetworkRtt::is_full`]): no
+//! broker's visits are dear there, however many messages they bring. TCP that fills a router's queue (Cubic) shows it by
+//! the round trip; one that does not (BBR) by the bytes that it has not sent yet.
+//!
 //! `tcpi_rtt` is a smoothed value that moves with every acknowledged segment, by microseconds at least. One
 //! that stands still comes from something that is not measuring, such as a tunnel's end, and then none is
 //! better: see [`crate::pfw`] on what changes without it.
@@ -27,6 +31,13 @@ const LONGER_MIN_US: u64 = 1_000;
 const LONGER_READINGS: u32 = 8;
 /// And it is at least this share of the latency.
 const LONGER_SHARE: f64 = 0.6;
+/// A link is full where its queue is this share of what a message waits beside the route's own time,
+const FULL_SHARE: f64 = 0.75;
+/// or bytes that are not sent yet wait for it; and for so long after that was last seen, or windows of one message would
+/// be eight again and fill the queue.
+const FULL_US: u64 = 10_000_000;
+/// On one machine the kernel's round trip is a scheduler's turn, and says nothing of a link.
+pub(crate) const DISTANT_MIN_US: u64 = 2_000;
 /// Readings over which a rise is seen.
 const RISE_READINGS: usize = 3;
 
@@ -54,6 +65,9 @@ pub(crate) struct NetworkRtt {
     calm_window: f64,        // the largest window at which the route showed no queue
     own: bool,               // the window has grown since
     own_until_us: u64,
+    unsent_bytes: u64,
+    full: bool,
+    full_until_us: u64,
 }
 
 impl Default for NetworkRtt {
@@ -69,6 +83,9 @@ impl Default for NetworkRtt {
             calm_window: 0.0,
             own: false,
             own_until_us: 0,
+            unsent_bytes: 0,
+            full: false,
+            full_until_us: 0,
         }
     }
 }
@@ -118,7 +135,31 @@ impl NetworkRtt {
             // A slow average, so that noise does not look like a change, and a gradual change does.
             false => (15 * self.route_us + seen_us.min(self.longest_own_us())) / 16,
         };
+        let route_us = self.get().unwrap_or(0);
+        let waits_us = (latency_us - route_us as f64).max(0.0);
+        let standing_us = self.recent.iter().copied().min().unwrap_or(0); // 0 until there are as many
+        let queued_us = standing_us.saturating_sub(route_us) as f64;
+        let queues = standing_us > self.longest_own_us() && queued_us >= FULL_SHARE * waits_us;
+        if route_us >= DISTANT_MIN_US && (queues || self.unsent_bytes > 0) {
+            self.full_until_us = now_us + FULL_US;
+        }
+        self.full = now_us < self.full_until_us;
         longer
+    }
+
+    /// So many bytes wait for the link; before [`NetworkRtt::set`] of the same reading.
+    pub(crate) fn set_unsent(&mut self, bytes: u64) {
+        self.unsent_bytes = bytes;
+    }
+
+    /// As of the last reading, once.
+    pub(crate) fn take_unsent(&mut self) -> u64 {
+        std::mem::take(&mut self.unsent_bytes)
+    }
+
+    /// Whether messages wait for the link, and not for the broker.
+    pub(crate) fn is_full(&self) -> bool {
+        self.full
     }
 
     /// Beyond this a reading has a queue in it.
@@ -213,6 +254,34 @@ mod tests {
             longer |= network.set(reading * 100_000, Some(2_500 + reading), 100.0, 3_000.0);
         }
         assert!(longer);
+    }
+
+    #[test]
+    fn a_link_is_full_while_its_queue_is_most_of_the_wait_and_ten_seconds_longer() {
+        let mut network = NetworkRtt::default();
+        let mut read = |reading: u64, rtt_us, latency_us| {
+            network.set(reading * 100_000, Some(rtt_us + reading % 2), 8.0, latency_us);
+            network.is_full()
+        };
+        assert!(!(0..10).any(|reading| read(reading, 33_000, 34_000.0)));
+        // The broker's queue, whatever its kernel adds before it acknowledges.
+        assert!(!(10..20).any(|reading| read(reading, 60_000, 200_000.0)));
+        assert!((20..30).any(|reading| read(reading, 130_000, 140_000.0)));
+        assert!((30..100).all(|reading| read(reading, 33_000, 34_000.0)));
+        assert!(!read(140, 33_000, 34_000.0));
+    }
+
+    #[test]
+    fn bytes_that_are_not_sent_show_a_full_link_unless_it_is_one_machine() {
+        for (rtt_us, full) in [(33_000, true), (100, false)] {
+            let mut network = NetworkRtt::default();
+            network.set(0, Some(rtt_us), 8.0, 0.0);
+            assert!(!network.is_full());
+            network.set_unsent(10_000);
+            network.set(100_000, Some(rtt_us + 1), 8.0, rtt_us as f64);
+            assert_eq!(network.is_full(), full);
+            assert_eq!((network.take_unsent(), network.take_unsent()), (10_000, 0));
+        }
     }
 
     #[test]

@@ -16,7 +16,8 @@
 //!             the edge at once: the edge = W, W *= 15/16, velocity = 1, then one round without a change
 //!   both      W grows no further than a visit while sig is above what the target were without visits
 //!   longer    a route that is twice as long, and 0.6 of r: startup again, from W; a commit: velocity = W/8
-//!   always    8 <= W <= 60 000 messages, and max(64 KiB, 2 W * mean size) bytes
+//!   always    8 <= W <= 60 000 messages (1 <= W where the link is narrow, and W += 1 a round from there once it is not), and
+//!             max(64 KiB, 2 W * mean size) bytes; 8 messages at first, or 16 KiB of them if that is less
 //! ```
 //!
 //! Where the pieces come from: a delay target with a cut in proportion to the overshoot is Swift's
@@ -35,7 +36,8 @@
 //!   what is more waits for most of a round trip, too few of the messages to move the mean. While TCP still
 //!   grows, the room does, too, so it takes three rounds to believe it, and most of those 4 MiB. Where a round
 //!   trip is little beside what is allowed, a burst fills it.
-//! - **The floor.** What a visit to a connection costs is shared by the messages it brings.
+//! - **The floor.** What a visit to a connection costs is shared by the messages it brings. Not so on a narrow link: 20
+//!   publishers with 8 messages of 5 kB each are 6 s at 1 Mbit/s, and what is lost on the way comes later still.
 //! - **limited.** A program that sends little learns nothing about a larger window.
 //! - **The drain probe.** Only when no round came near the base for about 10 s: half the window for a
 //!   moment, so that a base measured in a queue is measured again. Its time is jittered by the seed, or
@@ -49,12 +51,14 @@ use crate::ewma::Ewma;
 use crate::round::Round;
 use crate::window::{Load, Phase, Sample, Window, WindowState};
 
-/// The window never falls below this, so that what a visit costs is shared.
+/// The window never falls below this, so that what a visit costs is shared, unless it is a narrow link that messages wait for.
 pub const FLOOR_MESSAGES: u32 = 8;
 /// The window never exceeds this unless told otherwise.
 pub const CEILING_MESSAGES: u32 = 60_000;
 /// The window of bytes never falls below this.
 pub const FLOOR_BYTES: u64 = 64 * 1024;
+/// Until a message is confirmed the window is not larger: about what TCP sends before it hears of the peer (RFC 6928).
+const INITIAL_BYTES: f64 = 16_384.0;
 /// The window of bytes never exceeds this unless told otherwise.
 pub const CEILING_BYTES: u64 = 256 * 1024 * 1024;
 
@@ -63,6 +67,10 @@ const BRAKE: f64 = 0.75;
 /// Growth of a round is one part of the window in so many, at most.
 const FASTEST: f64 = 8.0;
 const CUT_MIN: f64 = 0.7;
+/// Before a narrow link a queue is as long as it seems.
+const CUT_MIN_NARROW: f64 = 0.25;
+/// What waits in the kernel was counted some time before.
+const CUT_MIN_UNSENT: f64 = 0.5;
 /// What a full socket leaves of the window, and how many rounds it has to be full.
 const FULL_CUT: f64 = 15.0 / 16.0;
 const FULL_ROUNDS: u32 = 3;
@@ -77,7 +85,7 @@ const STALE_US: u64 = 10_000_000;
 /// What a user may bound. Nothing of it needs to be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PfwOptions {
-    /// Smallest window in messages, at least 1.
+    /// Smallest window in messages, at least 1; a narrow link may have less.
     pub floor_messages: u32,
     /// Largest window in messages, at least the floor ("max in flight").
     pub ceiling_messages: u32,
@@ -191,6 +199,7 @@ impl Pfw {
         self.measured_us = mean_us;
         let standing_us = self.history.iter().rev().take(2).copied().fold(mean_us, f64::min);
         self.delay.set(mean_us, standing_us, self.window, self.size.get().unwrap_or(0.0));
+        let before = self.window;
         if self.probe.is_some() {
             return self.end_probe(now_us, &round);
         }
@@ -212,18 +221,21 @@ impl Pfw {
             } else if !self.suspect && round.limited() && !stalled {
                 self.window = self.bounded(2.0 * self.window);
             }
+        } else if let Some(messages) = self.delay.too_many(self.window) {
+            self.cut((1.0 - messages / self.window).max(CUT_MIN_UNSENT));
         } else if standing_us > self.delay.us() {
             if self.delay.is_distant() {
                 self.edge = Edge::of_latency(self.window);
             }
-            self.cut((self.delay.us() / standing_us).max(CUT_MIN));
+            let least = if self.delay.is_narrow() { CUT_MIN_NARROW } else { CUT_MIN };
+            self.cut((self.delay.us() / standing_us).max(least));
         } else if round.socket_full() && self.delay.ends_at_socket() {
             self.leave_room();
         } else if round.limited() && !stalled {
             self.grow(mean_us);
         }
         self.start_probe_if_stale(now_us, mean_us, &round);
-        self.clamp();
+        self.clamp(before + 1.0);
         self.rebase_at_floor(now_us);
     }
 
@@ -231,7 +243,7 @@ impl Pfw {
     /// window sits at its floor, with nothing of its own in the queue, and what it measures is the base.
     fn rebase_at_floor(&mut self, now_us: u64) {
         let pinned = !self.delay.knows_network()
-            && self.window <= f64::from(self.options.floor_messages)
+            && self.window <= self.floor()
             && self.measured_us > self.delay.us();
         if !pinned {
             self.floor_since_us = None;
@@ -274,9 +286,11 @@ impl Pfw {
                 None if mean_us > self.delay.part_us(BRAKE) => 32.0,
                 None => FASTEST,
             };
-            let fastest = self.window / steps;
+            // One message more is a queue where few of them fill the link.
+            let least = if self.delay.is_narrow() { 0.0 } else { 1.0 };
+            let fastest = (self.window / steps).max(least);
             let doubled = if self.steps_up > 3 { 2.0 } else { 1.0 };
-            self.velocity = (doubled * self.velocity).min(fastest.max(1.0));
+            self.velocity = (doubled * self.velocity).min(fastest);
         }
         self.window = self.bounded(self.window + self.velocity);
     }
@@ -311,7 +325,7 @@ impl Pfw {
         if near {
             self.near_base_us = Some(now_us);
         } else if now_us.saturating_sub(since_us) >= self.probe_wait_us
-            && self.window > 2.0 * f64::from(self.options.floor_messages)
+            && self.window > 2.0 * self.floor()
         {
             let until_us = now_us + (1.5 * mean_us) as u64;
             self.probe = Some(Probe { until_us, window_before: self.window });
@@ -329,7 +343,7 @@ impl Pfw {
             if self.is_near_base(round) {
                 self.near_base_us = Some(now_us);
             }
-            self.clamp();
+            self.clamp(self.window);
         }
     }
 
@@ -341,13 +355,19 @@ impl Pfw {
     fn halve(&mut self) {
         self.probe = None;
         self.startup = false;
+        let before = self.window;
         self.cut(0.5);
-        self.clamp();
+        self.clamp(before);
     }
 
-    fn clamp(&mut self) {
-        let (floor, ceiling) = (self.options.floor_messages, self.options.ceiling_messages);
-        self.window = self.window.clamp(f64::from(floor), f64::from(ceiling));
+    /// Between floor and ceiling; from below the floor it rises to `raised` at most.
+    fn clamp(&mut self, raised: f64) {
+        let floor = if self.delay.is_narrow() { 1.0 } else { self.floor().min(raised).max(1.0) };
+        self.window = self.window.clamp(floor, f64::from(self.options.ceiling_messages));
+    }
+
+    fn floor(&self) -> f64 {
+        f64::from(self.options.floor_messages)
     }
 
     /// `around_us` more or less a quarter.
@@ -373,6 +393,11 @@ impl Window for Pfw {
     fn sent(&mut self, now_us: u64, load: Load) {
         if load.in_flight.messages <= 1 {
             self.busy_since_us = now_us;
+        }
+        if self.size.get().is_none() {
+            let size_bytes =
+                load.in_flight.bytes as f64 / f64::from(load.in_flight.messages.max(1));
+            self.window = (INITIAL_BYTES / size_bytes).clamp(1.0, self.floor());
         }
         if self.at_limit(load) {
             self.round.set_limited();
@@ -439,6 +464,10 @@ impl Window for Pfw {
             self.held = false;
             self.history.clear();
         }
+    }
+
+    fn link_full(&mut self, unsent_bytes: u64) {
+        self.delay.set_unsent(unsent_bytes);
     }
 
     fn socket_full(&mut self) {

@@ -6,6 +6,7 @@
 //!
 //! ```text
 //!   publish    gate.ask ── admitted ──► write ──► window.sent(now_us, gate.load())
+//!                          ──► gate.set_window(window.window())
 //!   confirm    gate.settle ──► window.confirmed(now_us, sample, gate.load())
 //!                          ──► gate.set_window(window.window()) ──► gate.next_admitted until None
 //! ```
@@ -97,6 +98,12 @@ pub trait Window {
     /// where there is none, as over TLS proxies or in memory. Zero counts as none.
     fn network(&mut self, now_us: u64, rtt_us: Option<u64>) {
         let _ = (now_us, rtt_us);
+    }
+
+    /// So many bytes wait in the kernel though the peer has room for them: it is the link that they wait for. Told before the
+    /// [`network`](Window::network) of the same reading.
+    fn link_full(&mut self, unsent_bytes: u64) {
+        let _ = unsent_bytes;
     }
 
     /// The broker reads at most so many bytes of a connection before it goes on to the next one, and what that costs

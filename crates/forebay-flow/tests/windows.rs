@@ -218,6 +218,17 @@ fn one_slow_round_does_not_end_startup() {
 }
 
 #[test]
+fn a_window_begins_with_what_tcp_begins_with() {
+    for (bytes, messages) in [(200, 8), (2_000, 8), (5_000, 3), (100_000, 1)] {
+        let mut client = pfw();
+        for _ in 0..10 {
+            client.step(&Event::Publish { bytes });
+        }
+        assert_eq!(client.in_flight.len(), messages, "of {bytes} bytes");
+    }
+}
+
+#[test]
 fn one_message_passes_however_large() {
     let client = pfw();
     let large = Amount::message(1 << 40);

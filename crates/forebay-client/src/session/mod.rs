@@ -39,6 +39,7 @@ use slab::Slab;
 
 use crate::error::{Lost, Refusal};
 use crate::happening::Happening;
+use crate::kernel_reading::KernelReading;
 use crate::machine::{Machine, Options};
 use crate::outcome::Unheard;
 
@@ -288,14 +289,14 @@ impl Session {
         }
     }
 
-    /// The kernel's round trip, if it told one.
-    pub(crate) fn network(&mut self, now_us: u64, rtt_us: Option<u64>) {
+    /// What the kernel tells of the connection, if it does.
+    pub(crate) fn network(&mut self, now_us: u64, reading: Option<KernelReading>) {
         for (_, ledger) in &mut self.ledgers {
-            ledger.network(now_us, rtt_us);
+            ledger.network(now_us, reading);
         }
-        if let Some(rtt_us) = rtt_us.filter(|&rtt_us| rtt_us > 0) {
+        if let Some(reading) = reading {
             for (_, intake) in &mut self.intakes {
-                intake.network(rtt_us);
+                intake.network(reading.rtt_us);
             }
         }
     }

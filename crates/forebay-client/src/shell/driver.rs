@@ -370,10 +370,11 @@ impl<'l> Serving<'l> {
         let now_us = self.link.now_us();
         if self.up && now_us >= self.next_rtt_us {
             self.next_rtt_us = now_us + RTT_INTERVAL_US;
-            if let Some(rtt) = &self.rtt {
-                let rtt_us = rtt.read_us();
-                self.link.counters.network_us.store(rtt_us.unwrap_or(0), Ordering::Relaxed);
-                self.link.with(|session, now_us| session.network(now_us, rtt_us));
+            if let Some(rtt) = &mut self.rtt {
+                let reading = rtt.read();
+                let rtt_us = reading.map_or(0, |reading| reading.rtt_us);
+                self.link.counters.network_us.store(rtt_us, Ordering::Relaxed);
+                self.link.with(|session, now_us| session.network(now_us, reading));
             }
         }
         Ok(())

@@ -1,9 +1,9 @@
-//! The round trip that the kernel measures for a TCP connection, in microseconds.
+//! The round trip that the kernel measures for a TCP connection, in microseconds, and the bytes that wait for the link.
 //!
-//! It is `tcpi_rtt` of `TCP_INFO`. No safe crate that we know reads that socket option, and unsafe code is
-//! forbidden here, so the same record is asked for over netlink: `sock_diag(7)`, one request for one
-//! connection, which any user may ask about. Offsets are those of `linux/inet_diag.h` and `linux/tcp.h`;
-//! both only ever grow at the end.
+//! They are `tcpi_rtt`, `tcpi_notsent_bytes` and `tcpi_rwnd_limited` of `TCP_INFO`. No safe crate that we know reads
+//! that socket option, and unsafe code is forbidden here, so the same record is asked for over netlink:
+//! `sock_diag(7)`, one request for one connection, which any user may ask about. Offsets are those of
+//! `linux/inet_diag.h` and `linux/tcp.h`; both only ever grow at the end.
 //!
 //! ```text
 //!   request   nlmsghdr 16 | inet_diag_req_v2 56
@@ -12,6 +12,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use crate::kernel_reading::KernelReading;
+
 /// One open question and answer socket for one connection; what the windows of [publishers](crate::Publisher)
 /// hear, also for those who drive a [machine](crate::machine) themselves.
 #[derive(Debug)]
@@ -19,6 +21,8 @@ pub struct KernelRtt {
     #[cfg(target_os = "linux")]
     socket: rustix::fd::OwnedFd,
     request: [u8; REQUEST_BYTES],
+    /// In all, until the reading before; `None` before the first one.
+    peer_full_us: Option<u64>,
 }
 
 const REQUEST_BYTES: usize = 72;
@@ -26,8 +30,10 @@ const HEADER_BYTES: usize = 16;
 const MESSAGE_BYTES: usize = 72;
 /// `INET_DIAG_INFO`.
 const ATTRIBUTE_TCP_INFO: u16 = 2;
-/// Of `tcpi_rtt` in `struct tcp_info`.
+/// Of `tcpi_rtt`, `tcpi_notsent_bytes` and `tcpi_rwnd_limited` in `struct tcp_info`; the last two since Linux 4.9.
 const RTT_OFFSET: usize = 68;
+const NOT_SENT_OFFSET: usize = 144;
+const PEER_FULL_OFFSET: usize = 176;
 
 impl KernelRtt {
     /// `None` where the kernel has no such interface.
@@ -43,7 +49,7 @@ impl KernelRtt {
             )
             .ok()?;
             rustix::net::connect(&socket, &netlink::SocketAddrNetlink::new(0, 0)).ok()?;
-            Some(KernelRtt { socket, request: request(local, peer) })
+            Some(KernelRtt { socket, request: request(local, peer), peer_full_us: None })
         }
         #[cfg(not(target_os = "linux"))]
         {
@@ -52,8 +58,8 @@ impl KernelRtt {
         }
     }
 
-    /// The smoothed round trip as of now; `None` if the kernel does not say.
-    pub fn read_us(&self) -> Option<u64> {
+    /// As of now; `None` if the kernel does not say.
+    pub fn read(&mut self) -> Option<KernelReading> {
         #[cfg(target_os = "linux")]
         {
             use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -61,7 +67,11 @@ impl KernelRtt {
             let mut answer = [0_u8; 1024];
             // The kernel answers before `send` returns.
             let (count, _) = recv(&self.socket, &mut answer[..], RecvFlags::empty()).ok()?;
-            rtt_us(answer.get(..count)?)
+            let told = told(answer.get(..count)?)?;
+            let before_us = self.peer_full_us.replace(told.peer_full_us);
+            let had_room = before_us == Some(told.peer_full_us);
+            let unsent_bytes = if had_room { told.not_sent_bytes.into() } else { 0 };
+            Some(KernelReading { rtt_us: told.rtt_us, unsent_bytes })
         }
         #[cfg(not(target_os = "linux"))]
         None
@@ -98,15 +108,29 @@ fn put_address(place: &mut [u8], address: IpAddr) {
     }
 }
 
-fn rtt_us(answer: &[u8]) -> Option<u64> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Told {
+    rtt_us: u64,
+    not_sent_bytes: u32,
+    /// How long the peer's receive buffer was full, in all.
+    peer_full_us: u64,
+}
+
+fn told(answer: &[u8]) -> Option<Told> {
     let mut rest = answer.get(HEADER_BYTES + MESSAGE_BYTES..)?;
     loop {
         let size = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
         let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?);
         if kind == ATTRIBUTE_TCP_INFO {
             let info = rest.get(4..size)?;
-            let rtt = u32::from_ne_bytes(*info.get(RTT_OFFSET..)?.first_chunk()?);
-            return (rtt > 0).then_some(u64::from(rtt));
+            let rtt_us = u64::from(u32::from_ne_bytes(*info.get(RTT_OFFSET..)?.first_chunk()?));
+            let not_sent = info.get(NOT_SENT_OFFSET..).and_then(<[u8]>::first_chunk);
+            let peer_full = info.get(PEER_FULL_OFFSET..).and_then(<[u8]>::first_chunk);
+            return (rtt_us > 0).then_some(Told {
+                rtt_us,
+                not_sent_bytes: not_sent.map_or(0, |bytes| u32::from_ne_bytes(*bytes)),
+                peer_full_us: peer_full.map_or(0, |bytes| u64::from_ne_bytes(*bytes)),
+            });
         }
         rest = rest.get(size.max(4).next_multiple_of(4)..)?;
     }
@@ -130,14 +154,33 @@ mod tests {
             ours.read_exact(&mut [0; 4]).unwrap();
         }
         let asked = KernelRtt::new(ours.local_addr().unwrap(), ours.peer_addr().unwrap());
-        let rtt_us = asked.expect("netlink").read_us().expect("a round trip");
-        assert!((1..1_000_000).contains(&rtt_us), "{rtt_us} us on loopback");
+        let told = asked.expect("netlink").read().expect("a round trip");
+        assert!((1..1_000_000).contains(&told.rtt_us), "{told:?} on loopback");
+        assert_eq!(told.unsent_bytes, 0);
+    }
+
+    #[test]
+    fn what_waits_for_a_peer_that_does_not_read_does_not_wait_for_the_link() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (_theirs, _) = listener.accept().unwrap();
+        let mut asked =
+            KernelRtt::new(ours.local_addr().unwrap(), ours.peer_addr().unwrap()).expect("netlink");
+        asked.read().expect("a round trip");
+        ours.set_nonblocking(true).unwrap();
+        while ours.write(&[0; 65_536]).is_ok() {}
+        // The kernel counts in ticks: it takes one until it has counted any.
+        let began = std::time::Instant::now();
+        while asked.read().expect("a round trip").unsent_bytes > 0 {
+            assert!(began.elapsed().as_secs() < 20, "it is the peer that has no room");
+            std::thread::yield_now();
+        }
     }
 
     #[test]
     fn nonsense_is_no_round_trip() {
         for answer in [&[][..], &[0; 16], &[0; 88], &[0xff; 100], &[0; 1024]] {
-            assert_eq!(rtt_us(answer), None);
+            assert_eq!(told(answer), None);
         }
     }
 }

@@ -7,6 +7,7 @@ use forebay_flow::CommitTime;
 use super::{Ledger, SETTLED};
 use crate::error::{Lost, Refusal};
 use crate::happening::PublisherChannelFault;
+use crate::kernel_reading::KernelReading;
 use crate::machine::Machine;
 use crate::outcome::{Unconfirmed, UnknownReason};
 
@@ -84,8 +85,9 @@ impl Ledger {
         self.window.commit_time(told);
     }
 
-    pub(crate) fn network(&mut self, now_us: u64, rtt_us: Option<u64>) {
-        self.window.network(now_us, rtt_us);
+    pub(crate) fn network(&mut self, now_us: u64, reading: Option<KernelReading>) {
+        self.window.link_full(reading.map_or(0, |reading| reading.unsent_bytes));
+        self.window.network(now_us, reading.map(|reading| reading.rtt_us));
     }
 
     // ---- whether the channel is any good

@@ -1,9 +1,9 @@
 //! Channels that answer wrongly or not at all, as those of RabbitMQ may when a quorum queue's leader goes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use forebay_flow::{CommitTime, Load, Sample, Window, WindowState};
+use forebay_flow::{CommitTime, Load, Pfw, PfwOptions, Sample, Window, WindowState};
 use forebay_wire::{channel, forebay};
 
 use super::*;
@@ -225,6 +225,7 @@ struct Heard {
     socket_full: AtomicU32,
     commit_us: AtomicU32,
     publishers: AtomicU32,
+    unsent_bytes: AtomicU64,
 }
 
 /// Of a fixed size.
@@ -254,6 +255,10 @@ impl Window for Listening {
         self.1.socket_full.fetch_add(1, Ordering::Relaxed);
     }
 
+    fn link_full(&mut self, unsent_bytes: u64) {
+        self.1.unsent_bytes.store(unsent_bytes, Ordering::Relaxed);
+    }
+
     fn commit_time(&mut self, told: CommitTime) {
         self.1.commit_us.store(told.us as u32, Ordering::Relaxed);
         self.1.publishers.store(told.publishers, Ordering::Relaxed);
@@ -279,6 +284,28 @@ fn a_window_hears_that_the_socket_is_full() {
     assert_eq!(heard.socket_full.load(Ordering::Relaxed), 0);
     rig.session.still_writing(rig.now_us);
     assert_eq!(heard.socket_full.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_window_hears_what_waits_for_the_link() {
+    let (mut rig, heard) = Listening::rig();
+    rig.publish(b"one");
+    for unsent_bytes in [7_000, 0] {
+        let reading = KernelReading { rtt_us: 33_000, unsent_bytes };
+        rig.session.network(rig.now_us, Some(reading));
+        assert_eq!(heard.unsent_bytes.load(Ordering::Relaxed), unsent_bytes);
+    }
+}
+
+#[test]
+fn a_publisher_of_large_messages_begins_with_few_of_them() {
+    let mut rig = Rig::with(|| Box::new(Pfw::new(PfwOptions::default())));
+    for _ in 0..3 {
+        rig.publish(&[0; 5_000]);
+    }
+    let fourth = Message::new(vec![0; 5_000]);
+    let published = rig.session.publish(rig.key, fourth, None, rig.now_us);
+    assert!(matches!(published, Published::Waiting(_)), "{published:?}");
 }
 
 #[test]
