@@ -24,7 +24,7 @@ const SPILLING_MAX_BYTES: u64 = 16 * 1024 * 1024;
 const SPILL_EVERY_US: u64 = 5_000;
 
 /// A queue whose consumers took what was being written before it was is not spilled again for so long: what they take
-/// that soon is not worth writing once more. Publishers wait for them meanwhile. Nor is one with nothing to spill.
+/// that soon is not worth writing once more. Publishers wait for them meanwhile.
 const SPILL_AGAIN_US: u64 = 1_000_000;
 
 /// A block is asked for ahead of need when fewer messages than this are in RAM before a run,
@@ -90,8 +90,8 @@ impl Shard {
                 .map(|(index, _)| QueueKey(index as u32));
             let Some(key) = longest else { break };
             if !self.spill_run(key, &pressure) {
-                // What is in its head has runs already, or was delivered: others are next.
-                self.queues[key.0 as usize].spill_from_us = self.now_us + SPILL_AGAIN_US;
+                // What is in its head has runs already, or was delivered: others are next, until the next search.
+                self.queues[key.0 as usize].spill_from_us = self.now_us + SPILL_EVERY_US;
             }
         }
     }

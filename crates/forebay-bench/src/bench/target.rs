@@ -5,8 +5,7 @@ use std::rc::Rc;
 
 use forebay_wire::AmqpUri;
 
-use crate::broker::Ground;
-use crate::broker::Served;
+use crate::broker::{Ground, Served};
 use crate::plan::Plan;
 use crate::process;
 use crate::rabbitmq::RabbitMq;
