@@ -11,7 +11,8 @@
 //!   commits   max(1.25 * least ever s, 0.75 s + refill)
 //!   refill    2.25 s / n / (1 + mean size / 500 B) - net, at least 0, where 1 MB is in flight to our broker, or it tells
 //!             its commit time, and that n publishers share it; else 0
-//!   batches   1.2 s / (W * (1 + mean size / 500 B)), between 1 and 20 ms, or 100 where the link is narrow
+//!   batches   1.2 s / (W * (1 + mean size / 500 B)), 2.4 s where the broker does not tell its visits, between 1 and 20 ms, or
+//!             100 where the link is narrow
 //!   visit     messages of one visit and a quarter: 80 KiB / (mean size + 200 B) on our broker, 0 elsewhere and where
 //!             the link is narrow
 //!   sig       least of the last 3 means, see [crate::pfw]
@@ -72,6 +73,8 @@ const HEAVY_BYTES: f64 = 1_000_000.0;
 const COMMITS_HEAVY: f64 = 2.25;
 /// Microseconds of waiting times messages of window: what a visit costs, weighed against the wait.
 const BATCH_US: f64 = 1_200_000.0;
+/// Of brokers that do not tell their visits; a message costs more there, and so does what is done for many at once.
+const BATCH_SILENT_US: f64 = 2_400_000.0;
 const BATCH_MIN_US: f64 = 1_000.0;
 const BATCH_MAX_US: f64 = 20_000.0;
 /// A message of so many bytes costs twice what an empty one does.
@@ -242,7 +245,8 @@ impl DelayTarget {
         let refill = if heavy { COMMITS_HEAVY / (1.0 + size_bytes / BATCH_BYTES) } else { 0.0 };
         let refill_us = (refill / self.publishers * service_us - network_us).max(0.0);
         let commits_us = (COMMITS_OF_LEAST * least_us).max(COMMITS * service_us + refill_us);
-        let batches_us = BATCH_US / (window * (1.0 + size_bytes / BATCH_BYTES));
+        let batch_us = if self.visit_bytes > 0.0 { BATCH_US } else { BATCH_SILENT_US };
+        let batches_us = batch_us / (window * (1.0 + size_bytes / BATCH_BYTES));
         let batch_max_us = if self.narrow { ALLOWANCE_MAX_US } else { BATCH_MAX_US };
         let allowance_us =
             commits_us.max(batches_us.clamp(BATCH_MIN_US, batch_max_us)).min(ALLOWANCE_MAX_US)
@@ -311,9 +315,14 @@ impl DelayTarget {
 mod tests {
     use super::*;
 
-    /// What queueing may add with this service time, window and size, without a network between.
+    /// What queueing may add with this service time, window and size, without a network between; the broker tells its visits.
     fn added_us(service_us: u64, window: f64, size_bytes: f64) -> f64 {
+        added_with_us(service_us, window, size_bytes, 65_536)
+    }
+
+    fn added_with_us(service_us: u64, window: f64, size_bytes: f64, visit_bytes: u64) -> f64 {
         let mut target = DelayTarget::new(true, u64::MAX);
+        target.set_visit_bytes(visit_bytes);
         target.add(0, service_us);
         target.set(service_us as f64, service_us as f64, window, size_bytes);
         target.us() - target.base_us()
@@ -324,8 +333,17 @@ mod tests {
         assert!((added_us(100, 600.0, 0.0) - 2_000.0).abs() < 1.0);
         assert!((added_us(100, 300.0, 0.0) - 4_000.0).abs() < 1.0);
         // As large as it gets, and as small.
-        assert!((added_us(100, 1.0, 0.0) - BATCH_MAX_US).abs() < 1.0);
+        assert!((added_with_us(100, 1.0, 0.0, 0) - BATCH_MAX_US).abs() < 1.0);
         assert!((added_us(100, 20_000.0, 0.0) - BATCH_MIN_US).abs() < 1.0);
+    }
+
+    #[test]
+    fn before_a_broker_that_does_not_tell_its_visits_batches_may_wait_twice_as_long() {
+        for window in [300.0, 600.0] {
+            let (silent_us, told_us) =
+                (added_with_us(100, window, 0.0, 0), added_us(100, window, 0.0));
+            assert!((silent_us - 2.0 * told_us).abs() < 1.0, "{silent_us} and {told_us}");
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Permits over messages and bytes, handed out first come, first served.
+//! Permits over messages and bytes, handed out first come, first served, and no faster than a pace if there is one.
 //!
 //! Room = window - in flight, and it **may be negative**: a window that is cut takes nothing back from
 //! messages that are on their way already, so what is in flight can exceed it. New permits wait until
@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   ask ──► admitted ─────────────────────────► settle (confirm, nack, or a permit not used)
-//!    │         ▲ next_admitted, oldest first
+//!    │         ▲ next_admitted, oldest first; while a pace holds it, at next_paced_us
 //!    └──► waiting ──► next_expired (deadline) | cancel | abandon (close)
 //!    └──► refused (WAITERS_MAX)
 //! ```
@@ -17,13 +17,21 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::amount::Amount;
-use crate::window::{Load, admits};
+use crate::token_bucket::{NotYet, TokenBucket};
+use crate::window::{Load, Pace, admits};
 
 /// Waiters of one gate unless told otherwise; one costs 40 bytes here, its message is its owner's.
 pub const WAITERS_MAX: usize = 65_536;
 
 /// Cancelled waiters that may stand in the queue beyond as many as live ones before it is swept.
 const CANCELLED_SLACK: usize = 64;
+
+/// Who waits for the pace is not looked at again before: timers are not finer, and what has gathered by then passes.
+const PACE_GRAIN_US: u64 = 1_000;
+
+/// While the pace holds, the window limits the flow if so much of it is in flight. Less, and it would grow though
+/// nothing fills it; all of it, and it might never grow, as the pace is taken from an estimate.
+const LIMITED_SHARE: f64 = 0.75;
 
 /// A caller that waits at one gate. Numbers rise and are never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,8 +62,10 @@ pub struct Gate {
     window: Amount,
     in_flight: Amount,
     open: bool,
-    queue: VecDeque<Waiter>, // sorted by id; its front is never cancelled
-    waiting: usize,          // without the cancelled
+    pace: Option<TokenBucket>,
+    paced_until_us: Option<u64>, // it was the pace that held who asked last
+    queue: VecDeque<Waiter>,     // sorted by id; its front is never cancelled
+    waiting: usize,              // without the cancelled
     waiters_max: usize,
     deadlines: BTreeSet<(u64, WaiterId)>,
     next_id: u64,
@@ -69,6 +79,8 @@ impl Gate {
             window,
             in_flight: Amount::ZERO,
             open: true,
+            pace: None,
+            paced_until_us: None,
             queue: VecDeque::new(),
             waiting: 0,
             waiters_max,
@@ -78,9 +90,8 @@ impl Gate {
     }
 
     /// Asks for a permit for `amount`. If there is none, waits until `deadline_us`, for ever if `None`.
-    pub fn ask(&mut self, amount: Amount, deadline_us: Option<u64>) -> Admission {
-        if self.waiting == 0 && self.passes(amount) {
-            self.in_flight = self.in_flight.plus(amount);
+    pub fn ask(&mut self, now_us: u64, amount: Amount, deadline_us: Option<u64>) -> Admission {
+        if self.waiting == 0 && self.pass(now_us, amount) {
             return Admission::Admitted;
         }
         if self.waiting >= self.waiters_max {
@@ -110,6 +121,26 @@ impl Gate {
         self.window = window;
     }
 
+    /// From now on permits are given out at this pace; `None`: as fast as they are asked for. Ask
+    /// [`Gate::next_admitted`] afterwards.
+    ///
+    /// # Panics
+    /// If the rate or the burst is 0.
+    pub fn set_pace(&mut self, now_us: u64, pace: Option<Pace>) {
+        match (pace, &mut self.pace) {
+            (None, held) => {
+                *held = None;
+                self.paced_until_us = None;
+            }
+            (Some(pace), Some(bucket)) => {
+                bucket.set_rate(now_us, pace.messages_per_s, pace.burst_messages);
+            }
+            (Some(pace), held) => {
+                *held = Some(TokenBucket::new(now_us, pace.messages_per_s, pace.burst_messages));
+            }
+        }
+    }
+
     /// Admits nobody any more (`connection.blocked`, reconnecting); waiters keep their places.
     pub fn close(&mut self) {
         self.open = false;
@@ -121,16 +152,25 @@ impl Gate {
     }
 
     /// The oldest waiter, if it passes now; the permit is its own from here on. Call until `None` after
-    /// [`Gate::settle`], [`Gate::set_window`], [`Gate::open`], [`Gate::cancel`] and [`Gate::next_expired`].
-    pub fn next_admitted(&mut self) -> Option<(WaiterId, Amount)> {
-        let front = self.queue.front()?;
+    /// [`Gate::settle`], [`Gate::set_window`], [`Gate::set_pace`], [`Gate::open`], [`Gate::cancel`] and
+    /// [`Gate::next_expired`], and at [`Gate::next_paced_us`].
+    pub fn next_admitted(&mut self, now_us: u64) -> Option<(WaiterId, Amount)> {
+        let Some(front) = self.queue.front() else {
+            self.paced_until_us = None;
+            return None;
+        };
         let (id, amount) = (front.id, front.amount);
-        if !self.passes(amount) {
+        if !self.pass(now_us, amount) {
             return None;
         }
-        self.in_flight = self.in_flight.plus(amount);
         self.remove(id);
         Some((id, amount))
+    }
+
+    /// When the oldest waiter may pass, if it is the pace that holds it: nothing else need happen.
+    #[must_use]
+    pub fn next_paced_us(&self) -> Option<u64> {
+        self.paced_until_us
     }
 
     /// A waiter whose deadline is `now_us` or earlier; it waits no longer. Call until `None`. Until it is
@@ -184,11 +224,27 @@ impl Gate {
     /// What a [window](crate::Window) wants to know with an event.
     #[must_use]
     pub fn load(&self) -> Load {
-        Load { in_flight: self.in_flight, waiting: self.waiting > 0 }
+        let filled =
+            f64::from(self.in_flight.messages) >= LIMITED_SHARE * f64::from(self.window.messages);
+        let waiting = self.waiting > 0 && (filled || self.paced_until_us.is_none());
+        Load { in_flight: self.in_flight, waiting }
     }
 
-    fn passes(&self, amount: Amount) -> bool {
-        self.open && admits(self.window, self.in_flight, amount)
+    /// Takes a permit, if there is one and the pace allows it.
+    fn pass(&mut self, now_us: u64, amount: Amount) -> bool {
+        self.paced_until_us = None;
+        if !self.open || !admits(self.window, self.in_flight, amount) {
+            return false;
+        }
+        let messages = u64::from(amount.messages);
+        if let Some(bucket) = &mut self.pace
+            && let Err(NotYet { retry_us }) = bucket.take(now_us, messages)
+        {
+            self.paced_until_us = Some(retry_us.max(now_us + PACE_GRAIN_US));
+            return false;
+        }
+        self.in_flight = self.in_flight.plus(amount);
+        true
     }
 
     fn remove(&mut self, id: WaiterId) -> bool {

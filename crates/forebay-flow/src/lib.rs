@@ -78,6 +78,6 @@ pub use recent_median::RecentMedian;
 pub use token_bucket::{NotYet, TokenBucket};
 pub use vegas::Vegas;
 pub use visits::{Gated, Visits};
-pub use window::{Load, Phase, Sample, Window, WindowState};
+pub use window::{Load, Pace, Phase, Sample, Window, WindowState};
 pub use windowed_min::WindowedMin;
 pub use workers::Workers;

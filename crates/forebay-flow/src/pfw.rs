@@ -16,6 +16,7 @@
 //!             the edge at once: the edge = W, W *= 15/16, velocity = 1, then one round without a change
 //!   both      W grows no further than a visit while sig is above what the target were without visits
 //!   longer    a route that is twice as long, and 0.6 of r: startup again, from W; a commit: velocity = W/8
+//!   pace      net 2 ms and most of the base, startup over: 1.1 W messages in r, taken between base and target
 //!   always    8 <= W <= 60 000 messages (1 <= W where the link is narrow, and W += 1 a round from there once it is not), and
 //!             max(64 KiB, 2 W * mean size) bytes; 8 messages at first, or 16 KiB of them if that is less
 //! ```
@@ -32,6 +33,8 @@
 //!   second round decides about the end of startup for the same reason.
 //! - **Doubling again when it is calm.** TCP starts slowly too, and what waits for it ends our startup early.
 //! - **The edge.** Over a distance the window that was cut last is approached slowly: [crate::edge].
+//! - **The pace.** RabbitMQ confirms many messages at once; what is confirmed together would be published together, arrive
+//!   together, and be one clump for ever, in whose pauses the broker rests: W in net + W x service time.
 //! - **The full socket.** Linux keeps 4 MiB of what the peer has not acknowledged. Over a distance that is the knee:
 //!   what is more waits for most of a round trip, too few of the messages to move the mean. While TCP still
 //!   grows, the room does, too, so it takes three rounds to believe it, and most of those 4 MiB. Where a round
@@ -49,7 +52,7 @@ use crate::delay_target::{DelayTarget, NETWORK_ALLOWANCE_MAX_US, VISIT_ALLOWANCE
 use crate::edge::Edge;
 use crate::ewma::Ewma;
 use crate::round::Round;
-use crate::window::{Load, Phase, Sample, Window, WindowState};
+use crate::window::{Load, Pace, Phase, Sample, Window, WindowState};
 
 /// The window never falls below this, so that what a visit costs is shared, unless it is a narrow link that messages wait for.
 pub const FLOOR_MESSAGES: u32 = 8;
@@ -79,6 +82,10 @@ const STARTUP_CUT_MIN: f64 = 0.25;
 const CALM: f64 = 0.25;
 /// After startup a round lasts at least this long, so that a scheduler's time slices average out.
 const ROUND_MIN_US: u64 = 5_000;
+/// Over a distance a window leaves so much faster than it is confirmed: over most of a round.
+const PACE: f64 = 1.1;
+/// So much of what was not sent in time is made up for at once, as timers come late. More would be the next clump.
+const PACE_BURST_US: f64 = 2_000.0;
 const SILENCE_MIN_US: u64 = 1_000_000;
 const STALE_US: u64 = 10_000_000;
 
@@ -493,6 +500,19 @@ impl Window for Pfw {
             bytes: (bytes as u64)
                 .clamp(FLOOR_BYTES.min(self.options.ceiling_bytes), self.options.ceiling_bytes),
         }
+    }
+
+    fn pace(&self) -> Option<Pace> {
+        if self.startup || !self.delay.is_distant() {
+            return None;
+        }
+        // After a broker stood still the latency is not what comes.
+        let round_us = self.measured_us.clamp(self.delay.base_us(), self.delay.us());
+        let per_us = PACE * self.window / round_us;
+        Some(Pace {
+            messages_per_s: (per_us * 1e6).ceil() as u64,
+            burst_messages: (per_us * PACE_BURST_US).ceil() as u64,
+        })
     }
 
     fn state(&self) -> WindowState {

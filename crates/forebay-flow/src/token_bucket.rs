@@ -33,15 +33,31 @@ impl TokenBucket {
         TokenBucket { rate_per_s: i128::from(rate_per_s), burst, level: burst, filled_us: now_us }
     }
 
+    /// Goes on with another rate and burst, and with what it holds, as far as that is no more than the burst.
+    ///
+    /// # Panics
+    /// If the rate or the burst is 0, as in [`TokenBucket::new`].
+    pub fn set_rate(&mut self, now_us: u64, rate_per_s: u64, burst: u64) {
+        assert!(rate_per_s > 0 && burst > 0, "a bucket of rate {rate_per_s}/s and burst {burst}");
+        self.fill(now_us);
+        self.rate_per_s = i128::from(rate_per_s);
+        self.burst = i128::from(burst) * MILLIONTHS;
+        self.level = self.level.min(self.burst);
+    }
+
+    fn fill(&mut self, now_us: u64) {
+        let elapsed_us = now_us.saturating_sub(self.filled_us);
+        self.filled_us = self.filled_us.max(now_us);
+        self.level = (self.level + self.rate_per_s * i128::from(elapsed_us)).min(self.burst);
+    }
+
     /// Takes `tokens`. More than a burst at once passes when the bucket is full and is paid off afterwards,
     /// or a large message could never pass.
     ///
     /// # Errors
     /// If there are not enough; nothing is taken then.
     pub fn take(&mut self, now_us: u64, tokens: u64) -> Result<(), NotYet> {
-        let elapsed_us = now_us.saturating_sub(self.filled_us);
-        self.filled_us = self.filled_us.max(now_us);
-        self.level = (self.level + self.rate_per_s * i128::from(elapsed_us)).min(self.burst);
+        self.fill(now_us);
         let wanted = i128::from(tokens) * MILLIONTHS;
         let missing = wanted.min(self.burst) - self.level;
         if missing > 0 {
@@ -64,6 +80,21 @@ mod tests {
         assert_eq!(bucket.take(0, 30), Ok(()));
         assert_eq!(bucket.take(0, 1), Err(NotYet { retry_us: 21_000 }));
         assert_eq!(bucket.take(21_000, 1), Ok(()));
+    }
+
+    #[test]
+    fn another_rate_counts_from_its_time_on() {
+        let mut bucket = TokenBucket::new(0, 1_000, 10);
+        assert_eq!(bucket.take(0, 10), Ok(()));
+        bucket.set_rate(4_000, 100, 2);
+        assert_eq!(
+            bucket.take(4_000, 2),
+            Ok(()),
+            "of four that came no more is kept than the burst"
+        );
+        assert_eq!(bucket.take(4_000, 1), Err(NotYet { retry_us: 14_000 }));
+        bucket.set_rate(9_000, 1_000, 2);
+        assert_eq!(bucket.take(9_000, 1), Err(NotYet { retry_us: 9_500 }));
     }
 
     proptest! {

@@ -8,12 +8,13 @@
 //!   publish    gate.ask ── admitted ──► write ──► window.sent(now_us, gate.load())
 //!                          ──► gate.set_window(window.window())
 //!   confirm    gate.settle ──► window.confirmed(now_us, sample, gate.load())
-//!                          ──► gate.set_window(window.window()) ──► gate.next_admitted until None
+//!                          ──► gate.set_window(window.window()), gate.set_pace(now_us, window.pace())
+//!                          ──► gate.next_admitted until None, and at gate.next_paced_us again
 //! ```
 //!
 //! Times are microseconds of one monotonic clock, the caller's; that is also the unit of the kernel's
-//! `tcpi_rtt`. No event needs a timer: nothing grows without confirms, and a silence is seen as the gap
-//! before the confirm that ends it.
+//! `tcpi_rtt`. No event of a window needs a timer: nothing grows without confirms, and a silence is seen as the
+//! gap before the confirm that ends it.
 
 use crate::amount::Amount;
 use crate::commit_cost::CommitTime;
@@ -23,8 +24,17 @@ use crate::commit_cost::CommitTime;
 pub struct Load {
     /// Published and not yet settled.
     pub in_flight: Amount,
-    /// Whether somebody waits for a permit: it is the window that limits the flow, not the program.
+    /// Whether somebody waits for a permit, and not only for the pace: it is the window that limits the flow.
     pub waiting: bool,
+}
+
+/// How fast what the window lets in may leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Messages a second, at least 1.
+    pub messages_per_s: u64,
+    /// So many at once after a pause, at least 1.
+    pub burst_messages: u64,
 }
 
 /// One settled message.
@@ -128,6 +138,11 @@ pub trait Window {
 
     /// What may be in flight together; at least one message.
     fn window(&self) -> Amount;
+
+    /// How fast that may leave; `None`: at once.
+    fn pace(&self) -> Option<Pace> {
+        None
+    }
 
     /// What it believes.
     fn state(&self) -> WindowState;

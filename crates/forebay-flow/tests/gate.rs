@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use forebay_flow::{Admission, Amount, Gate, WaiterId};
+use forebay_flow::{Admission, Amount, Gate, Pace, WaiterId};
 use proptest::prelude::*;
 
 const WAITERS: usize = 12;
@@ -64,7 +64,7 @@ proptest! {
                 Step::Ask { amount, patience_us } => {
                     let deadline_us = patience_us.map(|us| now_us + us);
                     let passes = model.waiters.is_empty() && model.passes(amount);
-                    match gate.ask(amount, deadline_us) {
+                    match gate.ask(now_us, amount, deadline_us) {
                         Admission::Admitted => {
                             prop_assert!(passes);
                             model.permits.push(amount);
@@ -106,7 +106,7 @@ proptest! {
                 prop_assert!(deadline_us.unwrap() <= now_us);
             }
             prop_assert!(model.waiters.iter().all(|waiter| waiter.2.is_none_or(|us| us > now_us)));
-            while let Some((id, amount)) = gate.next_admitted() {
+            while let Some((id, amount)) = gate.next_admitted(now_us) {
                 prop_assert!(model.passes(amount));
                 let (first, expected, _) = model.waiters.remove(0);
                 prop_assert_eq!((id, amount), (first, expected));
@@ -126,35 +126,39 @@ proptest! {
 fn a_window_below_what_is_in_flight_takes_nothing_back() {
     let mut gate = Gate::new(Amount::new(10, 1_000), WAITERS);
     for _ in 0..10 {
-        assert_eq!(gate.ask(Amount::message(1), None), Admission::Admitted);
+        assert_eq!(gate.ask(0, Amount::message(1), None), Admission::Admitted);
     }
     gate.set_window(Amount::new(4, 1_000));
     assert_eq!(gate.room_messages(), -6);
-    let Admission::Waiting(id) = gate.ask(Amount::message(1), None) else { panic!("no room") };
+    let Admission::Waiting(id) = gate.ask(0, Amount::message(1), None) else { panic!("no room") };
     gate.settle(Amount::new(6, 6));
-    assert_eq!(gate.next_admitted(), None);
+    assert_eq!(gate.next_admitted(0), None);
     gate.settle(Amount::message(1));
-    assert_eq!(gate.next_admitted(), Some((id, Amount::message(1))));
+    assert_eq!(gate.next_admitted(0), Some((id, Amount::message(1))));
 }
 
 #[test]
 fn a_small_message_does_not_overtake_a_large_one() {
     let mut gate = Gate::new(Amount::new(10, 100), WAITERS);
-    assert_eq!(gate.ask(Amount::message(60), None), Admission::Admitted);
-    let Admission::Waiting(large) = gate.ask(Amount::message(60), None) else { panic!("no room") };
-    let Admission::Waiting(small) = gate.ask(Amount::message(1), None) else { panic!("overtook") };
+    assert_eq!(gate.ask(0, Amount::message(60), None), Admission::Admitted);
+    let Admission::Waiting(large) = gate.ask(0, Amount::message(60), None) else {
+        panic!("no room")
+    };
+    let Admission::Waiting(small) = gate.ask(0, Amount::message(1), None) else {
+        panic!("overtook")
+    };
     gate.settle(Amount::message(60));
-    assert_eq!(gate.next_admitted(), Some((large, Amount::message(60))));
-    assert_eq!(gate.next_admitted(), Some((small, Amount::message(1))));
+    assert_eq!(gate.next_admitted(0), Some((large, Amount::message(60))));
+    assert_eq!(gate.next_admitted(0), Some((small, Amount::message(1))));
 }
 
 #[test]
 fn many_cancellations_behind_one_who_waits_leave_nothing_behind() {
     let mut gate = Gate::new(Amount::new(1, 100), usize::MAX);
-    assert_eq!(gate.ask(Amount::message(1), None), Admission::Admitted);
+    assert_eq!(gate.ask(0, Amount::message(1), None), Admission::Admitted);
     let mut waiting = HashMap::new();
     for round in 0..10_000u64 {
-        let Admission::Waiting(id) = gate.ask(Amount::message(round), None) else {
+        let Admission::Waiting(id) = gate.ask(0, Amount::message(round), None) else {
             panic!("no room")
         };
         if round % 100 == 0 {
@@ -170,4 +174,69 @@ fn many_cancellations_behind_one_who_waits_leave_nothing_behind() {
         abandoned += 1;
     }
     assert_eq!((abandoned, gate.waiting()), (100, 0));
+}
+
+fn paced(messages_per_s: u64, burst_messages: u64) -> Gate {
+    let mut gate = Gate::new(Amount::new(8, 1_000), WAITERS);
+    gate.set_pace(0, Some(Pace { messages_per_s, burst_messages }));
+    gate
+}
+
+#[test]
+fn a_pace_limits_the_flow_only_where_most_of_the_window_is_in_flight() {
+    let mut gate = paced(1_000, 5);
+    for _ in 0..5 {
+        assert_eq!(gate.ask(0, Amount::message(1), None), Admission::Admitted);
+    }
+    let Admission::Waiting(sixth) = gate.ask(0, Amount::message(1), None) else {
+        panic!("no pace")
+    };
+    assert!(!gate.load().waiting, "there is room for three more");
+    assert_eq!(gate.next_paced_us(), Some(1_000));
+    assert_eq!(gate.next_admitted(999), None);
+    assert_eq!(gate.next_admitted(1_999), Some((sixth, Amount::message(1))));
+    let Admission::Waiting(_) = gate.ask(1_999, Amount::message(1), None) else {
+        panic!("no pace")
+    };
+    assert!(gate.load().waiting, "six of eight");
+    gate.set_pace(1_999, None);
+    assert!(gate.next_admitted(1_999).is_some());
+}
+
+#[test]
+fn who_left_is_not_waited_for() {
+    let mut gate = paced(1_000, 1);
+    assert_eq!(gate.ask(0, Amount::message(1), None), Admission::Admitted);
+    let Admission::Waiting(second) = gate.ask(0, Amount::message(1), None) else {
+        panic!("no pace")
+    };
+    assert!(gate.cancel(second));
+    assert_eq!(gate.next_admitted(1_000), None);
+    assert_eq!(gate.next_paced_us(), None);
+}
+
+proptest! {
+    #[test]
+    fn a_pace_lets_no_more_pass_than_it_says_and_holds_nobody_longer(
+        messages_per_s in 1..100_000u64,
+        burst_messages in 1..50u64,
+        pauses_us in prop::collection::vec(0..5_000u64, 1..200),
+    ) {
+        let mut gate = Gate::new(Amount::new(u32::MAX, u64::MAX), WAITERS);
+        gate.set_pace(0, Some(Pace { messages_per_s, burst_messages }));
+        let (mut now_us, mut passed) = (0, 0);
+        for pause_us in pauses_us {
+            now_us += pause_us;
+            let asked_us = now_us;
+            if let Admission::Waiting(id) = gate.ask(now_us, Amount::message(1), None) {
+                now_us = gate.next_paced_us().expect("nothing else can hold it");
+                prop_assert_eq!(gate.next_admitted(now_us), Some((id, Amount::message(1))));
+                let longest_us = 1_000.max(1_000_000u64.div_ceil(messages_per_s));
+                prop_assert!(now_us - asked_us <= longest_us);
+            }
+            passed += 1;
+            let allowed = u128::from(burst_messages) * 1_000_000 + u128::from(messages_per_s) * u128::from(now_us);
+            prop_assert!(passed * 1_000_000 <= allowed);
+        }
+    }
 }

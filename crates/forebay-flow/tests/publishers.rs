@@ -267,7 +267,8 @@ fn a_disk_that_becomes_slow_and_says_so_costs_no_more_than_it_must() {
 fn a_disk_that_becomes_slow_and_does_not_say_so_is_taken_for_a_queue() {
     let (outcome, fresh) = slow_disk(1, false);
     let (_, slow) = settled(&outcome, 8 * S, 1, 0);
-    assert!(slow < 0.5 * fresh.per_s_between(6 * S, 8 * S), "{slow:.0} msg/s");
+    let fresh = fresh.per_s_between(6 * S, 8 * S);
+    assert!(slow < 0.7 * fresh, "{slow:.0} of {fresh:.0} msg/s");
 }
 
 fn least(parts: &[f64]) -> f64 {

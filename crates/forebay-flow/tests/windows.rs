@@ -87,7 +87,7 @@ impl Client {
 
     fn admit(&mut self) {
         self.gate.set_window(self.window.window());
-        while let Some((_, amount)) = self.gate.next_admitted() {
+        while let Some((_, amount)) = self.gate.next_admitted(self.now_us) {
             self.sent(amount);
             self.gate.set_window(self.window.window());
         }
@@ -107,7 +107,7 @@ impl Client {
     fn step(&mut self, event: &Event) {
         match *event {
             Event::Publish { bytes } => {
-                if self.gate.ask(Amount::message(bytes), None) == Admission::Admitted {
+                if self.gate.ask(self.now_us, Amount::message(bytes), None) == Admission::Admitted {
                     self.sent(Amount::message(bytes));
                 }
             }

@@ -199,7 +199,7 @@ impl Ledger {
         if let Some(lost) = self.over.clone() {
             return Published::Refused(lost.into(), message);
         }
-        match self.gate.ask(Amount::message(message.body.len() as u64), None) {
+        match self.gate.ask(now_us, Amount::message(message.body.len() as u64), None) {
             Admission::Admitted => {
                 Published::Admitted(self.admit(machine, message, stamps, 0, now_us))
             }
@@ -371,7 +371,19 @@ impl Ledger {
         if self.health.rejects_everything(now_us) {
             self.retiring_since_us.get_or_insert(now_us);
         }
+        self.follow_window(now_us);
+    }
+
+    /// The gate lets pass what the window does.
+    fn follow_window(&mut self, now_us: u64) {
         self.gate.set_window(self.window.window());
+        self.gate.set_pace(now_us, self.window.pace());
+    }
+
+    /// When the window's pace lets the next caller pass, if nothing else holds it.
+    pub(crate) fn next_paced_us(&self) -> Option<u64> {
+        // What has its permit goes first, and somebody is told when there is room for it.
+        self.gate.next_paced_us().filter(|_| self.unsent.is_empty())
     }
 
     /// Sends what has a permit and could not go out before, then admits who waits. Stops when the send
@@ -388,7 +400,7 @@ impl Ledger {
             }
             self.unsent.pop_front();
         }
-        while let Some((id, _)) = self.gate.next_admitted() {
+        while let Some((id, _)) = self.gate.next_admitted(now_us) {
             let waiting = self.waiting.get_mut(&id).expect("the gate knows nobody else");
             let message = waiting.message.take().expect("it is admitted once");
             let waited_us = now_us.saturating_sub(waiting.asked_at_us);

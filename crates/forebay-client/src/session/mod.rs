@@ -233,6 +233,11 @@ impl Session {
         for (_, intake) in &mut self.intakes {
             intake.tick(&mut self.machine, now_us);
         }
+        for (_, ledger) in &mut self.ledgers {
+            if ledger.next_paced_us().is_some_and(|due_us| due_us <= now_us) {
+                self.backlog |= ledger.pump(&mut self.machine, now_us, &mut self.wakeups);
+            }
+        }
         let stalled =
             |(key, ledger): (usize, &Ledger)| ledger.fault(now_us).is_some().then_some(key);
         for key in self.ledgers.iter().filter_map(stalled).collect::<Vec<_>>() {
@@ -260,7 +265,9 @@ impl Session {
             return None;
         }
         let intakes = self.intakes.iter().filter_map(|(_, intake)| intake.next_tick_us());
-        let ledgers = self.ledgers.iter().filter_map(|(_, ledger)| ledger.next_tick_us());
+        let ledgers = self.ledgers.iter().flat_map(|(_, ledger)| {
+            ledger.next_tick_us().into_iter().chain(ledger.next_paced_us())
+        });
         intakes.chain(ledgers).min()
     }
 

@@ -3,6 +3,7 @@
 mod consuming;
 mod expiring;
 mod failing_channels;
+mod pacing;
 
 use std::task::{Context, Poll, Waker};
 

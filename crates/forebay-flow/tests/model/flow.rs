@@ -57,7 +57,7 @@ impl Flow {
             self.timer = false;
         }
         let mut written = 0;
-        while let Some((_, amount)) = self.gate.next_admitted() {
+        while let Some((_, amount)) = self.gate.next_admitted(now_us) {
             let called_us = self.waiting_since_us.take().expect("who is admitted has waited");
             self.send(now_us, called_us, amount);
             written += 1;
@@ -70,7 +70,7 @@ impl Flow {
                 break;
             }
             self.due_us += 1e6 / self.cell.rate_per_s;
-            match self.gate.ask(Amount::message(BYTES), None) {
+            match self.gate.ask(now_us, Amount::message(BYTES), None) {
                 Admission::Admitted => {
                     self.send(now_us, now_us, Amount::message(BYTES));
                     written += 1;

@@ -68,7 +68,7 @@ impl Ledger {
         self.blocked = false;
         self.health.alive(now_us);
         self.window.unblocked(now_us);
-        self.gate.set_window(self.window.window());
+        self.follow_window(now_us);
         if self.channel.is_some() {
             self.gate.open();
         }

@@ -77,7 +77,7 @@ impl Ledger {
         self.window = (self.make_window)();
         self.window.visits(self.visit_bytes);
         self.window.commit_time(self.commit_time);
-        self.gate.set_window(self.window.window());
+        self.follow_window(now_us);
         if !self.blocked {
             self.gate.open();
         }
