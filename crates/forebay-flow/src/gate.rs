@@ -26,9 +26,6 @@ pub const WAITERS_MAX: usize = 65_536;
 /// Cancelled waiters that may stand in the queue beyond as many as live ones before it is swept.
 const CANCELLED_SLACK: usize = 64;
 
-/// Who waits for the pace is not looked at again before: timers are not finer, and what has gathered by then passes.
-const PACE_GRAIN_US: u64 = 1_000;
-
 /// While the pace holds, the window limits the flow if so much of it is in flight. Less, and it would grow though
 /// nothing fills it; all of it, and it might never grow, as the pace is taken from an estimate.
 const LIMITED_SHARE: f64 = 0.75;
@@ -62,10 +59,10 @@ pub struct Gate {
     window: Amount,
     in_flight: Amount,
     open: bool,
-    pace: Option<TokenBucket>,
-    paced_until_us: Option<u64>, // it was the pace that held who asked last
-    queue: VecDeque<Waiter>,     // sorted by id; its front is never cancelled
-    waiting: usize,              // without the cancelled
+    pace: Option<(TokenBucket, u64)>, // and its grain
+    paced_until_us: Option<u64>,      // it was the pace that held who asked last
+    queue: VecDeque<Waiter>,          // sorted by id; its front is never cancelled
+    waiting: usize,                   // without the cancelled
     waiters_max: usize,
     deadlines: BTreeSet<(u64, WaiterId)>,
     next_id: u64,
@@ -132,11 +129,13 @@ impl Gate {
                 *held = None;
                 self.paced_until_us = None;
             }
-            (Some(pace), Some(bucket)) => {
+            (Some(pace), Some((bucket, grain_us))) => {
                 bucket.set_rate(now_us, pace.messages_per_s, pace.burst_messages);
+                *grain_us = pace.grain_us;
             }
             (Some(pace), held) => {
-                *held = Some(TokenBucket::new(now_us, pace.messages_per_s, pace.burst_messages));
+                let bucket = TokenBucket::new(now_us, pace.messages_per_s, pace.burst_messages);
+                *held = Some((bucket, pace.grain_us));
             }
         }
     }
@@ -232,16 +231,19 @@ impl Gate {
 
     /// Takes a permit, if there is one and the pace allows it.
     fn pass(&mut self, now_us: u64, amount: Amount) -> bool {
-        self.paced_until_us = None;
+        let paced_until_us = self.paced_until_us.take();
         if !self.open || !admits(self.window, self.in_flight, amount) {
             return false;
         }
-        let messages = u64::from(amount.messages);
-        if let Some(bucket) = &mut self.pace
-            && let Err(NotYet { retry_us }) = bucket.take(now_us, messages)
-        {
-            self.paced_until_us = Some(retry_us.max(now_us + PACE_GRAIN_US));
-            return false;
+        if let Some((bucket, grain_us)) = &mut self.pace {
+            if paced_until_us.is_some_and(|until_us| now_us < until_us) {
+                self.paced_until_us = paced_until_us;
+                return false;
+            }
+            if let Err(NotYet { retry_us }) = bucket.take(now_us, u64::from(amount.messages)) {
+                self.paced_until_us = Some(retry_us.max(now_us + *grain_us));
+                return false;
+            }
         }
         self.in_flight = self.in_flight.plus(amount);
         true

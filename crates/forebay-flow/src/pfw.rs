@@ -84,8 +84,12 @@ const CALM: f64 = 0.25;
 const ROUND_MIN_US: u64 = 5_000;
 /// Over a distance a window leaves so much faster than it is confirmed: over most of a round.
 const PACE: f64 = 1.1;
-/// So much of what was not sent in time is made up for at once, as timers come late. More would be the next clump.
-const PACE_BURST_US: f64 = 2_000.0;
+/// It leaves in batches of so many messages, as a visit costs what some of them do, or in so many a round if that is more,
+const PACE_BATCH: f64 = 16.0;
+const PACE_BATCHES: f64 = 8.0;
+/// and not more often than timers are exact. So much of what was not sent in time is made up for at once: more would be
+/// the next clump.
+const PACE_GRAIN_US: f64 = 1_000.0;
 const SILENCE_MIN_US: u64 = 1_000_000;
 const STALE_US: u64 = 10_000_000;
 
@@ -509,9 +513,11 @@ impl Window for Pfw {
         // After a broker stood still the latency is not what comes.
         let round_us = self.measured_us.clamp(self.delay.base_us(), self.delay.us());
         let per_us = PACE * self.window / round_us;
+        let grain_us = (PACE_BATCH / per_us).min(round_us / PACE_BATCHES).max(PACE_GRAIN_US);
         Some(Pace {
             messages_per_s: (per_us * 1e6).ceil() as u64,
-            burst_messages: (per_us * PACE_BURST_US).ceil() as u64,
+            burst_messages: (per_us * (grain_us + PACE_GRAIN_US)).ceil() as u64,
+            grain_us: grain_us as u64,
         })
     }
 

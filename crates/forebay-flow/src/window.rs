@@ -35,6 +35,8 @@ pub struct Pace {
     pub messages_per_s: u64,
     /// So many at once after a pause, at least 1.
     pub burst_messages: u64,
+    /// Who has to wait waits for so long at least, and leaves with those who came meanwhile.
+    pub grain_us: u64,
 }
 
 /// One settled message.

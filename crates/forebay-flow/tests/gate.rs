@@ -178,7 +178,7 @@ fn many_cancellations_behind_one_who_waits_leave_nothing_behind() {
 
 fn paced(messages_per_s: u64, burst_messages: u64) -> Gate {
     let mut gate = Gate::new(Amount::new(8, 1_000), WAITERS);
-    gate.set_pace(0, Some(Pace { messages_per_s, burst_messages }));
+    gate.set_pace(0, Some(Pace { messages_per_s, burst_messages, grain_us: 1_000 }));
     gate
 }
 
@@ -204,6 +204,24 @@ fn a_pace_limits_the_flow_only_where_most_of_the_window_is_in_flight() {
 }
 
 #[test]
+fn who_waits_for_the_pace_leaves_with_those_who_came_meanwhile() {
+    let mut gate = Gate::new(Amount::new(8, 1_000), WAITERS);
+    gate.set_pace(0, Some(Pace { messages_per_s: 1_000, burst_messages: 3, grain_us: 2_500 }));
+    for _ in 0..3 {
+        assert_eq!(gate.ask(0, Amount::message(1), None), Admission::Admitted);
+    }
+    for _ in 0..3 {
+        assert!(matches!(gate.ask(0, Amount::message(1), None), Admission::Waiting(_)));
+    }
+    assert_eq!(gate.next_paced_us(), Some(2_500));
+    gate.settle(Amount::message(1));
+    assert_eq!(gate.next_admitted(2_499), None, "there is a token, but not for one alone");
+    assert!(gate.next_admitted(2_500).is_some() && gate.next_admitted(2_500).is_some());
+    assert_eq!(gate.next_admitted(2_500), None);
+    assert_eq!(gate.next_paced_us(), Some(5_000));
+}
+
+#[test]
 fn who_left_is_not_waited_for() {
     let mut gate = paced(1_000, 1);
     assert_eq!(gate.ask(0, Amount::message(1), None), Admission::Admitted);
@@ -223,7 +241,7 @@ proptest! {
         pauses_us in prop::collection::vec(0..5_000u64, 1..200),
     ) {
         let mut gate = Gate::new(Amount::new(u32::MAX, u64::MAX), WAITERS);
-        gate.set_pace(0, Some(Pace { messages_per_s, burst_messages }));
+        gate.set_pace(0, Some(Pace { messages_per_s, burst_messages, grain_us: 1_000 }));
         let (mut now_us, mut passed) = (0, 0);
         for pause_us in pauses_us {
             now_us += pause_us;

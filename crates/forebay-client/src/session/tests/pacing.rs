@@ -31,7 +31,7 @@ impl Window for Paced {
     }
 
     fn pace(&self) -> Option<Pace> {
-        Some(Pace { messages_per_s: 200, burst_messages: 1 })
+        Some(Pace { messages_per_s: 200, burst_messages: 1, grain_us: 1_000 })
     }
 }
 
