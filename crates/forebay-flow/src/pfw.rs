@@ -16,7 +16,8 @@
 //!             the edge at once: the edge = W, W *= 15/16, velocity = 1, then one round without a change
 //!   both      W grows no further than a visit while sig is above what the target were without visits
 //!   longer    a route that is twice as long, and 0.6 of r: startup again, from W; a commit: velocity = W/8
-//!   pace      net 2 ms and most of the base, startup over: 1.1 W messages in r, taken between base and target
+//!   pace      net 2 ms and most of the base, startup over: 1.1 W messages in r, taken between base and target, 16 at a time or the eighth
+//!             part of r, what is less
 //!   always    8 <= W <= 60 000 messages (1 <= W where the link is narrow, and W += 1 a round from there once it is not), and
 //!             max(64 KiB, 2 W * mean size) bytes; 8 messages at first, or 16 KiB of them if that is less
 //! ```
@@ -84,7 +85,7 @@ const CALM: f64 = 0.25;
 const ROUND_MIN_US: u64 = 5_000;
 /// Over a distance a window leaves so much faster than it is confirmed: over most of a round.
 const PACE: f64 = 1.1;
-/// It leaves in batches of so many messages, as a visit costs what some of them do, or in so many a round if that is more,
+/// It leaves in batches of so many messages, as a visit costs what some of them do, or in so many a round if these are smaller,
 const PACE_BATCH: f64 = 16.0;
 const PACE_BATCHES: f64 = 8.0;
 /// and not more often than timers are exact. So much of what was not sent in time is made up for at once: more would be
@@ -507,7 +508,9 @@ impl Window for Pfw {
     }
 
     fn pace(&self) -> Option<Pace> {
-        if self.startup || !self.delay.is_distant() {
+        // Blocked or rejected in its first round it is no longer starting up, and nothing is measured yet.
+        let measured = self.delay.us() > 0.0;
+        if self.startup || !measured || !self.delay.is_distant() {
             return None;
         }
         // After a broker stood still the latency is not what comes.
