@@ -17,8 +17,15 @@ use crate::topology::QueueKey;
 /// Bytes of messages in one run file.
 const RUN_MAX_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Bytes being written to runs at one time, over all queues.
+/// Bytes being written to runs at one time, over all queues: one part of the budget in so many, since what is written is in
+/// memory twice,
+const SPILLING_PER_MEMORY: u64 = 16;
+
+/// and these at most,
 const SPILLING_MAX_BYTES: u64 = 16 * 1024 * 1024;
+
+/// and at least.
+const SPILLING_LEAST_BYTES: u64 = 1024 * 1024;
 
 /// How often the queues are searched for something to spill.
 const SPILL_EVERY_US: u64 = 5_000;
@@ -52,7 +59,7 @@ struct Pressure {
 impl Shard {
     /// Spills while memory is above half of its budget.
     pub(crate) fn spill(&mut self) {
-        let budget = self.config.memory_budget_bytes;
+        let budget = self.budget_bytes();
         if self.memory_bytes < budget / 2
             || self.now_us < self.spill_checked_us + SPILL_EVERY_US
             || !self.on_disk
@@ -60,6 +67,8 @@ impl Shard {
             return;
         }
         self.spill_checked_us = self.now_us;
+        let spilling_max =
+            (budget / SPILLING_PER_MEMORY).clamp(SPILLING_LEAST_BYTES, SPILLING_MAX_BYTES);
         let pressure = match self.memory_bytes * 100 / budget.max(1) {
             0..75 => Pressure {
                 keep_messages: 4096,
@@ -79,7 +88,7 @@ impl Shard {
             }
         }
         while self.memory_bytes.saturating_sub(self.spilling_bytes) >= budget / 2
-            && self.spilling_bytes < SPILLING_MAX_BYTES
+            && self.spilling_bytes < spilling_max
         {
             let longest = self
                 .queues
@@ -102,7 +111,8 @@ impl Shard {
         if queue.is_whole() {
             split_head(queue, pressure);
         }
-        let mut builder = RunBuilder::new();
+        let file_bytes = spillable_bytes(queue).min(RUN_MAX_BYTES);
+        let mut builder = RunBuilder::with_capacity(file_bytes as usize);
         let mut entries = VecDeque::new();
         let mut bytes = 0;
         while bytes < RUN_MAX_BYTES
@@ -239,14 +249,13 @@ impl Shard {
 
     /// Asks for the next block if the head runs low and somebody is there to take it.
     pub(crate) fn load_cold(&mut self, key: QueueKey) {
-        let reads_ahead = self.reads_ahead_pressed();
+        let (budget, reads_ahead) = (self.budget_bytes(), self.reads_ahead_pressed());
         let Some(queue) = self.queues.get_mut(key.0 as usize) else { return };
         let wanted = !queue.consumers.is_empty() || !queue.gets.is_empty();
         let next = queue.cold.front().map(|run| (run.run, run.next_seq));
         let Some((run, from)) = next.filter(|_| wanted && !queue.loading) else { return };
         // Ahead of need only while memory is not pressed, or has room for that; an empty head is served all the
         // same, unless the queue's own unsettled deliveries are what fills the memory.
-        let budget = self.config.memory_budget_bytes;
         let ahead_max = if reads_ahead { budget } else { budget / 4 * 3 };
         let ahead = self.memory_bytes < ahead_max
             && queue.head.len() < LOAD_BELOW_MESSAGES
@@ -264,7 +273,7 @@ impl Shard {
 
     /// Asks again for the queues that got no block while memory was full.
     pub(crate) fn feed_hungry_queues(&mut self) {
-        if self.hungry_queues.is_empty() || self.memory_bytes >= self.config.memory_budget_bytes {
+        if self.hungry_queues.is_empty() || self.memory_bytes >= self.budget_bytes() {
             return;
         }
         for key in std::mem::take(&mut self.hungry_queues) {

@@ -94,7 +94,7 @@ impl Shard {
     }
 
     fn trace(&mut self, trace: &Trace, as_published: &Message, message: &Message) {
-        if self.memory_bytes >= self.config.memory_budget_bytes {
+        if self.memory_bytes >= self.budget_bytes() {
             self.counters.traces_dropped += 1;
             return;
         }

@@ -18,6 +18,7 @@ use forebay_flow::receive_buffer_bytes;
 use crate::ack_timeout::seconds;
 use crate::connection::{OUT_HARD_BYTES, Stage};
 use crate::input::ConnectionId;
+use crate::memory::RECEIVE_PER_MEMORY;
 use crate::shard::{Shard, Stopping};
 use crate::waits::Gate;
 
@@ -34,14 +35,6 @@ const RIPPLE_US: u64 = 50_000;
 
 /// What is read and not committed takes at most this part of the memory budget.
 pub(crate) const INGRESS_PER_MEMORY: u64 = 16;
-
-/// Receive buffers of publishers' sockets together take this part of the memory budget at most; three quarters of that
-/// at the middle, since each is a power of two.
-const RECEIVE_PER_MEMORY: u64 = 3;
-
-/// What the store holds for the disk counts for this part of the memory budget at most: runs and batches on their way,
-/// which a small budget does not bound.
-const BUFFERED_PER_MEMORY: u64 = 8;
 
 /// What flow control says of reading a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,16 +163,6 @@ impl Shard {
         Some(bytes)
     }
 
-    /// What messages may take while publishes are taken: the budget without what publishers' sockets hold (a third of
-    /// it at most, while there are so many that the smallest buffers are too large), without what is in memory for
-    /// the disk, and without what is read ahead for consumers: they go before publishers.
-    pub(crate) fn memory_max_bytes(&self) -> u64 {
-        let budget = self.config.memory_budget_bytes;
-        let sockets = self.receive_bytes.min(budget / RECEIVE_PER_MEMORY);
-        let disk = self.store.buffered_bytes().min(budget / BUFFERED_PER_MEMORY);
-        budget - sockets - disk - self.ahead_bytes()
-    }
-
     /// A batch is committed: how much may wait for the next ones.
     pub(crate) fn budget_ingress(&mut self) {
         let commits = self.store.commits();
@@ -243,7 +226,7 @@ impl Shard {
 
     /// When flow control wants to look again, if anything is held back.
     pub(crate) fn flow_deadline_us(&self) -> Option<u64> {
-        let pressed = self.memory_bytes >= self.config.memory_budget_bytes / 2;
+        let pressed = self.memory_bytes >= self.budget_bytes() / 2;
         let paused = self.low_space || self.is_stopping() || self.store.is_full();
         (pressed || paused).then(|| self.now_us + TRICKLE_EVERY_US)
     }

@@ -42,6 +42,7 @@ mod input;
 mod latencies;
 mod listing;
 mod marks;
+mod memory;
 mod message;
 mod publish;
 mod publisher;

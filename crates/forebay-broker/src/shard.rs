@@ -18,6 +18,7 @@ use crate::consumer::Consumer;
 use crate::flow::INGRESS_PER_MEMORY;
 use crate::input::{CloseHow, ConnectionId, Input};
 use crate::latencies::Latencies;
+use crate::memory::Beside;
 use crate::message::Message;
 use crate::publisher::Publishers;
 use crate::queue::Queue;
@@ -123,6 +124,7 @@ pub struct Shard {
     pub(crate) reply_tokens: HashMap<Vec<u8>, (ConnectionId, u16), foldhash::fast::FixedState>,
     /// Memory of all messages, in bytes.
     pub(crate) memory_bytes: u64,
+    pub(crate) beside: Beside,
     /// Which queue a run being written or read belongs to.
     pub(crate) runs: HashMap<RunId, (QueueKey, u64), foldhash::fast::FixedState>,
     pub(crate) spill_checked_us: u64,
@@ -198,6 +200,7 @@ impl Shard {
             timers: BinaryHeap::new(),
             reply_tokens: HashMap::default(),
             memory_bytes: 0,
+            beside: Beside::default(),
             runs: HashMap::default(),
             spill_checked_us: 0,
             queues_served_cold: 0,

@@ -101,6 +101,8 @@ pub struct Status {
     pub memory_bytes: u64,
     /// The memory budget, in bytes.
     pub memory_budget_bytes: u64,
+    /// What messages may take of it now while publishes are taken, in bytes.
+    pub memory_max_bytes: u64,
     /// Outgoing buffers, in bytes.
     pub outgoing_bytes: u64,
     /// Bytes that wait behind publishes for which there is no room.
@@ -150,6 +152,7 @@ impl Shard {
             unacked: self.queues.iter().map(|(_, queue)| queue.unacked).sum(),
             memory_bytes: self.memory_bytes,
             memory_budget_bytes: self.config.memory_budget_bytes,
+            memory_max_bytes: self.memory_max_bytes(),
             outgoing_bytes: open().map(|c| c.out.capacity() as u64).sum(),
             held_bytes: open().filter(|c| c.held).map(|c| c.partial.len() as u64).sum(),
             receive_bytes: self.receive_bytes,

@@ -38,7 +38,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR")]
     http: Option<String>,
 
-    /// Memory for messages, such as 256MB or 1GiB [env: FOREBAY_MEMORY_BUDGET] [default: a quarter
+    /// Memory for messages and all else, such as 256MB or 1GiB [env: FOREBAY_MEMORY_BUDGET] [default: a quarter
     /// of the machine's, 256MB at most]
     #[arg(long, value_name = "SIZE")]
     memory_budget: Option<Size>,
@@ -128,7 +128,8 @@ pub(crate) fn run(args: Args) -> Exit {
 fn configure(args: Args) -> Result<Config, ConfigError> {
     let file = args.config.as_deref().map(Layer::from_file).transpose()?;
     let env = Layer::from_env(|name| std::env::var(name).ok())?;
-    let config = Config::from_layers(&[args.into_layer(), env, file.unwrap_or_default()])?;
+    let mut config = Config::from_layers(&[args.into_layer(), env, file.unwrap_or_default()])?;
+    config.owns_process = true;
     logging::start(&config)?;
     Ok(config)
 }

@@ -52,6 +52,7 @@ mod token_bucket;
 mod vegas;
 mod visits;
 pub mod window;
+mod windowed_max;
 mod windowed_min;
 pub mod workers;
 
@@ -79,5 +80,6 @@ pub use token_bucket::{NotYet, TokenBucket};
 pub use vegas::Vegas;
 pub use visits::{Gated, Visits};
 pub use window::{Load, Pace, Phase, Sample, Window, WindowState};
+pub use windowed_max::WindowedMax;
 pub use windowed_min::WindowedMin;
 pub use workers::Workers;

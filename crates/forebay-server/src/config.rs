@@ -97,6 +97,9 @@ pub struct Config {
     pub http: Option<String>,
     /// What messages in memory may take together, in bytes.
     pub memory_budget_bytes: u64,
+    /// Whether the process is this server's alone: then all that it takes counts in the memory budget, as the operating
+    /// system tells it. Not so by default, since an embedded server's process is somebody else's.
+    pub owns_process: bool,
     /// When a confirmed message is safe.
     pub durability: DurabilitySetting,
     /// Log size above which old segments are evacuated, in bytes.
@@ -151,6 +154,7 @@ impl Default for Config {
             amqp: vec!["127.0.0.1:5672".to_owned()],
             http: Some("127.0.0.1:15672".to_owned()),
             memory_budget_bytes: default_memory_budget_bytes(),
+            owns_process: false,
             durability: DurabilitySetting::Always,
             log_cap_bytes: 1 << 30,
             salvage: false,
@@ -228,6 +232,7 @@ impl Config {
             },
             memory_budget_bytes: first!(memory_budget)
                 .map_or(default.memory_budget_bytes, |Size(bytes)| bytes),
+            owns_process: default.owns_process,
             durability: match first!(durability) {
                 Some(text) => text.parse()?,
                 None => default.durability,

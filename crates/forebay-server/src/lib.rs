@@ -38,6 +38,7 @@ mod management;
 pub mod metrics;
 mod outcome;
 mod poller;
+mod resident;
 mod server;
 mod shard_loop;
 mod shard_setup;

@@ -78,6 +78,11 @@ pub fn text(snapshot: &Snapshot) -> String {
         broker.memory_budget_bytes,
     );
     page.gauge(
+        "forebay_message_memory_max_bytes",
+        "What messages may take now before publishers wait, in bytes.",
+        broker.memory_max_bytes,
+    );
+    page.gauge(
         "forebay_outgoing_buffer_bytes",
         "Buffers of bytes to be sent, in bytes.",
         broker.outgoing_bytes,

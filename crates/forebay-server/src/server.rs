@@ -17,6 +17,7 @@ use crate::mailbox::{Mail, Mailbox, Snapshot};
 use crate::management::Management;
 use crate::outcome::{Outcome, ServerFailed};
 use crate::poller::Poller;
+use crate::resident::Resident;
 use crate::shard_loop::{LoopFailed, Setup, ShardLoop};
 use crate::shard_setup::{self, Opened};
 use crate::start_error::StartError;
@@ -272,6 +273,7 @@ fn set_up(started: StartedShard) -> Result<(ShardLoop, Arc<Mailbox>), StartError
         lanes,
         listeners,
         connections_max: config.connections_max,
+        resident: config.owns_process.then(Resident::open).flatten(),
         drain_timeout: config.drain_timeout,
         started,
     })

@@ -20,6 +20,7 @@ use crate::lane::Lanes;
 use crate::listener::{Accepted, accept};
 use crate::mailbox::{Mail, Mailbox, ShellCounters, Snapshot};
 use crate::poller::{Poller, Ready};
+use crate::resident::Resident;
 use forebay_broker::{CloseHow, ConnectionId, Input, Peer, Shard};
 use forebay_flow::Visits;
 use forebay_store::StoreFailed;
@@ -40,6 +41,9 @@ const ACCEPT_REST_US: u64 = 100_000;
 const CLOSE_PATIENCE_US: u64 = 2_000_000;
 /// How often the broker is told what the system's clock says.
 const CLOCK_EVERY_US: u64 = 1_000_000;
+/// How often the broker is told what its process takes: it may take some megabytes more in that time, and reading it is
+/// a system call of about a microsecond.
+const RESIDENT_EVERY_US: u64 = 5_000;
 /// Keys of listeners start here; connections count from 0.
 const LISTENER_KEY_FIRST: usize = 1 << 40;
 
@@ -52,6 +56,8 @@ pub(crate) struct Setup {
     pub(crate) lanes: Option<Lanes>,
     pub(crate) listeners: Vec<TcpListener>,
     pub(crate) connections_max: usize,
+    /// What the process takes, where it is the server's alone.
+    pub(crate) resident: Option<Resident>,
     pub(crate) drain_timeout: Duration,
     pub(crate) started: Instant,
 }
@@ -95,6 +101,9 @@ pub(crate) struct ShardLoop {
     now_us: u64,
     /// When the broker is told again what the system's clock says.
     clock_due_us: u64,
+    resident: Option<Resident>,
+    /// When the broker is told again what the process takes.
+    resident_due_us: u64,
     /// Accepting rests until then (descriptors exhausted); listeners are out of the poller meanwhile.
     accept_rests_until_us: Option<u64>,
     drain_timeout: Duration,
@@ -123,6 +132,8 @@ impl ShardLoop {
             started: setup.started,
             now_us: 0,
             clock_due_us: 0,
+            resident: setup.resident,
+            resident_due_us: 0,
             accept_rests_until_us: None,
             drain_timeout: setup.drain_timeout,
             draining: false,
@@ -144,6 +155,7 @@ impl ShardLoop {
             self.now_us = self.clock_us();
             self.counters.turns += 1;
             self.tell_clock();
+            self.tell_resident();
             self.take_letters()?;
             self.take_events()?;
             if self.shard.next_deadline_us().is_some_and(|deadline| deadline <= self.now_us) {
@@ -173,6 +185,18 @@ impl ShardLoop {
             self.clock_due_us = self.now_us + CLOCK_EVERY_US;
             let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             self.shard.set_clock((since.as_micros() as u64).saturating_sub(self.clock_us()));
+        }
+    }
+
+    fn tell_resident(&mut self) {
+        if self.now_us >= self.resident_due_us
+            && let Some(resident) = &self.resident
+        {
+            self.resident_due_us = self.now_us + RESIDENT_EVERY_US;
+            // A system that stops telling leaves the broker with what it knew.
+            if let Some(bytes) = resident.bytes() {
+                self.shard.set_resident(self.now_us, bytes);
+            }
         }
     }
 

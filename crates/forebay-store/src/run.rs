@@ -65,6 +65,11 @@ impl RunBuilder {
         RunBuilder::default()
     }
 
+    /// An empty run with room for so many bytes of file: growing, it would be copied, and in memory twice.
+    pub fn with_capacity(bytes: usize) -> RunBuilder {
+        RunBuilder { bytes: Vec::with_capacity(bytes), ..RunBuilder::default() }
+    }
+
     /// Adds a message. `home` is where its durable copy lives now; [`Home::NONE`] = it is transient.
     ///
     /// # Panics

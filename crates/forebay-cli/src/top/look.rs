@@ -41,7 +41,8 @@ pub(super) struct Messages {
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct Memory {
     pub(super) used: u64,
-    pub(super) budget: u64,
+    /// From where on publishers wait.
+    pub(super) max: u64,
 }
 
 /// Syncs of the log.

@@ -66,10 +66,10 @@ pub(super) fn lines(picture: &Picture, history: &History, broker: &str, size: Si
         ),
         format!("  {:<13}{}", "to disk", disk(picture)),
         format!(
-            "  {:<13}{} of messages, budget {}",
+            "  {:<13}{} of messages; at {} publishers wait",
             "memory",
             megabytes(picture.memory_bytes),
-            megabytes(picture.memory_budget_bytes)
+            megabytes(picture.memory_max_bytes)
         ),
     ];
     if let Some(alarm) = &picture.alarm {
@@ -251,7 +251,7 @@ mod tests {
             ready: 12_000,
             unacked: 250,
             memory_bytes: 12_300_000,
-            memory_budget_bytes: 256_000_000,
+            memory_max_bytes: 256_000_000,
             commits_per_s: 410.0,
             commit_us: 1900,
             sync_p50_us: Some(2047),
@@ -287,7 +287,7 @@ Forebay 0.1.0 at 127.0.0.1:15672, up 2 h 3 min; 1,003 connections, 4 consumers
   delivered            800/s   █
   confirmed          1,100/s   acknowledged 800/s
   to disk      p50 2.0 ms, p99 6.1 ms from publish to sync; 410 syncs/s of 1.9 ms
-  memory       12.3 MB of messages, budget 256.0 MB
+  memory       12.3 MB of messages; at 256.0 MB publishers wait
 
 WHO WAITS FOR WHOM            seconds a second: 1.00 is one of them, all the time
      8.20 s/s  10 publishers wait for the disk: the log cannot be written faster

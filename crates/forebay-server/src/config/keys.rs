@@ -104,7 +104,7 @@ pub const KEYS: &[Key] = &[
         default: "a quarter of the memory, `\"256MB\"` at most",
         unit: "bytes",
         flag: "--memory-budget",
-        text: "What messages in memory may take together. From half of it on backlogs go to disk, at all of it publishers wait. At least 16 MiB.",
+        text: "What messages in memory may take together, and with them all that the process takes: messages keep half of it in any case. From half of what they have on backlogs go to disk, at all of it publishers wait. At least 16 MiB.",
     },
     Key {
         name: "durability",

@@ -31,7 +31,11 @@ pub(super) fn overview(snapshot: &Snapshot) -> Value {
             "unacked": broker.unacked,
         },
         "bytes": { "received": shell.received_bytes, "sent": shell.sent_bytes },
-        "memory": { "used": broker.memory_bytes, "budget": broker.memory_budget_bytes },
+        "memory": {
+            "used": broker.memory_bytes,
+            "max": broker.memory_max_bytes,
+            "budget": broker.memory_budget_bytes,
+        },
         "commits": { "count": store.batches, "mean_us": store.flush_us },
         "sync_latency": latencies(&broker.sync_latencies),
         "queues": broker.queues.iter().map(queue).collect::<Vec<_>>(),
