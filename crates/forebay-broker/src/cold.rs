@@ -210,7 +210,10 @@ impl Shard {
             self.spilling_bytes -= bytes;
             if entries.is_empty() {
                 self.runs.remove(&run);
-                queue.spill_from_us = self.now_us + SPILL_AGAIN_US;
+                // With more on its way to the disk, or there, they reached no further than what was next.
+                if queue.is_whole() {
+                    queue.spill_from_us = self.now_us + SPILL_AGAIN_US;
+                }
                 continue;
             }
             if !purged && queue.cold.is_empty() && queue.head.is_empty() {

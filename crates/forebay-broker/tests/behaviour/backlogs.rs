@@ -416,3 +416,36 @@ fn what_messages_gave_back_to_the_allocator_is_no_loss_before_a_second() {
     assert_eq!(held(500_000), 11);
     assert_eq!(held(3_000_000), 6);
 }
+
+/// Hard pressed, what is next goes to the disk too, and a consumer is quicker than its run. It was taken for one that is
+/// quicker than the disk, and held its publishers to its own pace: 99 k/s in place of 650.
+#[test]
+fn a_consumer_that_reaches_one_run_does_not_keep_the_rest_in_memory() {
+    let mut scene = Scene::small(8 << 20);
+    let id = scene.client();
+    scene.fill(id, 0..300);
+    let holder = scene.rig.client();
+    scene.rig.method(holder, 1, &declare("held", false));
+    scene.rig.method(holder, 1, &consume("held", "holder", false));
+    while scene.rig.shard.status().memory_bytes < (8 << 20) / 100 * 78 {
+        scene.rig.publish(holder, "held", &[7; 100_000], false);
+        scene.rig.step(Input::Turn { busy: false });
+        scene.rig.sent(holder);
+    }
+    let mut waiting = while_runs_wait(&mut scene);
+    let publish = |scene: &mut Scene, numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            scene.rig.publish(id, "q", body(number).as_bytes(), true);
+        }
+    };
+    publish(&mut scene, 300..520);
+    waiting.extend(while_runs_wait(&mut scene));
+    assert!(scene.rig.shard.status().queues.iter().any(|q| q.name == "q" && q.spilling > 400));
+    take(&mut scene, 100, &mut waiting);
+    write_runs(&mut scene, waiting);
+    let runs_written = scene.rig.shard.status().counters.runs_written;
+    assert_eq!(runs_written, 2);
+    publish(&mut scene, 520..740);
+    scene.work().expect("the disk works");
+    assert_eq!(scene.rig.shard.status().counters.runs_written, 3);
+}
