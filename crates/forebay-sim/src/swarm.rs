@@ -92,6 +92,8 @@ pub struct Swarm {
     pub options: Options,
     /// Memory budget of the broker, in bytes.
     pub memory_budget_bytes: u64,
+    /// The broker is told what its process takes, which is messages and anything up to the budget.
+    pub resident: bool,
     /// Between two events time goes on by at most so much, in microseconds.
     pub step_us: u64,
     /// Some queues balance: their publishers follow their consumers.
@@ -185,6 +187,8 @@ impl Swarm {
             step_us: 64,
             balance: random.one_in(3),
             leases: random.one_in(4),
+            // In half of the least budget the first messages of the queues may leave no room for another.
+            resident: !large_bodies && random.one_in(3),
         }
         .timed()
     }

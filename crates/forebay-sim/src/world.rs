@@ -278,6 +278,9 @@ impl World {
 
     /// The end of a turn, as the shell ends it.
     pub(crate) fn turn(&mut self) -> Step {
+        if self.swarm.resident {
+            self.tell_resident();
+        }
         let more = |link: &Link| link.upstream_bytes() > 0 && !link.is_held();
         let busy = self.links.iter().flatten().any(more);
         self.step(Input::Turn { busy })?;
@@ -293,6 +296,13 @@ impl World {
             self.check_nobody_held_in_vain()?;
         }
         Ok(())
+    }
+
+    /// What the process takes, however that swings.
+    fn tell_resident(&mut self) {
+        let status = self.broker.shard.status();
+        let beside = Random::new(self.trace.hash()).below(status.memory_budget_bytes);
+        self.broker.shard.set_resident(self.now_us, status.memory_bytes + beside);
     }
 
     /// A lane is done with its request.
