@@ -15,8 +15,8 @@ use support::{PATIENCE, scaled};
 const MESSAGES: u64 = scaled(1_000_000, 40_000);
 const BODY_BYTES: usize = 1024;
 const BUDGET_MIB: u64 = 256;
-/// What may come on top of the budget for a moment, a tenth: what the process grew by before publishers stopped. Mostly all
-/// of it stays within the budget.
+/// What may come on top of the budget for a moment, a tenth: what the process grew by before publishers stopped. Mostly
+/// all of it stays within the budget.
 const OVERHEAD_MIB: u64 = BUDGET_MIB / 10;
 
 /// Bodies that differ and say where they belong.

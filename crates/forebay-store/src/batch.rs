@@ -40,11 +40,11 @@ pub(crate) struct BatchHead {
 }
 
 impl BatchHead {
-    /// Reads the head at `offset` of a segment's bytes.
-    pub(crate) fn decode(segment: &[u8], epoch: u64, offset: usize) -> Option<BatchHead> {
-        let head = segment.get(offset..offset + BATCH_HEAD)?;
+    /// Reads the head that `bytes` begin with, which lies at `offset` of its segment.
+    pub(crate) fn decode(bytes: &[u8], epoch: u64, offset: u64) -> Option<BatchHead> {
+        let head = bytes.get(..BATCH_HEAD)?;
         if u32_at(head, 0) != MAGIC
-            || u32_at(head, 4) != checksum(epoch, offset as u64, &head[8..])
+            || u32_at(head, 4) != checksum(epoch, offset, &head[8..])
             || u64_at(head, 8) != epoch
         {
             return None;
@@ -57,10 +57,10 @@ impl BatchHead {
         })
     }
 
-    /// Whether the bytes at `offset` look like a head of this segment, sound or not.
-    pub(crate) fn was_begun(segment: &[u8], epoch: u64, offset: usize) -> bool {
-        segment
-            .get(offset..offset + BATCH_HEAD)
+    /// Whether `bytes` begin with what looks like a head of this segment, sound or not.
+    pub(crate) fn was_begun(bytes: &[u8], epoch: u64) -> bool {
+        bytes
+            .get(..BATCH_HEAD)
             .is_some_and(|head| u32_at(head, 0) == MAGIC && u64_at(head, 8) == epoch)
     }
 
@@ -70,22 +70,23 @@ impl BatchHead {
     }
 }
 
-/// Verifies the batch at `offset`, whose head is `head`; `Err` says where it is wrong, and what.
+/// Verifies the batch that `bytes` begin with, which lies at `offset` of its segment and whose head is `head`; `Err`
+/// says where it is wrong, and what.
 pub(crate) fn verify(
-    segment: &[u8],
+    bytes: &[u8],
     epoch: u64,
-    offset: usize,
+    offset: u64,
     head: &BatchHead,
-) -> Result<(), (usize, &'static str)> {
-    let mut at = offset + BATCH_HEAD;
-    let end = at + head.records_bytes as usize;
-    if end > segment.len() {
-        return Err((offset, "a batch reaches beyond the end of the file"));
-    }
+) -> Result<(), (u64, &'static str)> {
+    let end = BATCH_HEAD + head.records_bytes as usize;
+    let bytes = bytes.get(..end).ok_or((offset, "a batch reaches beyond the end of the file"))?;
+    let mut at = BATCH_HEAD;
     for _ in 0..head.count {
-        at = record::read(segment, epoch, at, end).map_err(|what| (at, what))?.1;
+        let place = offset + at as u64;
+        at += record::read(&bytes[at..], epoch, place).map_err(|what| (place, what))?.1;
     }
-    if at == end { Ok(()) } else { Err((at, "a batch has more bytes than records")) }
+    let complete = at == end;
+    complete.then_some(()).ok_or((offset + at as u64, "a batch has more bytes than records"))
 }
 
 /// What is known about a batch that is walked.
@@ -97,25 +98,28 @@ pub(crate) enum Trust {
     Nothing,
 }
 
-/// Visits the records of the batch at `offset`, with their offsets.
+/// Visits the records of the batch that `bytes` begin with, which lies at `offset` of its segment, with their offsets
+/// there.
 pub(crate) fn walk<'a>(
-    segment: &'a [u8],
+    bytes: &'a [u8],
     epoch: u64,
-    offset: usize,
+    offset: u64,
     head: &BatchHead,
     trust: Trust,
-    mut visit: impl FnMut(usize, Record<'a>),
+    mut visit: impl FnMut(u64, Record<'a>),
 ) {
-    let mut at = offset + BATCH_HEAD;
-    let end = (at + head.records_bytes as usize).min(segment.len());
+    let end = (BATCH_HEAD + head.records_bytes as usize).min(bytes.len());
+    let mut rest = bytes.get(BATCH_HEAD..end).unwrap_or_default();
+    let mut place = offset + BATCH_HEAD as u64;
     for _ in 0..head.count {
         let read = match trust {
-            Trust::Verified => record::read_verified(segment, at, end),
-            Trust::Nothing => record::read(segment, epoch, at, end),
+            Trust::Verified => record::read_verified(rest),
+            Trust::Nothing => record::read(rest, epoch, place),
         };
-        let Ok((record, next)) = read else { return };
-        visit(at, record);
-        at = next;
+        let Ok((record, len)) = read else { return };
+        visit(place, record);
+        rest = &rest[len..];
+        place += len as u64;
     }
 }
 
@@ -287,20 +291,18 @@ mod tests {
         assert_eq!(batch.close(&mut acks), 8192 + 4096);
         assert!(acks.is_empty());
         batch.seal(6);
-        let mut segment = vec![0; 8192];
-        segment.extend_from_slice(&batch.bytes);
-        segment
+        batch.bytes
     }
 
     #[test]
     fn a_batch_reads_back_with_its_acknowledgements_merged() {
-        let segment = batch();
-        let head = BatchHead::decode(&segment, 2, 8192).unwrap();
+        let bytes = batch();
+        let head = BatchHead::decode(&bytes, 2, 8192).unwrap();
         assert_eq!((head.number, head.durable_upto, head.count), (7, 6, 3));
         assert_eq!(head.padded_bytes(), 4096);
         let mut acks = Vec::new();
-        verify(&segment, 2, 8192, &head).unwrap();
-        walk(&segment, 2, 8192, &head, Trust::Verified, |_, record| {
+        verify(&bytes, 2, 8192, &head).unwrap();
+        walk(&bytes, 2, 8192, &head, Trust::Verified, |_, record| {
             if let Record::Ack { queue, ranges } = record {
                 acks.push((queue, ranges.iter().collect::<Vec<_>>()));
             }
@@ -310,24 +312,22 @@ mod tests {
 
     #[test]
     fn any_flipped_bit_outside_the_padding_is_noticed() {
-        let mut segment = batch();
-        let head = BatchHead::decode(&segment, 2, 8192).unwrap();
+        let mut bytes = batch();
+        let head = BatchHead::decode(&bytes, 2, 8192).unwrap();
         let used = BATCH_HEAD + head.records_bytes as usize;
         for bit in 0..used * 8 {
-            segment[8192 + bit / 8] ^= 1 << (bit % 8);
-            let sound = BatchHead::decode(&segment, 2, 8192)
-                .is_some_and(|head| verify(&segment, 2, 8192, &head).is_ok());
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let sound = BatchHead::decode(&bytes, 2, 8192)
+                .is_some_and(|head| verify(&bytes, 2, 8192, &head).is_ok());
             assert!(!sound, "bit {bit}");
-            segment[8192 + bit / 8] ^= 1 << (bit % 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
         }
     }
 
     #[test]
     fn a_batch_of_another_life_or_place_is_not_valid() {
-        let segment = batch();
-        assert_eq!(BatchHead::decode(&segment, 3, 8192), None);
-        let mut moved = segment[4096..].to_vec();
-        moved.resize(segment.len(), 0);
-        assert_eq!(BatchHead::decode(&moved, 2, 4096), None);
+        let bytes = batch();
+        assert_eq!(BatchHead::decode(&bytes, 3, 8192), None);
+        assert_eq!(BatchHead::decode(&bytes, 2, 4096), None);
     }
 }

@@ -31,6 +31,7 @@ mod check;
 mod checkpoint;
 mod checksum;
 mod commit;
+mod contents;
 mod disk;
 mod error;
 mod event;
@@ -50,6 +51,7 @@ mod segment;
 mod spill;
 mod store;
 mod truncation;
+mod window;
 
 pub use check::{CheckReport, Finding, check};
 pub use commit::Commits;

@@ -253,40 +253,39 @@ fn put_spill(out: &mut Vec<u8>, run: RunId, queue: QueueId, footer: &Footer, liv
     put_ranges(out, live.iter());
 }
 
-/// Reads the record at `at` of a segment's bytes, within `end`; returns it with the offset after it.
-/// `Err` says what is wrong with the bytes there.
+/// Reads the record that `bytes` begin with, which lies at `offset` of its segment; with its length.
 pub(crate) fn read(
-    segment: &[u8],
+    bytes: &[u8],
     epoch: u64,
-    at: usize,
-    end: usize,
+    offset: u64,
 ) -> Result<(Record<'_>, usize), &'static str> {
-    let bytes = bounds(segment, at, end)?;
-    if u32_at(bytes, 0) != checksum(epoch, at as u64, &bytes[4..]) {
+    let bytes = cut(bytes)?;
+    if u32_at(bytes, 0) != checksum(epoch, offset, &bytes[4..]) {
         return Err("a record does not match its checksum");
     }
-    read_verified(segment, at, end)
+    read_verified(bytes)
 }
 
 /// As [`read`], for bytes that were verified before.
-pub(crate) fn read_verified(
-    segment: &[u8],
-    at: usize,
-    end: usize,
-) -> Result<(Record<'_>, usize), &'static str> {
-    let bytes = bounds(segment, at, end)?;
+pub(crate) fn read_verified(bytes: &[u8]) -> Result<(Record<'_>, usize), &'static str> {
+    let bytes = cut(bytes)?;
     let n = usize::from(u16::from_le_bytes([bytes[10], bytes[11]]));
     let record = parse(bytes[8], n, &bytes[RECORD_HEAD..])
         .ok_or("a record has an unknown kind or a malformed body")?;
-    Ok((record, at + bytes.len()))
+    Ok((record, bytes.len()))
 }
 
-/// The bytes of the record at `at`, as far as its length can be believed.
-fn bounds(segment: &[u8], at: usize, end: usize) -> Result<&[u8], &'static str> {
-    let rest = segment.get(at..end).filter(|rest| rest.len() >= RECORD_HEAD);
-    let rest = rest.ok_or("a record is cut off")?;
-    let len = u32_at(rest, 4) as usize;
-    rest.get(..RECORD_HEAD + len).ok_or("a record reaches beyond its batch")
+/// How long the record that `bytes` begin with says it is; nothing was verified.
+pub(crate) fn claimed_bytes(bytes: &[u8]) -> usize {
+    if bytes.len() < RECORD_HEAD { RECORD_HEAD } else { RECORD_HEAD + u32_at(bytes, 4) as usize }
+}
+
+/// The record that `bytes` begin with, as far as its length can be believed.
+fn cut(bytes: &[u8]) -> Result<&[u8], &'static str> {
+    if bytes.len() < RECORD_HEAD {
+        return Err("a record is cut off");
+    }
+    bytes.get(..claimed_bytes(bytes)).ok_or("a record reaches beyond its batch")
 }
 
 fn parse(kind: u8, n: usize, body: &[u8]) -> Option<Record<'_>> {
@@ -395,26 +394,26 @@ mod tests {
     #[test]
     fn records_read_back() {
         let bytes = written(|w| w.publish(0, &[(1, 2), (3, 4)], b"payload"));
-        let (record, end) = read(&bytes, 3, 0, bytes.len()).unwrap();
+        let (record, end) = read(&bytes, 3, 0).unwrap();
         assert_eq!(end, bytes.len());
         let Record::Publish { queues, payload } = record else { panic!("{record:?}") };
         assert_eq!(queues.iter().collect::<Vec<_>>(), [(1, 2), (3, 4)]);
         assert_eq!(payload, b"payload");
 
         let bytes = written(|w| w.ack(9, &[(1, 5), (7, 7)]));
-        let (record, _) = read(&bytes, 3, 0, bytes.len()).unwrap();
+        let (record, _) = read(&bytes, 3, 0).unwrap();
         let Record::Ack { queue: 9, ranges } = record else { panic!("{record:?}") };
         assert_eq!(ranges.iter().collect::<Vec<_>>(), [(1, 5), (7, 7)]);
 
         let bytes = written(|w| w.meta_put(b"key", b"value"));
-        let (record, _) = read(&bytes, 3, 0, bytes.len()).unwrap();
+        let (record, _) = read(&bytes, 3, 0).unwrap();
         assert_eq!(record, Record::MetaPut { key: b"key", value: b"value" });
 
         let mut live = RangeSet::default();
         live.insert(4, 9);
         let footer = Footer { count: 6, first: 4, last: 9, payload_bytes: 60, records_end: 200 };
         let bytes = written(|w| w.spill(RunId(5), 8, &footer, &live));
-        let (record, _) = read(&bytes, 3, 0, bytes.len()).unwrap();
+        let (record, _) = read(&bytes, 3, 0).unwrap();
         let Record::Spill(spill) = record else { panic!("{record:?}") };
         assert_eq!((spill.run, spill.queue, spill.footer), (RunId(5), 8, footer));
         assert_eq!(spill.live.iter().collect::<Vec<_>>(), [(4, 9)]);
@@ -425,20 +424,18 @@ mod tests {
         let mut bytes = written(|w| w.publish(0, &[(1, 2)], b"some payload"));
         for bit in 0..bytes.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(read(&bytes, 3, 0, bytes.len()).is_err(), "bit {bit}");
+            assert!(read(&bytes, 3, 0).is_err(), "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        assert!(read(&bytes, 4, 0, bytes.len()).is_err(), "another epoch");
-        let mut moved = vec![0; 16];
-        moved.extend_from_slice(&bytes);
-        assert!(read(&moved, 3, 16, moved.len()).is_err(), "another offset");
+        assert!(read(&bytes, 4, 0).is_err(), "another epoch");
+        assert!(read(&bytes, 3, 16).is_err(), "another offset");
     }
 
     #[test]
     fn a_cut_record_is_noticed() {
         let bytes = written(|w| w.meta_put(b"key", b"value"));
         for end in 0..bytes.len() {
-            assert!(read(&bytes[..end], 3, 0, end).is_err());
+            assert!(read(&bytes[..end], 3, 0).is_err());
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Recovery: from files to a running store.
 //!
 //! ```text
-//!   lock ─► headers ─► walk segments, oldest first ─► runs ─► payloads ─► delete what nobody needs
-//!               │            │ replay.rs                                      │
-//!               │            └── a batch that is not valid: torn or damaged?  ▼
-//!               └── newer format: refuse                          new segment, synced ─► Store
+//!   lock ─► headers ─► walk segments, oldest first ─► delete what nobody needs ─► runs, payloads
+//!               │            │ replay.rs                                         │ contents.rs
+//!               │            └── a batch that is not valid: torn or damaged?     ▼
+//!               └── newer format: refuse                             new segment, synced ─► Store
 //! ```
 //!
 //! **Torn tail or damage?** Let `n` be the number of the first batch that is not there or not valid. It
@@ -22,15 +22,16 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
-use crate::batch::{BatchHead, Trust, verify, walk};
+use crate::batch::{BATCH_HEAD, BatchHead, Trust, verify, walk};
+use crate::contents::{load_run, recovered_queues};
 use crate::disk::Disk;
 use crate::error::OpenError;
 use crate::event::Event;
-use crate::home::{BatchNo, Home, QueueId, RunId, Seq};
+use crate::home::{BatchNo, QueueId, RunId, Seq};
 use crate::listing::Listing;
 use crate::log::{Log, LogState, Map};
 use crate::options::Options;
-use crate::record::{self, Record};
+use crate::record::Record;
 use crate::replay::{Place, Replay, ReplayedRun};
 use crate::request::{WorkError, perform};
 use crate::run::{self, FIRST_RECORD, RunDamage, RunState, TrackedRun, run_file};
@@ -38,7 +39,8 @@ use crate::segment::{
     BLOCK, EPOCHS_PASSED_BY_SALVAGE, HeaderError, Segment, SegmentHeader, VERSION, segment_file,
     spare_file,
 };
-use crate::store::{Damage, Recovered, RecoveredQueue, RunInfo};
+use crate::store::{Damage, Recovered};
+use crate::window::Window;
 
 /// What walking the log gave.
 #[derive(Debug, Default)]
@@ -71,34 +73,34 @@ pub(crate) struct SegmentImage {
 
 /// What a batch that could not be taken looked like.
 struct Stop {
-    offset: usize,
+    offset: u64,
     what: &'static str,
     /// There is something of this segment's life, not just the untouched rest of the file or of an
     /// earlier life (as far as can be seen: the first sector may be what was not written).
     written: bool,
 }
 
-/// Reads all of a file into `bytes`, whose memory is used again from segment to segment.
-fn read_all(disk: &dyn Disk, name: &str, bytes: &mut Vec<u8>) -> Result<(), OpenError> {
-    let what = || format!("read {name}");
-    let len = disk.len(name).map_err(OpenError::io(what()))?;
-    let len = usize::try_from(len)
-        .map_err(|_| OpenError::Io { what: what(), source: io::ErrorKind::FileTooLarge.into() })?;
-    bytes.resize(len, 0);
-    let read = disk.read_at(name, 0, bytes).map_err(OpenError::io(what()))?;
-    bytes.truncate(read);
-    Ok(())
+/// The head of the batch at `offset` if there is one, and what the file holds from there on: all of the batch, unless
+/// the file ends before it does.
+fn batch_at<'a>(
+    window: &'a mut Window<'_>,
+    epoch: u64,
+    offset: u64,
+) -> Result<(Option<BatchHead>, &'a [u8]), OpenError> {
+    let head = BatchHead::decode(window.from(offset, BATCH_HEAD)?, epoch, offset);
+    let wanted = head.as_ref().map_or(BATCH_HEAD, BatchHead::padded_bytes);
+    Ok((head, window.from(offset, wanted)?))
 }
 
-/// The batch with this number at `offset`, valid with all its records.
+/// The head, if it is the one of batch `number` and all the records in `bytes` behind it are valid.
 fn sound_batch(
-    bytes: &[u8],
+    (head, bytes): (Option<BatchHead>, &[u8]),
     epoch: u64,
-    offset: usize,
+    offset: u64,
     number: BatchNo,
 ) -> Result<BatchHead, Stop> {
-    let Some(head) = BatchHead::decode(bytes, epoch, offset) else {
-        let written = BatchHead::was_begun(bytes, epoch, offset);
+    let Some(head) = head else {
+        let written = BatchHead::was_begun(bytes, epoch);
         return Err(Stop { offset, what: "a batch's head does not match its checksum", written });
     };
     if head.number != number {
@@ -110,15 +112,23 @@ fn sound_batch(
     }
 }
 
-/// Valid batch heads of a segment from `offset` on.
+/// Valid batch heads of a segment from `offset` on: one for each block at most.
 fn heads_from(
-    bytes: &[u8],
+    window: &mut Window<'_>,
     epoch: u64,
-    offset: usize,
-) -> impl Iterator<Item = (usize, BatchHead)> + '_ {
-    (offset..bytes.len())
-        .step_by(BLOCK)
-        .filter_map(move |offset| Some((offset, BatchHead::decode(bytes, epoch, offset)?)))
+    offset: u64,
+) -> Result<Vec<(u64, BatchHead)>, OpenError> {
+    let mut heads = Vec::new();
+    for offset in (offset..window.file_bytes()).step_by(BLOCK) {
+        let head = BatchHead::decode(window.from(offset, BATCH_HEAD)?, epoch, offset);
+        heads.extend(head.map(|head| (offset, head)));
+    }
+    Ok(heads)
+}
+
+/// The newest batch that these heads show to have been durable.
+fn proven_by(heads: &[(u64, BatchHead)]) -> Option<BatchNo> {
+    heads.iter().map(|(_, head)| head.durable_upto).max()
 }
 
 /// Walks the whole log. `lenient`: damage is noted and passed over; otherwise it is an error.
@@ -136,20 +146,19 @@ pub(crate) fn read_log(
     let mut expected: Option<BatchNo> = None;
     let mut durable_upto: BatchNo = 0;
     let mut last_stop: Option<(String, Stop)> = None;
-    let mut bytes = Vec::new();
 
     for (index, &epoch) in epochs.iter().enumerate() {
         let name = segment_file(epoch);
-        read_all(disk, &name, &mut bytes)?;
+        let mut window = Window::open(disk, &name)?;
         let next_first =
             headers.get(index + 1).and_then(|next| next.as_ref()).map(|next| next.first_batch);
-        let damaged = |image: &mut LogImage, offset: usize, what: String| {
+        let damaged = |image: &mut LogImage, offset: u64, what: String| {
             if epoch < accepted_before {
                 // An operator accepted it already.
             } else if lenient {
-                image.damage.push(Damage { file: name.clone(), offset: offset as u64, what });
+                image.damage.push(Damage { file: name.clone(), offset, what });
             } else {
-                return Err(OpenError::damaged(&name, offset as u64, what));
+                return Err(OpenError::damaged(&name, offset, what));
             }
             image.replay.gap();
             Ok(())
@@ -157,18 +166,19 @@ pub(crate) fn read_log(
         let mut segment = SegmentImage {
             epoch,
             end: BLOCK as u64,
-            file_bytes: bytes.len() as u64,
+            file_bytes: window.file_bytes(),
             batches: 0,
             messages: 0,
             checkpointed: false,
         };
         let checkpoints_before = image.replay.checkpoints;
 
-        let mut offset = BLOCK;
+        let mut offset = BLOCK as u64;
         match (&headers[index], expected) {
             (None, _) => {
-                let proven = heads_from(&bytes, epoch, BLOCK).map(|head| head.1.durable_upto).max();
-                let first = heads_from(&bytes, epoch, BLOCK).map(|head| head.1.number).min();
+                let heads = heads_from(&mut window, epoch, offset)?;
+                let proven = proven_by(&heads);
+                let first = heads.iter().map(|(_, head)| head.number).min();
                 let needed = expected.or(first);
                 durable_upto = durable_upto.max(proven.unwrap_or(0));
                 if let (Some(proven), Some(needed)) = (proven, needed)
@@ -216,28 +226,26 @@ pub(crate) fn read_log(
             if next_first.is_some_and(|limit| number >= limit) {
                 break None;
             }
-            match sound_batch(&bytes, epoch, offset, number) {
+            let (head, bytes) = batch_at(&mut window, epoch, offset)?;
+            match sound_batch((head, bytes), epoch, offset, number) {
                 Ok(head) => {
-                    let visit = |at: usize, record: Record<'_>| {
+                    let visit = |at: u64, record: Record<'_>| {
                         if let Record::Publish { queues, .. } = &record {
                             segment.messages += queues.iter().count() as u64;
                         }
-                        image.replay.apply(Place { epoch, offset: at as u64 }, record);
+                        image.replay.apply(Place { epoch, offset: at }, record);
                     };
-                    walk(&bytes, epoch, offset, &head, Trust::Verified, visit);
+                    walk(bytes, epoch, offset, &head, Trust::Verified, visit);
                     durable_upto = durable_upto.max(head.durable_upto);
                     image.batches += 1;
                     segment.batches += 1;
                     number += 1;
-                    offset += head.padded_bytes();
-                    segment.end = offset as u64;
+                    offset += head.padded_bytes() as u64;
+                    segment.end = offset;
                 }
                 Err(stop) => {
-                    let later = heads_from(&bytes, epoch, offset)
-                        .map(|head| head.1.durable_upto)
-                        .max()
-                        .unwrap_or(0);
-                    durable_upto = durable_upto.max(later);
+                    let later = heads_from(&mut window, epoch, offset)?;
+                    durable_upto = durable_upto.max(proven_by(&later).unwrap_or(0));
                     let proven = match next_first {
                         Some(limit) => limit > number,
                         None => durable_upto >= number,
@@ -246,23 +254,23 @@ pub(crate) fn read_log(
                         break Some(stop);
                     }
                     // What salvage can take from the damaged batch: the records before the damage.
-                    let mut resume = offset + BLOCK;
-                    let whole = BatchHead::decode(&bytes, epoch, offset);
+                    let mut resume = offset + BLOCK as u64;
+                    let (head, bytes) = batch_at(&mut window, epoch, offset)?;
                     let lost = stop.what;
                     damaged(&mut image, stop.offset, format!("{lost} (batch {number})"))?;
-                    if let Some(head) = whole
+                    if let Some(head) = head
                         && head.number == number
                     {
-                        walk(&bytes, epoch, offset, &head, Trust::Nothing, |at, record| {
-                            image.replay.apply(Place { epoch, offset: at as u64 }, record);
+                        walk(bytes, epoch, offset, &head, Trust::Nothing, |at, record| {
+                            image.replay.apply(Place { epoch, offset: at }, record);
                         });
                         image.replay.gap();
-                        resume = offset + head.padded_bytes();
+                        resume = offset + head.padded_bytes() as u64;
                     }
                     let next =
-                        heads_from(&bytes, epoch, resume).find(|(_, head)| head.number > number);
+                        later.iter().find(|(at, head)| *at >= resume && head.number > number);
                     match next {
-                        Some((at, head)) if next_first.is_none_or(|limit| head.number < limit) => {
+                        Some(&(at, head)) if next_first.is_none_or(|limit| head.number < limit) => {
                             offset = at;
                             number = head.number;
                         }
@@ -297,7 +305,7 @@ pub(crate) fn read_log(
     if durable_upto >= image.next_batch {
         // A later file proved it: the header of the next segment is unreadable or its file is gone.
         let (file, offset) = match last_stop {
-            Some((file, stop)) => (file, stop.offset as u64),
+            Some((file, stop)) => (file, stop.offset),
             None => ("log".to_owned(), 0),
         };
         let what =
@@ -362,7 +370,8 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
     }
     retire_unreferenced(disk, &listing, &mut image)?;
     let rescued = check_runs(disk, &mut image, options.salvage)?;
-    let mut queues = recovered_queues(disk, &image)?;
+    let segments = count_live(&image);
+    let mut queues = recovered_queues(disk, &mut image.replay)?;
 
     // What a spare held before might count as of an epoch to come: without a log they begin anew, and files are renamed.
     let anew = image.segments.is_empty();
@@ -384,7 +393,7 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
 
     let largest_run = listing.runs.last().map_or(0, |run| run.0).max(image.replay.last_run);
     let state = LogState {
-        segments: count_live(&image),
+        segments,
         next_epoch,
         salvaged_before: if image.damage.is_empty() { image.accepted_before } else { next_epoch },
         next_batch: image.next_batch,
@@ -565,130 +574,4 @@ fn retire_unreferenced(
 
 fn remove(disk: &dyn Disk, name: &str) -> Result<(), OpenError> {
     disk.remove(name).map_err(OpenError::io(format!("remove {name}")))
-}
-
-/// Builds each queue: payloads from the segments, runs that cannot stay cold from their files.
-fn recovered_queues(
-    disk: &dyn Disk,
-    image: &LogImage,
-) -> Result<BTreeMap<QueueId, RecoveredQueue>, OpenError> {
-    let mut queues: BTreeMap<QueueId, RecoveredQueue> = BTreeMap::new();
-    for (&id, queue) in &image.replay.queues {
-        let recovered = queues.entry(id).or_default();
-        recovered.next_seq = queue.state.next_seq.max(1);
-        recovered.delivered_upto = queue.state.delivered_upto;
-    }
-    read_payloads(disk, &image.replay, &mut queues)?;
-
-    let mut by_queue: BTreeMap<QueueId, Vec<(RunId, &ReplayedRun)>> = BTreeMap::new();
-    for (&id, run) in &image.replay.runs {
-        by_queue.entry(run.queue).or_default().push((id, run));
-    }
-    for (id, mut runs) in by_queue {
-        let queue = queues.entry(id).or_default();
-        runs.sort_by_key(|(_, run)| run.live.first());
-        // Sorted by their first, runs overlap one before them if they begin at or before its last.
-        let mut reach = 0;
-        let mut overlaps = vec![false; runs.len()];
-        let mut widest = 0;
-        for (index, (_, run)) in runs.iter().enumerate() {
-            let (Some(first), Some(last)) = (run.live.first(), run.live.last()) else { continue };
-            if index > 0 && first <= reach {
-                overlaps[index] = true;
-                overlaps[widest] = true;
-            }
-            if last > reach {
-                reach = last;
-                widest = index;
-            }
-        }
-        for (&(run_id, run), overlaps) in runs.iter().zip(overlaps) {
-            let (Some(first), Some(last)) = (run.live.first(), run.live.last()) else { continue };
-            queue.next_seq = queue.next_seq.max(last + 1);
-            let meets_message = image
-                .replay
-                .queues
-                .get(&id)
-                .is_some_and(|queue| queue.messages.range(first..=last).next().is_some());
-            if overlaps || meets_message {
-                load_run(disk, run_id, run, &mut queue.messages).map_err(|error| match error {
-                    WorkError::Io(error) => {
-                        OpenError::io(format!("read {}", run_file(run_id)))(error)
-                    }
-                    WorkError::Damaged(damage) => {
-                        OpenError::damaged(&run_file(run_id), damage.offset, damage.what)
-                    }
-                })?;
-                continue;
-            }
-            let share = u128::from(run.footer.payload_bytes) * u128::from(run.live.len())
-                / u128::from(run.footer.count.max(1));
-            queue.runs.push(RunInfo {
-                id: run_id,
-                queue: id,
-                first,
-                last,
-                messages: run.live.len(),
-                bytes: u64::try_from(share).unwrap_or(u64::MAX),
-            });
-        }
-    }
-    Ok(queues)
-}
-
-/// Appends what is alive in a run. On an error, what could be read was appended.
-fn load_run(
-    disk: &dyn Disk,
-    id: RunId,
-    run: &ReplayedRun,
-    messages: &mut Vec<(Seq, Home, Vec<u8>)>,
-) -> Result<(), WorkError> {
-    let mut offset = FIRST_RECORD;
-    while offset < run.footer.records_end {
-        let mut block = Vec::new();
-        let read = run::read_records(disk, id, offset, run.footer.records_end, 0, &mut block);
-        messages.extend(
-            block
-                .into_iter()
-                .filter(|(seq, persistent, _)| *persistent && run.live.contains(*seq))
-                .map(|(seq, _, payload)| (seq, Home::run(id), payload)),
-        );
-        offset = read?;
-    }
-    Ok(())
-}
-
-/// Second pass: the payloads of what is alive, one segment in memory at a time.
-fn read_payloads(
-    disk: &dyn Disk,
-    replay: &Replay,
-    queues: &mut BTreeMap<QueueId, RecoveredQueue>,
-) -> Result<(), OpenError> {
-    let mut by_segment: BTreeMap<u64, Vec<(u64, QueueId, Seq)>> = BTreeMap::new();
-    for (&id, queue) in &replay.queues {
-        for (&seq, place) in &queue.messages {
-            by_segment.entry(place.epoch).or_default().push((place.offset, id, seq));
-        }
-    }
-    let mut bytes = Vec::new();
-    for (epoch, mut places) in by_segment {
-        places.sort_unstable();
-        let name = segment_file(epoch);
-        read_all(disk, &name, &mut bytes)?;
-        for (offset, id, seq) in places {
-            // Checked again: these are other bytes than the first pass saw, if the medium lies.
-            let record = record::read(&bytes, epoch, offset as usize, bytes.len());
-            let Ok((Record::Publish { payload, .. }, _)) = record else {
-                return Err(OpenError::damaged(
-                    &name,
-                    offset,
-                    "a record changed while it was read",
-                ));
-            };
-            if let Some(queue) = queues.get_mut(&id) {
-                queue.messages.push((seq, Home::segment(epoch), payload.to_vec()));
-            }
-        }
-    }
-    Ok(())
 }
