@@ -48,6 +48,7 @@ pub mod pfw;
 mod receive_buffer;
 mod recent_median;
 mod round;
+mod startup;
 mod token_bucket;
 mod vegas;
 mod visits;

@@ -5,8 +5,7 @@
 //!   r       mean confirm latency of the round            sig = least of the last 3 means
 //!   target  base and allowance: [crate::delay_target]
 //!
-//!   startup   r <= target and limited: W *= 2
-//!             r > target in a second round: W *= max(1/4, target / r), velocity = W/16, startup ends
+//!   startup   W doubles until something waits: [crate::startup]; then velocity = W/16
 //!   after it  sig <= target and limited: W += velocity (1, doubling from the 4th step on, up to W/8;
 //!             up to W/32 where r is in the last quarter below the target, slower near the edge;
 //!             W from the second round in a row on with r in the first quarter, if there is no edge)
@@ -30,9 +29,8 @@
 //! - **net from the kernel.** One latency cannot tell a longer route from a longer queue. Where it doubles,
 //!   and our own window cannot be why, the window starts over from where it is, and while it rises nothing
 //!   is cut.
-//! - **Mean, then least of three.** Rejects one slow commit, and still answers within three round trips. A
-//!   second round decides about the end of startup for the same reason.
-//! - **Doubling again when it is calm.** TCP starts slowly too, and what waits for it ends our startup early.
+//! - **Mean, then least of three.** Rejects one slow commit, and still answers within three round trips.
+//! - **Doubling again when it is calm.** TCP starts slowly too, and what waits for it may end our startup early.
 //! - **The edge.** Over a distance the window that was cut last is approached slowly: [crate::edge].
 //! - **The pace.** RabbitMQ confirms many messages at once; what is confirmed together would be published together, arrive
 //!   together, and be one clump for ever, in whose pauses the broker rests: W in net + W x service time.
@@ -53,6 +51,7 @@ use crate::delay_target::{DelayTarget, NETWORK_ALLOWANCE_MAX_US, VISIT_ALLOWANCE
 use crate::edge::Edge;
 use crate::ewma::Ewma;
 use crate::round::Round;
+use crate::startup::{FULL_ROUNDS, INITIAL_BYTES, Startup, Step};
 use crate::window::{Load, Pace, Phase, Sample, Window, WindowState};
 
 /// The window never falls below this, so that what a visit costs is shared, unless it is a narrow link that messages wait for.
@@ -61,8 +60,6 @@ pub const FLOOR_MESSAGES: u32 = 8;
 pub const CEILING_MESSAGES: u32 = 60_000;
 /// The window of bytes never falls below this.
 pub const FLOOR_BYTES: u64 = 64 * 1024;
-/// Until a message is confirmed the window is not larger: about what TCP sends before it hears of the peer (RFC 6928).
-const INITIAL_BYTES: f64 = 16_384.0;
 /// The window of bytes never exceeds this unless told otherwise.
 pub const CEILING_BYTES: u64 = 256 * 1024 * 1024;
 
@@ -75,10 +72,8 @@ const CUT_MIN: f64 = 0.7;
 const CUT_MIN_NARROW: f64 = 0.25;
 /// What waits in the kernel was counted some time before.
 const CUT_MIN_UNSENT: f64 = 0.5;
-/// What a full socket leaves of the window, and how many rounds it has to be full.
+/// What a full socket leaves of the window.
 const FULL_CUT: f64 = 15.0 / 16.0;
-const FULL_ROUNDS: u32 = 3;
-const STARTUP_CUT_MIN: f64 = 0.25;
 /// Up to here, as a share of the allowance, nothing waits to speak of.
 const CALM: f64 = 0.25;
 /// After startup a round lasts at least this long, so that a scheduler's time slices average out.
@@ -135,8 +130,7 @@ struct Probe {
 pub struct Pfw {
     options: PfwOptions,
     window: f64,
-    startup: bool,
-    suspect: bool, // in startup: the last round was above the target
+    startup: Option<Startup>, // until it is over
     velocity: f64,
     steps_up: u32,
     calm_rounds: u32,
@@ -174,8 +168,7 @@ impl Pfw {
         let mut pfw = Pfw {
             options,
             window: f64::from(options.floor_messages),
-            startup: true,
-            suspect: false,
+            startup: Some(Startup::default()),
             velocity: 1.0,
             steps_up: 0,
             calm_rounds: 0,
@@ -224,14 +217,16 @@ impl Pfw {
             self.history.remove(0);
         }
         self.history.push(mean_us);
-        if self.startup {
-            let suspected = std::mem::replace(&mut self.suspect, mean_us > self.delay.us());
-            if self.suspect && suspected {
-                self.startup = false;
-                self.cut((self.delay.us() / mean_us).max(STARTUP_CUT_MIN));
-                self.velocity = (self.window / 16.0).max(1.0);
-            } else if !self.suspect && round.limited() && !stalled {
-                self.window = self.bounded(2.0 * self.window);
+        if let Some(startup) = &mut self.startup {
+            let bytes = self.size.get().unwrap_or(0.0);
+            match startup.after(mean_us, &round, &self.delay, self.window, bytes) {
+                Step::Stay => {}
+                Step::Grow(factor) => self.window = self.bounded(factor * self.window),
+                Step::End(factor) => self.end_startup(factor),
+                Step::EndAtSocket(factor) => {
+                    self.edge = Edge::of_socket(self.window);
+                    self.end_startup(factor);
+                }
             }
         } else if let Some(messages) = self.delay.too_many(self.window) {
             self.cut((1.0 - messages / self.window).max(CUT_MIN_UNSENT));
@@ -322,10 +317,15 @@ impl Pfw {
         self.history.clear();
     }
 
+    fn end_startup(&mut self, factor: f64) {
+        self.startup = None;
+        self.cut(factor);
+        self.velocity = (self.window / 16.0).max(1.0);
+    }
+
     /// Startup once more, from where it is.
     fn restart(&mut self) {
-        self.startup = true;
-        self.suspect = false;
+        self.startup = Some(Startup::default());
         self.edge = Edge::Far;
         self.held = false;
         self.history.clear();
@@ -366,7 +366,7 @@ impl Pfw {
 
     fn halve(&mut self) {
         self.probe = None;
-        self.startup = false;
+        self.startup = None;
         let before = self.window;
         self.cut(0.5);
         self.clamp(before);
@@ -440,7 +440,7 @@ impl Window for Pfw {
         }) {
             self.round.set_limited();
         }
-        let long_enough = self.startup || self.round.lasts_us(now_us) >= ROUND_MIN_US;
+        let long_enough = self.startup.is_some() || self.round.lasts_us(now_us) >= ROUND_MIN_US;
         if long_enough && self.round.ends_with(sent_us) {
             self.steer(now_us);
         }
@@ -510,7 +510,7 @@ impl Window for Pfw {
     fn pace(&self) -> Option<Pace> {
         // Blocked or rejected in its first round it is no longer starting up, and nothing is measured yet.
         let measured = self.delay.us() > 0.0;
-        if self.startup || !measured || !self.delay.is_distant() {
+        if self.startup.is_some() || !measured || !self.delay.is_distant() {
             return None;
         }
         // After a broker stood still the latency is not what comes.
@@ -527,7 +527,7 @@ impl Window for Pfw {
     fn state(&self) -> WindowState {
         WindowState {
             window_messages: self.window,
-            phase: match (self.blocked, self.startup, self.probe) {
+            phase: match (self.blocked, self.startup.is_some(), self.probe) {
                 (true, _, _) => Phase::Blocked,
                 (_, true, _) => Phase::Startup,
                 (_, _, Some(_)) => Phase::Draining,

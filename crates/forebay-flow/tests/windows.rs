@@ -377,7 +377,7 @@ fn where_a_round_trip_is_short_a_full_socket_holds_nothing_back() {
     assert!(window >= 1_500.0, "{window:.0} messages");
 }
 
-/// The window after `rounds` of `rtt_us` (two of them slow: the end of startup) in each of which all of it is sent, in
+/// The window after `rounds` of `rtt_us` (four of them slow: the end of startup) in each of which all of it is sent, in
 /// messages of `bytes`, and the socket is full when `full` says so.
 fn after_rounds(rounds: u64, rtt_us: u64, bytes: u64, full: fn(u64) -> bool) -> u32 {
     let mut client = pfw();
@@ -389,7 +389,7 @@ fn after_rounds(rounds: u64, rtt_us: u64, bytes: u64, full: fn(u64) -> bool) -> 
         if full(round) {
             client.window.socket_full();
         }
-        let slow_us = if [6, 7].contains(&round) { rtt_us.max(60_000) } else { 0 };
+        let slow_us = if (6..10).contains(&round) { rtt_us.max(60_000) } else { 0 };
         client.step(&Event::Pause { us: rtt_us + slow_us });
         client.step(&Event::Confirm { messages: usize::MAX });
     }
