@@ -15,7 +15,9 @@ use crate::error::{ConsumeError, OpenError};
 use crate::message::since_1970_us;
 use crate::metrics::ConsumerMetrics;
 use crate::received::Received;
-use crate::session::{CREDIT_MAX, Credit, DeliveryKey, How, Intake, LIVE_CREDIT, Ready, Verdict};
+use crate::session::{
+    CREDIT_MAX, Credit, DeliveryKey, How, Intake, LIVE_CREDIT, Ready, STALL_US, Verdict,
+};
 use crate::shell::random_u64;
 use crate::spans::Spans;
 use crate::system_clock::SystemClock;
@@ -33,6 +35,7 @@ pub struct ConsumerBuilder {
     arguments: TableBuf,
     work_limit: Option<Duration>,
     occupancy: Option<Arc<Occupancy>>,
+    stall_us: Option<u64>,
     explain: bool,
     spans: Option<Arc<Spans>>,
 }
@@ -49,6 +52,7 @@ impl ConsumerBuilder {
             arguments: TableBuf::new(),
             work_limit: None,
             occupancy: None,
+            stall_us: Some(STALL_US),
             explain: false,
             spans: None,
         }
@@ -119,6 +123,27 @@ impl ConsumerBuilder {
     #[must_use]
     pub fn work_limit(mut self, limit: Duration) -> Self {
         self.work_limit = Some(limit);
+        self
+    }
+
+    /// After so long without a message, while nothing is held, RabbitMQ is asked how many wait in the queue. If some do, a
+    /// second later as well, the consumer goes on with another channel, and the broker delivers again, marked, what it
+    /// believes to have sent on the first. 30 s unless set, at least 1 s. RabbitMQ's quorum queues need it after a node was
+    /// away for a while. Where no other channel gets anything either, the next is tried after twice the time.
+    ///
+    /// Not for consumers that have their queue alone: exclusive ones, those of a stream, and of a queue that was declared
+    /// on this connection with `x-single-active-consumer`. A Forebay is never asked.
+    #[must_use]
+    pub fn stall_timeout(mut self, timeout: Duration) -> Self {
+        let timeout_us = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
+        self.stall_us = Some(timeout_us.max(1_000_000));
+        self
+    }
+
+    /// Waits for messages as long as the connection lives.
+    #[must_use]
+    pub fn without_stall_timeout(mut self) -> Self {
+        self.stall_us = None;
         self
     }
 
@@ -202,6 +227,7 @@ impl ConsumerBuilder {
             marks: self.explain,
             work_limit_us: self.work_limit.map(|limit| limit.as_micros() as u64),
             occupancy: self.occupancy,
+            stall_us: self.stall_us,
         };
         let max = u32::from(self.credit_max);
         let key = guard.link.with(|session, now_us| {

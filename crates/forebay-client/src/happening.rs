@@ -76,6 +76,11 @@ pub enum Happening {
         /// What was wrong with it.
         fault: PublisherChannelFault,
     },
+    /// For its stall timeout a consumer got nothing although messages waited in its queue; it goes on with a new channel.
+    ConsumerChannelReplaced {
+        /// The queue.
+        queue: String,
+    },
     /// Something could not be declared again after a reconnect.
     TopologyRefused {
         /// What, for instance `queue 'orders'`.

@@ -149,6 +149,8 @@ pub struct ConsumerMetrics {
     pub ack_frames: u64,
     /// Times the consumer was replaced to change its credit.
     pub reconsumed: u64,
+    /// Times nothing came although messages waited in the queue, and another channel took the place of the consumer's.
+    pub channels_replaced: u64,
     /// From delivery to settlement.
     pub service: Summary,
 }

@@ -27,7 +27,8 @@ const PUBLISHERS: usize = 4;
 const CONSUMERS: usize = 4;
 /// Between two messages of a publisher; it falls behind when the window is full.
 const PUBLISH_EVERY: Duration = Duration::from_millis(5);
-/// Publishers give a silent channel up after this; a confirm took 17 s on a busy machine whose leader was frozen.
+/// Publishers and consumers give a silent channel up after this; a confirm took 17 s on a busy machine whose leader
+/// was frozen.
 const STALL_TIMEOUT: Duration = Duration::from_secs(20);
 /// Messages that every publisher gets confirmed, and its queue delivers, before the flow counts as going on.
 const PROGRESS_MESSAGES: u64 = 100;
@@ -83,6 +84,8 @@ struct Flow {
     publishers: [Mutex<Option<Publisher>>; PUBLISHERS],
     /// Publishers end.
     stopping: AtomicBool,
+    /// Consumers tell how they do.
+    asked: watch::Sender<()>,
     /// Consumers end.
     drained: watch::Sender<bool>,
     reconnects: Mutex<u64>,
@@ -100,6 +103,7 @@ pub(crate) async fn run(mut told: impl FnMut(Tried)) -> Result<(), String> {
         ledgers: std::array::from_fn(|_| Mutex::new(Ledger::new(Instant::now()))),
         publishers: Default::default(),
         stopping: AtomicBool::new(false),
+        asked: watch::Sender::new(()),
         drained: watch::Sender::new(false),
         reconnects: Mutex::new(0),
         channels_replaced: Mutex::new(0),
@@ -119,10 +123,7 @@ pub(crate) async fn run(mut told: impl FnMut(Tried)) -> Result<(), String> {
         eprintln!("{}: {:.1} s", hurt.case, began.elapsed().as_secs_f32());
         let stuck = outcome.is_err();
         if stuck {
-            // Whoever has unconfirmed messages, the broker or the client, is the one who is stuck.
-            let words =
-                ["ctl", "3", "list_channels", "connection", "number", "messages_unconfirmed"];
-            eprintln!("{}", flow.cluster.order(&words).await.unwrap_or_else(|error| error));
+            flow.tell_who_is_stuck().await;
         }
         told(Tried { case: hurt.case.to_owned(), promise: hurt.promise.to_owned(), outcome });
         if stuck {
@@ -176,6 +177,20 @@ impl Flow {
         let gap = gaps.max().expect("there are publishers");
         eprintln!("longest time without a confirm: {:.1} s", gap.as_secs_f32());
         Ok(Vec::new())
+    }
+
+    /// Whoever has unconfirmed or unacknowledged messages, the broker or the client, is the one who is stuck.
+    async fn tell_who_is_stuck(&self) {
+        let tables = [
+            "list_channels connection number messages_unconfirmed messages_unacknowledged prefetch_count",
+            "list_queues name leader online messages_ready messages_unacknowledged consumers",
+            "list_consumers",
+        ];
+        for table in tables {
+            let words: Vec<&str> = ["ctl", "3"].into_iter().chain(table.split(' ')).collect();
+            eprintln!("{}", self.cluster.order(&words).await.unwrap_or_else(|error| error));
+        }
+        self.asked.send_replace(());
     }
 
     /// Waits until every publisher had so many confirmed, and so many of its messages have arrived, since now.
@@ -357,12 +372,17 @@ async fn consume(flow: Arc<Flow>, number: usize) -> Result<(), String> {
     let connection = connect(&flow.cluster, number + 1, &name).await?;
     watch(&flow, &connection, name.clone());
     let queue = queue_name(number % QUEUES);
-    let mut consumer =
-        connection.consumer(queue).build().await.map_err(|error| format!("{name}: {error}"))?;
+    let consumer = connection.consumer(queue).stall_timeout(STALL_TIMEOUT).build().await;
+    let mut consumer = consumer.map_err(|error| format!("{name}: {error}"))?;
+    let mut asked = flow.asked.subscribe();
     let mut drained = flow.drained.subscribe();
     loop {
         let next = tokio::select! {
             next = consumer.next() => next,
+            _ = asked.changed() => {
+                eprintln!("{name}: {:?}", consumer.metrics());
+                continue;
+            }
             _ = drained.changed() => {
                 consumer.stop();
                 return connection.close().await.map_err(|lost| format!("{name}: {lost}"));

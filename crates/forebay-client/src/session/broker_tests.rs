@@ -311,6 +311,7 @@ fn at_work(world: &mut World, work_limit_us: Option<u64>) -> (Session, Wire, usi
         marks: false,
         work_limit_us,
         occupancy: None,
+        stall_us: Some(STALL_US),
     };
     let intake = Intake::new(how, Credit::new(world.now_us, 1, 10, Some(1)));
     let key = session.add_intake(intake, world.now_us);

@@ -15,6 +15,7 @@ pub(super) enum Todo {
     DeclarationRefused(Refusal),
     ReopenLedger(usize),
     ReopenCalls(usize),
+    ReplaceStuck(usize),
     Opened,
 }
 
@@ -69,11 +70,14 @@ impl Session {
                 },
                 Event::Reply { channel, method } => match owner(owners, channel) {
                     Owner::User(key) => users[key].reply(Reply::from_method(&method), wakeups),
-                    Owner::Intake(key) => {
-                        if let Method::BasicConsumeOk(_) = method {
-                            intakes[key].consuming(now_us, wakeups);
+                    Owner::Intake(key) => match method {
+                        Method::BasicConsumeOk(_) => intakes[key].consuming(now_us, wakeups),
+                        Method::QueueDeclareOk(ok) => {
+                            let stuck = intakes[key].queue_told(ok.message_count, now_us);
+                            todo.extend(stuck.then_some(Todo::ReplaceStuck(key)));
                         }
-                    }
+                        _ => {}
+                    },
                     Owner::Redeclaring => {
                         if !matches!(method, Method::ChannelOpenOk(_)) {
                             todo.push(Todo::Declared);
@@ -189,6 +193,7 @@ impl Session {
                 }
                 Todo::ReopenLedger(key) => self.open_ledger(key, now_us),
                 Todo::ReopenCalls(key) => self.open_calls(key),
+                Todo::ReplaceStuck(key) => self.replace_stuck(key, now_us),
                 Todo::Declared => {
                     if let Some(redeclaring) = &mut self.redeclaring {
                         redeclaring.answered(&mut self.machine);

@@ -6,6 +6,8 @@
 //! A *tap* is one channel with a broker-side consumer. It ends with its connection: acks of its deliveries are then
 //! void, and the broker delivers them again.
 
+mod replacing;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -13,6 +15,7 @@ use std::task::{Context, Poll, Waker};
 use forebay_flow::Occupancy;
 use forebay_wire::TableBuf;
 
+use super::consumer_health::ConsumerHealth;
 use super::credit::Credit;
 use super::remember;
 use super::tap::{LIVE_CREDIT, Tap};
@@ -21,11 +24,6 @@ use crate::error::{ChannelFault, ConsumeError, Lost, Refusal};
 use crate::machine::{Delivery, Machine, PAUSE};
 use crate::metrics::ConsumerMetrics;
 use crate::received::Received;
-
-/// Where a live consumer's credit cannot change, it is replaced at most this often to lower it.
-const LOWER_INTERVAL_US: u64 = 5_000_000;
-/// And this often to raise it.
-const RAISE_INTERVAL_US: u64 = 250_000;
 
 /// Of a queue that is not there (0-9-1 section 1.2).
 const NOT_FOUND: u16 = 404;
@@ -47,6 +45,8 @@ pub(crate) struct How {
     pub(crate) work_limit_us: Option<u64>,
     /// The workers, from somebody who counts them.
     pub(crate) occupancy: Option<Arc<Occupancy>>,
+    /// After so long without a message the broker is asked whether some wait.
+    pub(crate) stall_us: Option<u64>,
 }
 
 /// Which delivery, for good: a tap's number is never used again.
@@ -77,6 +77,7 @@ pub(crate) struct Ready {
 pub(crate) struct Intake {
     how: How,
     credit: Credit,
+    health: ConsumerHealth,
     tap: Option<Tap>,
     /// The broker let it consume, some time.
     began: bool,
@@ -96,10 +97,12 @@ pub(crate) struct Intake {
 impl Intake {
     pub(crate) fn new(how: How, credit: Credit) -> Intake {
         let working = WorkLimit::new(how.work_limit_us);
+        let health = ConsumerHealth::new(how.stall_us);
         Intake {
             how,
             working,
             credit,
+            health,
             tap: None,
             began: false,
             ready: VecDeque::new(),
@@ -192,6 +195,7 @@ impl Intake {
         self.metrics.service.add(service_us);
         self.see_workers(now_us);
         self.credit.completed(now_us, service_us);
+        self.health.began(now_us);
         self.write_acks(machine);
         self.close_done(machine);
         self.tune(machine, now_us);
@@ -248,6 +252,7 @@ impl Intake {
     /// consume-ok came.
     pub(crate) fn consuming(&mut self, now_us: u64, wakeups: &mut Vec<Waker>) {
         self.began = true;
+        self.health.began(now_us);
         if let Some(tap) = &mut self.tap {
             tap.began(now_us);
             if self.credit.rtt_us() == 0 {
@@ -263,6 +268,7 @@ impl Intake {
             return;
         };
         tap.delivered(delivery.delivery_tag);
+        self.health.came(now_us);
         self.metrics.delivered += 1;
         self.metrics.redelivered += u64::from(delivery.redelivered);
         let key = DeliveryKey { tap: tap.number, tag: delivery.delivery_tag };
@@ -350,19 +356,18 @@ impl Intake {
         self.close_done(machine);
         self.hand_back_stuck(machine, now_us);
         self.consider_replacing(machine, now_us);
+        self.ask_how_many(machine, now_us);
     }
 
     /// When [`Intake::tick`] has something to do.
     pub(crate) fn next_tick_us(&self) -> Option<u64> {
         let tap = self.tap.as_ref()?;
-        let replace_us = tap.held_until_us().or_else(|| {
-            let raises = self.may_replace() && self.credit.wanted_for_long() > tap.credit;
-            raises.then_some(self.changed_us + RAISE_INTERVAL_US)
-        });
+        let replace_us = tap.held_until_us().or_else(|| self.raises_at_us());
         let stuck_us =
             self.credit.next_hand_back_us(self.returnable()).filter(|_| self.hands_back());
         let (flush_us, overdue_us) = (tap.acks.next_flush_us(), self.working.next_us());
-        let all = [flush_us, replace_us, stuck_us, tap.asks_at_us(), overdue_us];
+        let (there_us, waiting_us) = (tap.asks_at_us(), self.asks_at_us());
+        let all = [flush_us, replace_us, stuck_us, there_us, waiting_us, overdue_us];
         all.into_iter().flatten().min()
     }
 
@@ -373,6 +378,7 @@ impl Intake {
                 let known = tap.acks.nack(key.tag, true);
                 debug_assert!(known.is_ok(), "what is in work is open");
                 self.metrics.overdue += 1;
+                self.health.began(now_us);
                 self.credit.completed(now_us, self.how.work_limit_us.unwrap_or_default());
             }
         }
@@ -382,67 +388,6 @@ impl Intake {
         if let Some(occupancy) = &self.how.occupancy {
             self.credit.see(now_us, occupancy.get());
         }
-    }
-
-    // ---- credit, where it cannot change live
-
-    fn may_replace(&self) -> bool {
-        let tap = self.tap.as_ref();
-        !self.how.sole && !self.stopping && tap.is_some_and(Tap::is_replaceable)
-    }
-
-    /// Begins to replace the consumer if that is due, ends it if it takes too long.
-    fn consider_replacing(&mut self, machine: &mut Machine, now_us: u64) {
-        if !self.may_replace() {
-            return;
-        }
-        let Some(tap) = &mut self.tap else { return };
-        if let Some(until_us) = tap.held_until_us() {
-            if now_us >= until_us {
-                self.give_up_replacing(machine, now_us);
-            }
-            return;
-        }
-        let (wanted, credit) = (self.credit.wanted_for_long(), tap.credit);
-        // What is in work of an earlier consumer leaves the present one's credit alone.
-        let raise = wanted > credit && wanted > credit + tap.older();
-        let interval_us = if raise { RAISE_INTERVAL_US } else { LOWER_INTERVAL_US };
-        if now_us.saturating_sub(self.changed_us) < interval_us {
-            return;
-        }
-        self.changed_us = now_us;
-        if raise || self.credit.outgrown(credit, false) && wanted < credit {
-            tap.hold(self.credit.rtt_us(), now_us);
-            self.replace_full(machine, now_us);
-        }
-    }
-
-    /// Replaces the consumer if that was begun and the broker can give the present one nothing more.
-    fn replace_full(&mut self, machine: &mut Machine, now_us: u64) {
-        let Some(tap) = self.tap.as_mut().filter(|tap| tap.is_full()) else { return };
-        // What is not settled yet counts, too: together they stay within the bound.
-        let room = self.credit.most().saturating_sub(tap.acks.open() as u32);
-        let wanted = self.credit.wanted_for_long();
-        let credit = wanted.min(room);
-        let all_in_work = self.ready.is_empty();
-        let worth_it = credit > tap.credit || credit > 0 && all_in_work;
-        let lowers = wanted < tap.credit && credit > 0;
-        if !tap.is_replaceable() || !(worth_it || lowers) {
-            self.give_up_replacing(machine, now_us);
-            return;
-        }
-        tap.replace(machine, &self.how, credit, self.credit.rtt_us());
-        self.metrics.reconsumed += 1;
-        self.changed_us = now_us;
-        self.write_acks(machine);
-    }
-
-    fn give_up_replacing(&mut self, machine: &mut Machine, now_us: u64) {
-        self.changed_us = now_us;
-        if let Some(tap) = &mut self.tap {
-            tap.release();
-        }
-        self.write_acks(machine);
     }
 
     // ---- settling

@@ -17,6 +17,7 @@
 
 mod calls;
 mod channel_health;
+mod consumer_health;
 mod credit;
 mod events;
 mod intake;
@@ -444,6 +445,17 @@ impl Session {
         if let Some(number) = self.intakes[key].open(&mut self.machine, tap, now_us) {
             self.own(number, Owner::Intake(key));
         }
+    }
+
+    /// A consumer that gets nothing although messages wait goes on with another channel.
+    fn replace_stuck(&mut self, key: usize, now_us: u64) {
+        let Some(intake) = self.intakes.get_mut(key) else { return };
+        let Some(stuck) = intake.leave_stuck(now_us) else { return };
+        let queue = intake.queue().to_owned();
+        self.happenings.push(Happening::ConsumerChannelReplaced { queue });
+        let _ = self.machine.close_channel(stuck);
+        self.own(stuck, Owner::Nobody);
+        self.open_intake(key, now_us);
     }
 
     /// User channels end; the rest is decided by the caller.

@@ -51,6 +51,8 @@ pub(super) struct Tap {
     hold: Option<Hold>,
     /// When the queue is asked for.
     ask_at_us: Option<u64>,
+    /// Questions for the queue that are not answered yet.
+    asked: u32,
 }
 
 /// Acks are held.
@@ -86,6 +88,7 @@ impl Tap {
             last_tag: 0,
             hold: None,
             ask_at_us: None,
+            asked: 0,
         };
         tap.consume(machine, how).then_some(tap)
     }
@@ -131,10 +134,21 @@ impl Tap {
     pub(super) fn ask_for_queue(&mut self, machine: &mut Machine, how: &How, now_us: u64) {
         if self.asks_at_us().is_some_and(|due_us| due_us <= now_us) {
             self.ask_at_us = None;
-            let name = ShortStr::truncated(&how.queue);
-            let passive = queue::Declare { queue: name, passive: true, ..Default::default() };
-            let _ = machine.send(self.channel, &passive);
+            self.ask(machine, how);
         }
+    }
+
+    /// Asks for the queue: the answer says how many messages wait in it.
+    pub(super) fn ask(&mut self, machine: &mut Machine, how: &How) {
+        let name = ShortStr::truncated(&how.queue);
+        let passive = queue::Declare { queue: name, passive: true, ..Default::default() };
+        self.asked += u32::from(machine.send(self.channel, &passive).is_ok());
+    }
+
+    /// An answer came; whether it was the last one that is due.
+    pub(super) fn was_last_answer(&mut self) -> bool {
+        self.asked = self.asked.saturating_sub(1);
+        self.asked == 0
     }
 
     /// Of the consumer that takes messages.

@@ -4,6 +4,7 @@ mod consuming;
 mod expiring;
 mod failing_channels;
 mod pacing;
+mod stalled_consumers;
 
 use std::task::{Context, Poll, Waker};
 

@@ -176,6 +176,12 @@ impl Link {
             Happening::PublisherChannelReplaced { fault } => {
                 tracing::warn!("a publisher goes on with another channel: {fault}");
             }
+            Happening::ConsumerChannelReplaced { queue } => {
+                tracing::warn!(
+                    queue,
+                    "messages wait and none came; the consumer goes on with another channel"
+                );
+            }
             Happening::TopologyRefused { what, why } => {
                 tracing::error!("cannot declare {what} again: {why}");
             }

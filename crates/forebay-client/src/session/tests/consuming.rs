@@ -16,28 +16,34 @@ struct Consumer {
     cancelled: bool,
     /// Assigned by the queue, not sent yet.
     assigned: Vec<u32>,
+    /// Lost on their way to the channel; the queue believes that they are in work.
+    lost: Vec<u32>,
 }
 
 /// A queue of numbers and one channel.
 #[derive(Default)]
-struct Broker {
+pub(super) struct Broker {
     from_client: Vec<u8>,
     to_client: Vec<u8>,
     channel: u16,
     qos: u16,
     consumers: Vec<Consumer>,
     next_message: u32,
-    messages: u32,
+    pub(super) messages: u32,
     last_tag: u64,
-    acked: u32,
+    pub(super) acked: u32,
     most_consumers: usize,
     deleted: bool,
     /// Times the queue was asked for.
-    asked: u32,
+    pub(super) asked: u32,
 }
 
 impl Broker {
-    fn hear(&mut self, session: &mut Session, now_us: u64) {
+    pub(super) fn with(messages: u32) -> Broker {
+        Broker { messages, ..Broker::default() }
+    }
+
+    pub(super) fn hear(&mut self, session: &mut Session, now_us: u64) {
         let mut out = Vec::new();
         session.machine.take_outgoing(&mut out);
         session.drained(now_us);
@@ -45,7 +51,7 @@ impl Broker {
     }
 
     /// Works off one frame. False: there is none.
-    fn work(&mut self) -> bool {
+    pub(super) fn work(&mut self) -> bool {
         let input = std::mem::take(&mut self.from_client);
         let Some(frame) = read_frame(&input, 1 << 20).unwrap() else {
             self.from_client = input;
@@ -100,8 +106,16 @@ impl Broker {
                     let gone = channel::Close { reply_code: 404, ..Default::default() };
                     self.answer(&gone);
                 } else {
-                    self.answer(&queue::DeclareOk::default());
+                    let message_count = self.messages - self.next_message;
+                    self.answer(&queue::DeclareOk { message_count, ..Default::default() });
                 }
+            }
+            Method::ChannelClose(_) => {
+                // What it believed to be in work is next.
+                let lost = self.consumers.drain(..).flat_map(|consumer| consumer.lost);
+                self.next_message = lost.min().unwrap_or(self.next_message);
+                self.last_tag = 0;
+                self.answer(&channel::CloseOk::default());
             }
             other => panic!("{}", other.name()),
         }
@@ -112,9 +126,9 @@ impl Broker {
     }
 
     /// Gives the next message to one of those that may have one.
-    fn assign(&mut self, which: usize) -> bool {
+    pub(super) fn assign(&mut self, which: usize) -> bool {
         let free = |consumer: &&mut Consumer| {
-            let held = consumer.unacked.len() + consumer.assigned.len();
+            let held = consumer.unacked.len() + consumer.assigned.len() + consumer.lost.len();
             !consumer.cancelled && held < consumer.prefetch
         };
         let mut able: Vec<&mut Consumer> = self.consumers.iter_mut().filter(free).collect();
@@ -128,7 +142,7 @@ impl Broker {
     }
 
     /// What one consumer was given leaves.
-    fn send(&mut self, which: usize) {
+    pub(super) fn send(&mut self, which: usize) {
         if self.consumers.is_empty() {
             return;
         }
@@ -149,8 +163,21 @@ impl Broker {
         }
     }
 
+    /// What was given to consumers never reaches their channel.
+    pub(super) fn lose(&mut self) {
+        for consumer in &mut self.consumers {
+            consumer.lost.append(&mut consumer.assigned);
+        }
+    }
+
     /// So many bytes arrive, or all there are.
-    fn tell(&mut self, session: &mut Session, unread: &mut Vec<u8>, bytes: usize, now_us: u64) {
+    pub(super) fn tell(
+        &mut self,
+        session: &mut Session,
+        unread: &mut Vec<u8>,
+        bytes: usize,
+        now_us: u64,
+    ) {
         unread.extend(self.to_client.drain(..bytes.min(self.to_client.len())));
         let mut rest = unread.as_slice();
         session.receive(&mut rest, now_us).unwrap();
@@ -158,22 +185,26 @@ impl Broker {
     }
 }
 
-fn consumer(session: &mut Session, now_us: u64, credit_max: u32, sole: bool) -> usize {
-    let how = How {
+pub(super) fn how(sole: bool) -> How {
+    How {
         queue: "q".into(),
         tag: "t".into(),
         exclusive: false,
         work_limit_us: None,
         occupancy: None,
+        stall_us: None,
         sole,
         arguments: Default::default(),
         marks: false,
-    };
-    let credit = Credit::new(now_us, 1, credit_max, None);
-    session.add_intake(Intake::new(how, credit), now_us)
+    }
 }
 
-fn number(message: &crate::Received) -> u32 {
+fn consumer(session: &mut Session, now_us: u64, credit_max: u32, sole: bool) -> usize {
+    let credit = Credit::new(now_us, 1, credit_max, None);
+    session.add_intake(Intake::new(how(sole), credit), now_us)
+}
+
+pub(super) fn number(message: &crate::Received) -> u32 {
     u32::from_be_bytes(message.body().try_into().unwrap())
 }
 
@@ -214,7 +245,7 @@ proptest! {
         let (mut now_us, mut unread) = (1, Vec::new());
         let mut session = Session::new(Options::default());
         connect(&mut session, now_us);
-        let mut broker = Broker { messages: MESSAGES, ..Broker::default() };
+        let mut broker = Broker::with(MESSAGES);
         session.machine.take_outgoing(&mut Vec::new());
         let key = consumer(&mut session, now_us, CREDIT_MAX, false);
         let (mut taken, mut held) = (Vec::new(), Vec::new());
@@ -292,7 +323,7 @@ fn fast_work(messages: u32, sole: bool) -> (u32, u64) {
     let (mut now_us, mut unread) = (1, Vec::new());
     let mut session = Session::new(Options::default());
     connect(&mut session, now_us);
-    let mut broker = Broker { messages, ..Broker::default() };
+    let mut broker = Broker::with(messages);
     session.machine.take_outgoing(&mut Vec::new());
     let key = consumer(&mut session, now_us, 1000, sole);
     let mut cx = Context::from_waker(Waker::noop());
