@@ -49,7 +49,7 @@ impl Shard {
     }
 
     /// Visits the queues that have something to deliver until they are done or the turn is. While the shell
-    /// is `busy`, queues whose consumers have work may gather first (see [`RoundRobin`]).
+    /// is `busy`, queues may gather first (see [`RoundRobin`]).
     ///
     /// [`RoundRobin`]: crate::round_robin::RoundRobin
     pub(crate) fn deliver_dirty_queues(&mut self, busy: bool) {
@@ -78,16 +78,15 @@ impl Shard {
         }
     }
 
-    /// Whether a queue waits for more before its next consumer, who has work, gets some.
+    /// Whether a queue waits for more before its next consumer gets some.
     fn gathers(&self, key: QueueKey) -> bool {
         let queue = &self.queues[key.0 as usize];
         let count = queue.consumers.len();
-        if !queue.turns.gathers(self.now_us, queue.head.len(), count) {
-            return false;
-        }
         let (first, behind) = queue.consumers.split_at(queue.turns.at().min(count));
         let mut in_turn = behind.iter().chain(first).map(|next| &self.consumers[next.0 as usize]);
-        in_turn.find(|next| next.has_credit()).is_some_and(|next| next.unacked > 0)
+        in_turn.find(|next| next.has_credit()).is_some_and(|next| {
+            queue.turns.gathers(self.now_us, queue.head.len(), count, next.unacked == 0)
+        })
     }
 
     /// Delivers up to [`VISIT_MESSAGES`]; returns the bytes and whether it could go on.

@@ -3,16 +3,20 @@
 //! A message to each in turn is what an idle consumer wants, and what a busy broker can afford least: with a hundred
 //! consumers every one of them gets two or three messages in a turn, each in a write of its own, and the system
 //! calls cost more than all the rest (measured: 44 % of the processor). So, while there is more to read than a turn
-//! reads, and the next consumer has something to do already, the queue gathers messages for a moment, and
-//! consumers get several in a row; never more than an equal share of what is there, so that nobody goes without.
+//! reads, the queue gathers messages for a moment, and consumers get several in a row; never more than an equal share of
+//! what is there, so that nobody goes without. The moment is shorter where the next consumer has nothing to do: no worker
+//! is idle for more than a millisecond while a message waits that it may take.
 //!
 //! ```text
 //!   not busy            a b c a b c                       at once, one each
 //!   busy    gather ──▶  a a a a b b b b c c c c           after GATHER_US, or with PORTION_MAX for each
+//!           and a idle                                    after GATHER_IDLE_US
 //! ```
 
-/// How long messages are gathered at most, in microseconds.
+/// How long messages are gathered at most, in microseconds, for a consumer that has work,
 const GATHER_US: u64 = 5_000;
+/// and for one that has none.
+const GATHER_IDLE_US: u64 = 1_000;
 
 /// The most that one consumer gets in a row, in messages.
 const PORTION_MAX: usize = 32;
@@ -35,10 +39,11 @@ impl RoundRobin {
         self.at
     }
 
-    /// Whether a queue with so many messages and consumers had better wait for more, if the broker is busy and the
-    /// next consumer has work.
-    pub(crate) fn gathers(&self, now_us: u64, ready: usize, consumers: usize) -> bool {
-        ready < consumers * PORTION_MAX && now_us < self.cut_us + GATHER_US
+    /// Whether a queue with so many messages and consumers had better wait for more, if the broker is busy; the next
+    /// consumer has work, or is `idle`.
+    pub(crate) fn gathers(&self, now_us: u64, ready: usize, consumers: usize, idle: bool) -> bool {
+        let gather_us = if idle { GATHER_IDLE_US } else { GATHER_US };
+        ready < consumers * PORTION_MAX && now_us < self.cut_us + gather_us
     }
 
     /// Cuts portions, once in a turn: equal shares if the broker is busy.
@@ -113,9 +118,17 @@ mod tests {
     fn messages_are_gathered_for_a_moment_and_not_beyond_a_portion_for_each() {
         let mut turns = RoundRobin::default();
         turns.cut(10_000, 1, 3, true);
-        assert!(turns.gathers(14_999, 95, 3));
-        assert!(!turns.gathers(14_999, 96, 3));
-        assert!(!turns.gathers(15_000, 1, 3));
+        assert!(turns.gathers(14_999, 95, 3, false));
+        assert!(!turns.gathers(14_999, 96, 3, false));
+        assert!(!turns.gathers(15_000, 1, 3, false));
+    }
+
+    #[test]
+    fn for_an_idle_consumer_messages_are_gathered_for_a_millisecond() {
+        let mut turns = RoundRobin::default();
+        turns.cut(10_000, 1, 3, true);
+        assert!(turns.gathers(10_999, 95, 3, true));
+        assert!(!turns.gathers(11_000, 1, 3, true));
     }
 
     proptest! {
