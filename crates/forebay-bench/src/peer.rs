@@ -5,7 +5,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use forebay_client::machine::{Failed, Machine, Options};
-use forebay_client::{Event, Tls, TlsStream};
+use forebay_client::{Event, Tls, TlsStream, connect_tcp};
 use forebay_wire::AmqpUri;
 
 /// Bytes taken by one read.
@@ -89,7 +89,7 @@ impl Host {
     fn dial(&self) -> io::Result<TcpStream> {
         let mut last = io::Error::other("the host has no address");
         for address in (self.uri.host.as_str(), self.uri.port).to_socket_addrs()? {
-            match TcpStream::connect(address) {
+            match connect_tcp(address, HANDSHAKE_PATIENCE) {
                 Ok(stream) => return Ok(stream),
                 Err(error) => last = error,
             }

@@ -57,6 +57,7 @@ mod shell;
 #[cfg_attr(not(feature = "opentelemetry"), path = "no_spans.rs")]
 mod spans;
 mod system_clock;
+mod tcp;
 mod timed;
 mod tls;
 mod tls_stream;
@@ -85,6 +86,7 @@ pub use session::{
     ReturnedMessage, Topology,
 };
 pub use shell::{ByteStream, HAPPENINGS_KEPT, KernelRtt, StreamFuture};
+pub use tcp::connect_tcp;
 pub use tls::Tls;
 pub use tls_stream::TlsStream;
 

@@ -27,6 +27,7 @@
 //! ```
 
 pub mod config;
+mod congestion;
 mod connection;
 mod http;
 mod in_process;

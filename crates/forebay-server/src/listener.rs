@@ -1,5 +1,6 @@
 //! Listening sockets: how they are made, and what a failed accept means.
 
+use crate::congestion::{begin_unpaced, pace_if_far};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -23,6 +24,7 @@ fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     // A restart must not wait for the old connections' TIME_WAIT.
     socket.set_reuse_address(true)?;
+    begin_unpaced(&socket);
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
@@ -45,6 +47,7 @@ pub(crate) fn accept(listener: &TcpListener) -> Accepted {
             Ok((stream, peer)) => {
                 // Both fail only on a socket whose peer has gone again; take the next one.
                 if stream.set_nonblocking(true).is_ok() && stream.set_nodelay(true).is_ok() {
+                    pace_if_far(&stream, peer);
                     return Accepted::Stream(stream, peer);
                 }
                 continue;

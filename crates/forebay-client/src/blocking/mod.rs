@@ -18,6 +18,7 @@ use std::time::Duration;
 use forebay_wire::AmqpUri;
 
 use crate::machine::{Limits, Machine, Options, Server};
+use crate::tcp::connect_tcp;
 use crate::tls::Tls;
 use link::{Inbox, Link};
 use transport::{OverTls, Pair, Tcp, Transport};
@@ -145,7 +146,7 @@ fn connect(host: &str, port: u16, timeout: Duration) -> Result<TcpStream, OpenEr
         (host, port).to_socket_addrs().map_err(|error| no_address(error.to_string()))?;
     let mut last = no_address("it has no address".into());
     for address in addresses {
-        match TcpStream::connect_timeout(&address, timeout) {
+        match connect_tcp(address, timeout) {
             Ok(tcp) => return Ok(tcp),
             Err(error) => {
                 let (address, reason) = (address.to_string(), error.to_string());

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_wire::AmqpUri;
-use tokio::net::TcpStream;
 
 use super::stream::{ByteStream, Stream};
 use crate::error::OpenError;
@@ -87,7 +86,7 @@ async fn connect(host: &str, port: u16, tls: Option<&Tls>) -> Result<Stream, Ope
         .map_err(|error| no_address(error.to_string()))?;
     let mut last = no_address("it has no address".into());
     for address in addresses {
-        match TcpStream::connect(address).await {
+        match crate::tcp::connect(address).await {
             Ok(tcp) => {
                 // We write in batches already; waiting for more would only delay acks and confirms.
                 let _ = tcp.set_nodelay(true);
