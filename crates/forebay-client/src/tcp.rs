@@ -2,7 +2,7 @@
 //!
 //! On one machine there is no path to find out about. BBR, the default of many a server, looks for one all the same: it
 //! paces what is sent by a timer for each connection, and every ten seconds sends next to nothing for 200 ms. A socket that
-//! began with it is paced for good, so one that shall connect to this machine begins with Reno (decision 33). The kernel
+//! began with it is paced for good, so one that shall connect to this machine begins with Reno (docs/decisions/0033-no-pacing-on-one-machine.md). The kernel
 //! may have chosen something else than BBR; then that stays.
 
 use std::io;
