@@ -54,8 +54,8 @@ run_binary() {
 # Fixed seeds, so that a change is compared with the same runs as before; fresh ones, so that time finds more.
 run_sim() {
   cargo build --profile sim --locked -p forebay-sim &&
-    target/sim/forebay-sim --seeds 3000 --base 0 --seconds 90 &&
-    target/sim/forebay-sim --seeds 1000000 --base "$(date +%s)0000" --seconds 90
+    "$target_dir/sim/forebay-sim" --seeds 3000 --base 0 --seconds 90 &&
+    "$target_dir/sim/forebay-sim" --seeds 1000000 --base "$(date +%s)0000" --seconds 90
 }
 run_build() { cargo build --release --locked -p forebay-cli; }
 run_conformance() { have_forebay && tests/conformance/run.py --broker both --forebay "$forebay"; }
