@@ -217,6 +217,10 @@ impl Model {
                 }
                 Ok(())
             }
+            // Sent before the error was found, held back by the disk.
+            (Reply::Get { .. }, Sent::GetOk { content, .. }) if failed => {
+                self.genuine(&content).map(drop)
+            }
             (Reply::Get { queue, no_ack, .. }, Sent::GetOk { tag, redelivered, left, content }) => {
                 let (queue, no_ack) = (*queue, *no_ack);
                 self.got(client, number, queue, no_ack, tag, redelivered, &content, round)?;
