@@ -81,12 +81,16 @@ impl Shard {
     /// Whether a queue waits for more before its next consumer gets some.
     fn gathers(&self, key: QueueKey) -> bool {
         let queue = &self.queues[key.0 as usize];
-        let count = queue.consumers.len();
+        let (count, ready) = (queue.consumers.len(), queue.head.len());
+        // Before the consumers are looked at: they may be many, and none of them may have credit.
+        if !queue.turns.gathers(self.now_us, ready, count, false) {
+            return false;
+        }
         let (first, behind) = queue.consumers.split_at(queue.turns.at().min(count));
         let mut in_turn = behind.iter().chain(first).map(|next| &self.consumers[next.0 as usize]);
-        in_turn.find(|next| next.has_credit()).is_some_and(|next| {
-            queue.turns.gathers(self.now_us, queue.head.len(), count, next.unacked == 0)
-        })
+        in_turn
+            .find(|next| next.has_credit())
+            .is_some_and(|next| queue.turns.gathers(self.now_us, ready, count, next.unacked == 0))
     }
 
     /// Delivers up to [`VISIT_MESSAGES`]; returns the bytes and whether it could go on.

@@ -2,8 +2,8 @@
 //!
 //! On one machine there is no path to find out about. BBR, the default of many a server, looks for one all the same: it
 //! paces what is sent by a timer for each connection, and every ten seconds sends next to nothing for 200 ms. A socket that
-//! began with it is paced for good, so one that shall connect to this machine begins with Reno (docs/decisions/0033-no-pacing-on-one-machine.md). The kernel
-//! may have chosen something else than BBR; then that stays.
+//! began with it is paced for good, so one that shall connect to this machine begins with Reno
+//! (docs/decisions/0033-no-pacing-on-one-machine.md). The kernel may have chosen something else than BBR; then that stays.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -24,7 +24,8 @@ fn socket_for(address: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Connects, and waits for it `timeout` at most; for programs that drive a [machine](crate::machine) themselves.
+/// Connects, unpaced if `address` is a loopback one; for programs that drive a [machine](crate::machine) themselves. Fails as
+/// the system says, and with [`io::ErrorKind::TimedOut`] after `timeout`, which must not be zero.
 pub fn connect_tcp(address: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
     let socket = socket_for(address)?;
     socket.connect_timeout(&address.into(), timeout)?;

@@ -2,9 +2,9 @@
 //!
 //! There is no path to find out about, and no link to share. BBR, the default of many a server, looks for one all the
 //! same: a timer for each connection paces what it sends, and every ten seconds it sends next to nothing for 200 ms, to
-//! measure a way that has no length. A quarter of what could be carried goes into that (docs/decisions/0033-no-pacing-on-one-machine.md). A socket
-//! that began with BBR is paced for good, so what is accepted begins with Reno, and gets the system's own choice if its peer
-//! is far.
+//! measure a way that has no length. Up to a fifth of what could be carried goes into that
+//! (docs/decisions/0033-no-pacing-on-one-machine.md). A socket that began with BBR is paced for good, so what is accepted
+//! begins with Reno, and gets the system's own choice if its peer is far.
 
 use socket2::Socket;
 use std::net::{SocketAddr, TcpStream};
