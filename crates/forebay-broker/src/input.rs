@@ -61,6 +61,9 @@ pub enum Input<'a> {
     Disk(Completion),
     /// A deadline has passed.
     Tick,
+    /// In a turn that reads publishers, those that only take are read, and the publishers are not: what acknowledgements
+    /// made room for is delivered. Write it before the publishers are read.
+    Deliver,
     /// End of a turn of the shell's loop: deliveries are made, confirms merged, runs spilled.
     Turn {
         /// There is more to read, and the next turn comes at once.

@@ -11,7 +11,8 @@
 //! Deliberately absent: sockets, threads, clocks, files, random numbers that nobody seeded. The same
 //! inputs at the same times give the same outputs, which is what the simulator lives on.
 //!
-//! Polling order for a shell, once per turn of its loop: step every [`Input`] it has, then
+//! Polling order for a shell, once per turn of its loop: step every [`Input`] it has (with [`Input::Deliver`] and
+//! what is outgoing then between the bytes of those that only take and those of publishers), then
 //! [`Input::Turn`], then [`Shard::next_dirty`]/[`Shard::outgoing`] until empty, then
 //! [`Shard::next_closed`], then [`Shard::poll_disk`] until `None`, then sleep no longer than
 //! [`Shard::next_deadline_us`].

@@ -248,6 +248,8 @@ impl Shard {
         match input {
             Input::Received { connection, bytes } => self.received(connection, bytes),
             Input::Sent { connection, bytes } => self.sent(connection, bytes),
+            // Publishers are to be read: as in a turn after which more is.
+            Input::Deliver => self.deliver_dirty_queues(true),
             Input::Turn { busy } => self.turn(busy),
             Input::Disk(completion) => {
                 if let Err(failed) = self.store.complete(now_us, completion) {

@@ -135,6 +135,12 @@ impl Visits {
         None
     }
 
+    /// Whether the last visit was to one that brings: all takers of this turn were read before.
+    #[must_use]
+    pub fn at_bringers(&self) -> bool {
+        self.at == BRINGERS
+    }
+
     /// The last visit brought `bytes`.
     pub fn brought(&mut self, bytes: usize) {
         let left_bytes = &mut self.left_bytes[self.at];
@@ -300,9 +306,11 @@ mod tests {
             visits.list(1_000, true);
             visits.begin_turn(turn);
             assert_eq!(visits.next_visit().map(|(key, _)| key), Some(1_000));
+            assert!(!visits.at_bringers());
             visits.brought(TURN_BYTES);
             let mut bringers = 0;
             while let Some((key, bytes)) = visits.next_visit() {
+                assert!(visits.at_bringers());
                 visits.brought(bytes);
                 visits.list(key, false);
                 bringers += 1;

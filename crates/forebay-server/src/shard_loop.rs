@@ -2,15 +2,17 @@
 //! decided here.
 //!
 //! ```text
-//!   wait ─► letters (disk completions first) ─► events ─► Tick ─► read, with budgets ─► Turn
-//!    ▲                                                                                    │
-//!    └── accept ◄── disk requests to the lanes ◄── close ◄── write what sockets take ◄────┘
+//!   wait ─► letters (disk completions first) ─► events ─► Tick ─► read takers ─► Deliver, write
+//!    ▲                                                                                 │
+//!    └── accept ◄── disk requests to the lanes ◄── close ◄── write ◄── Turn ◄── read bringers
 //! ```
 //!
 //! A turn is bounded by [`TURN_READ_BYTES_MAX`]; what is left readable goes on in the next turn, in
 //! the same order, so nobody is read twice before everybody was read once. Peers that take more than
 //! they bring (consumers) stand in a list of their own, which is read first: with a thousand publishers
-//! in one list, a consumer's acknowledgements would wait for a thousand reads.
+//! in one list, a consumer's acknowledgements would wait for a thousand reads. What these made room for is written
+//! before the others are read: a consumer with little credit works meanwhile, and its next acknowledgements are
+//! there for the next turn.
 
 mod reading;
 

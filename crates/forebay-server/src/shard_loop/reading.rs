@@ -20,7 +20,13 @@ impl ShardLoop {
             self.ask_gates();
         }
         self.visits.begin_turn(self.counters.sent_bytes);
+        let mut delivered = false;
         while let Some((key, budget)) = self.visits.next_visit() {
+            if self.visits.at_bringers() && !std::mem::replace(&mut delivered, true) {
+                // What takers do with it they do while publishers are read, and not after it.
+                self.shard.step(self.now_us, Input::Deliver)?;
+                self.flush_dirty()?;
+            }
             let bytes = self.read(key, budget)?;
             self.visits.brought(bytes);
         }
