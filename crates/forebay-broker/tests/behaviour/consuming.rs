@@ -131,6 +131,18 @@ fn nobody_waits_while_a_busy_broker_gathers_for_one_who_may_take_nothing() {
 }
 
 #[test]
+fn what_acknowledgements_made_room_for_is_delivered_before_publishers_are_read() {
+    let (mut rig, id) = filled(3);
+    rig.method(id, 1, &qos(1, false));
+    rig.method(id, 1, &consume("q", "a", false));
+    rig.trace(id);
+    rig.method(id, 1, &basic::Ack { delivery_tag: 1, multiple: false });
+    rig.now_us += 1_000; // an idle consumer's messages are gathered for no longer
+    rig.step(Input::Deliver);
+    assert_eq!(rig.sent(id), ["1 basic.deliver a 2 [2]"]);
+}
+
+#[test]
 fn consumers_take_turns() {
     let (mut rig, id) = filled(0);
     rig.method(id, 1, &consume("q", "a", true));
