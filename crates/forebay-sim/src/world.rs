@@ -215,6 +215,10 @@ impl World {
             }
             Admission::Closed => return Ok(()),
         }
+        // As the shell does once a turn, before the first publisher.
+        if self.statistics.events.is_multiple_of(4) {
+            self.step(Input::Deliver)?;
+        }
         while bytes > 0
             && let Some(link) = &mut self.links[client]
             && link.upstream_bytes() > 0
