@@ -18,7 +18,6 @@ use std::time::Instant;
 
 use forebay_client::machine::ChannelError;
 use forebay_client::{Event, KernelRtt};
-use forebay_flow::{FAIR_VISITS, VISIT_MOST_BYTES};
 
 use crate::actor::{Actor, Role};
 use crate::consumer::{Consumer, LIVE_CREDIT};
@@ -224,9 +223,7 @@ impl<'a> Generator<'a> {
             if let Role::Publisher(publisher) = &mut actor.role {
                 let asked = publisher.is_tuned() && !self.plan.emulated;
                 let kernel_rtt = asked.then(|| kernel_rtt(&actor.peer)).flatten();
-                if actor.peer.machine.server().can(FAIR_VISITS) {
-                    publisher.visits(VISIT_MOST_BYTES as u64);
-                }
+                publisher.broker(actor.peer.machine.server().kind());
                 publisher.start(now_us, index - consumers, publishers, kernel_rtt);
                 self.make_runnable(index);
             }

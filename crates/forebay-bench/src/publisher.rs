@@ -10,7 +10,7 @@
 
 use forebay_client::KernelRtt;
 use forebay_client::machine::{Machine, PublishError, Settled};
-use forebay_flow::{Amount, CommitTime, Load, Pfw, PfwOptions, Sample, Window as _};
+use forebay_flow::{Amount, BrokerKind, CommitTime, Load, Pfw, PfwOptions, Sample, Window as _};
 use forebay_wire::{Properties, RawProperties, ShortStr};
 
 use crate::in_flight::{InFlight, SentAt};
@@ -127,10 +127,10 @@ impl Publisher {
         self.ask_kernel(now_us);
     }
 
-    /// The broker reads so many bytes in a visit.
-    pub(crate) fn visits(&mut self, bytes: u64) {
+    /// What is known of the broker.
+    pub(crate) fn broker(&mut self, kind: BrokerKind) {
         if let Permits::Tuned(window) = &mut self.permits {
-            window.visits(bytes);
+            window.broker(kind);
         }
     }
 
@@ -306,6 +306,7 @@ impl Publisher {
             self.next_rtt_us = now_us + RTT_INTERVAL_US;
             let reading = kernel.read();
             window.link_full(reading.map_or(0, |reading| reading.unsent_bytes));
+            window.least_rtt(reading.map_or(0, |reading| reading.least_rtt_us));
             window.network(now_us, reading.map(|reading| reading.rtt_us));
         }
     }

@@ -10,7 +10,7 @@
 mod model;
 
 use forebay_flow::{
-    Aimd, Amount, Fixed, Gradient2, Pfw, PfwOptions, VISIT_MOST_BYTES, Vegas, Window,
+    Aimd, Amount, BrokerKind, Fixed, Gradient2, Pfw, PfwOptions, VISIT_MOST_BYTES, Vegas, Window,
 };
 use model::{Cell, Costs, Outcome, run};
 
@@ -99,7 +99,9 @@ fn main() {
             &|_| Box::new(Gradient2::new(any)),
             &|seed| {
                 let mut pfw = Pfw::new(PfwOptions { seed, ..PfwOptions::default() });
-                pfw.visits(if measured { VISIT_MOST_BYTES as u64 } else { 0 });
+                if measured {
+                    pfw.broker(BrokerKind::FairVisits { bytes: VISIT_MOST_BYTES as u64 });
+                }
                 Box::new(pfw)
             },
         ];

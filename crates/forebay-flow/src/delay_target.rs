@@ -8,11 +8,11 @@
 //!   target  base + min(max(commits, batches), 100 ms) + min(net, 4 ms) + min(0.15 net, 20 ms)
 //!           and if that is more, but 400 ms above the base at most: sig * visit / W
 //!
-//!   commits   max(1.25 * least ever s, 0.75 s + refill)
+//!   commits   max(1.25 * least ever s, 0.75 s + refill); before RabbitMQ 0.5 s
 //!   refill    2.25 s / n / (1 + mean size / 500 B) - net, at least 0, where 1 MB is in flight to our broker, or it tells
 //!             its commit time, and that n publishers share it; else 0
 //!   batches   1.2 s / (W * (1 + mean size / 500 B)), 2.4 s where the broker does not tell its visits, between 1 and 20 ms, or
-//!             100 where the link is narrow
+//!             100 where the link is narrow; elsewhere before RabbitMQ 15 ms / W^(1/5) - s
 //!   visit     messages of one visit and a quarter: 80 KiB / (mean size + 200 B) on our broker, 0 elsewhere and where
 //!             the link is narrow
 //!   sig       least of the last 3 means, see [crate::pfw]
@@ -25,12 +25,7 @@
 //!   One publisher that alone keeps a slow disk busy writes for as long as a commit takes to refill what the last one confirmed, so
 //!   a window of one commit leaves the disk idle for every other one. Twenty do so in turns. The smaller the messages, the longer
 //!   that takes for the same bytes. What is on a long way fills the disk meanwhile.
-//! - **batches.** What a visit to a publisher costs (the wake-ups, the system calls, the confirm) is shared by the
-//!   messages it brings. A window twice as large halves the visit's share of each message and doubles the
-//!   wait in the queue, so the total is least where the wait allowed is in inverse proportion to the
-//!   window: the square-root law of economic lot sizes (Harris, 1913). A publisher alone is allowed a
-//!   millisecond or two, each of twenty some more, and smaller windows more than larger ones, which makes them
-//!   equal (Swift's flow scaling, Kumar et al., SIGCOMM 2020). Large messages outweigh a visit sooner.
+//! - **batches**, and what RabbitMQ as a whole: [crate::batch_wait].
 //! - **visit.** A thousand publishers wait for each other however small their windows are; smaller ones only make each
 //!   visit dearer. Twelve messages each brought 162 000 msg/s, a hundred 262 000. So while a window does not fill a visit
 //!   and a quarter of the next, it is not cut for what the others do: the latency at which it would is the target. Where
@@ -50,6 +45,8 @@
 //!   for overload, so there the cap is 100 ms above the least, and a window that was 10 s at its floor
 //!   takes what it measures for the base.
 
+use crate::batch_wait::{BATCH_BYTES, batch_wait_us};
+use crate::broker_kind::BrokerKind;
 use crate::commit_cost::CommitTime;
 use crate::network_rtt::{DISTANT_MIN_US, NetworkRtt};
 use crate::windowed_min::WindowedMin;
@@ -71,14 +68,8 @@ const COMMITS: f64 = 0.75;
 /// Of a publisher that has so many bytes in flight, the overhead included, for messages of no size: so much more.
 const HEAVY_BYTES: f64 = 1_000_000.0;
 const COMMITS_HEAVY: f64 = 2.25;
-/// Microseconds of waiting times messages of window: what a visit costs, weighed against the wait.
-const BATCH_US: f64 = 1_200_000.0;
-/// Of brokers that do not tell their visits; a message costs more there, and so does what is done for many at once.
-const BATCH_SILENT_US: f64 = 2_400_000.0;
-const BATCH_MIN_US: f64 = 1_000.0;
-const BATCH_MAX_US: f64 = 20_000.0;
-/// A message of so many bytes costs twice what an empty one does.
-const BATCH_BYTES: f64 = 500.0;
+/// RabbitMQ's commits, where they take longer, in units of `s`: that a large window raises itself, so with more the largest grows.
+const COMMITS_RABBITMQ: f64 = 0.5;
 /// Visits that a window may fill whatever the others do, and what may be added until it does.
 const VISITS: f64 = 1.25;
 pub(crate) const VISIT_ALLOWANCE_MAX_US: f64 = 400_000.0;
@@ -108,8 +99,7 @@ const DRIFT_UNKNOWN_US: f64 = 100_000.0;
 pub(crate) struct DelayTarget {
     local: bool,
     added_max_us: f64,
-    /// 0: not known.
-    visit_bytes: f64,
+    broker: BrokerKind,
     network: NetworkRtt,
     service: WindowedMin,
     service_least: f64,
@@ -133,7 +123,7 @@ impl DelayTarget {
         DelayTarget {
             local,
             added_max_us: added_max_us as f64,
-            visit_bytes: 0.0,
+            broker: BrokerKind::Unknown,
             network: NetworkRtt::default(),
             service: WindowedMin::new(SERVICE_BUCKET_US),
             service_least: f64::INFINITY,
@@ -147,9 +137,9 @@ impl DelayTarget {
         }
     }
 
-    /// The broker reads so many bytes in a visit.
-    pub(crate) fn set_visit_bytes(&mut self, bytes: u64) {
-        self.visit_bytes = bytes as f64;
+    /// What is known of the broker.
+    pub(crate) fn set_broker(&mut self, kind: BrokerKind) {
+        self.broker = kind;
     }
 
     /// Without queueing; 0 before the first round.
@@ -190,6 +180,11 @@ impl DelayTarget {
         filled && self.is_distant() && network_us > FAR_FACTOR * (self.target_us - self.base_us)
     }
 
+    /// The kernel has seen no shorter round trip for some minutes.
+    pub(crate) fn set_least_rtt(&mut self, us: u64) {
+        self.network.set_least(us);
+    }
+
     /// So many bytes wait for the link.
     pub(crate) fn set_unsent(&mut self, bytes: u64) {
         self.network.set_unsent(bytes);
@@ -218,6 +213,7 @@ impl DelayTarget {
 
     /// A confirm took so long, of a broker that did not stand still.
     pub(crate) fn add(&mut self, now_us: u64, rtt_us: u64) {
+        self.network.confirmed(now_us, rtt_us);
         let network_us = self.network_us(rtt_us as f64) as u64;
         self.service.add(now_us, (rtt_us - network_us.min(rtt_us)).max(SERVICE_MIN_US));
     }
@@ -241,19 +237,19 @@ impl DelayTarget {
         // Elsewhere a message costs more than its part of a commit, and this would be a queue for nothing.
         // Who is told how many share the commits need not find out by what it carries.
         let alone = self.commit_us > 0.0 || in_flight_bytes >= HEAVY_BYTES;
-        let heavy = self.visit_bytes > 0.0 && alone;
+        let heavy = self.broker.visit_bytes() > 0 && alone;
         let refill = if heavy { COMMITS_HEAVY / (1.0 + size_bytes / BATCH_BYTES) } else { 0.0 };
         let refill_us = (refill / self.publishers * service_us - network_us).max(0.0);
-        let commits_us = (COMMITS_OF_LEAST * least_us).max(COMMITS * service_us + refill_us);
-        let batch_us = if self.visit_bytes > 0.0 { BATCH_US } else { BATCH_SILENT_US };
-        let batches_us = batch_us / (window * (1.0 + size_bytes / BATCH_BYTES));
-        let batch_max_us = if self.narrow { ALLOWANCE_MAX_US } else { BATCH_MAX_US };
-        let allowance_us =
-            commits_us.max(batches_us.clamp(BATCH_MIN_US, batch_max_us)).min(ALLOWANCE_MAX_US)
-                + network_us.min(NETWORK_NEAR_US)
-                + (NETWORK_VARIANCE * network_us).min(NETWORK_VARIANCE_MAX_US);
+        let commits_us = match self.broker {
+            BrokerKind::RabbitMq => COMMITS_RABBITMQ * service_us,
+            _ => (COMMITS_OF_LEAST * least_us).max(COMMITS * service_us + refill_us),
+        };
+        let batches_us = batch_wait_us(self.broker, self.narrow, service_us, window, size_bytes);
+        let allowance_us = commits_us.max(batches_us).min(ALLOWANCE_MAX_US)
+            + network_us.min(NETWORK_NEAR_US)
+            + (NETWORK_VARIANCE * network_us).min(NETWORK_VARIANCE_MAX_US);
         self.base_us = network_us + service_us;
-        let visit_bytes = if self.is_narrow() { 0.0 } else { self.visit_bytes };
+        let visit_bytes = if self.narrow { 0.0 } else { self.broker.visit_bytes() as f64 };
         let visit_messages = VISITS * visit_bytes / (size_bytes + OVERHEAD_BYTES);
         let visit_us = standing_us * visit_messages / window - self.base_us;
         let raised = visit_us > allowance_us && standing_us - self.base_us > allowance_us;
@@ -314,6 +310,14 @@ impl DelayTarget {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch_wait::{BATCH_MAX_US, BATCH_MIN_US};
+
+    fn telling(visit_bytes: u64) -> BrokerKind {
+        match visit_bytes {
+            0 => BrokerKind::Unknown,
+            bytes => BrokerKind::FairVisits { bytes },
+        }
+    }
 
     /// What queueing may add with this service time, window and size, without a network between; the broker tells its visits.
     fn added_us(service_us: u64, window: f64, size_bytes: f64) -> f64 {
@@ -322,7 +326,7 @@ mod tests {
 
     fn added_with_us(service_us: u64, window: f64, size_bytes: f64, visit_bytes: u64) -> f64 {
         let mut target = DelayTarget::new(true, u64::MAX);
-        target.set_visit_bytes(visit_bytes);
+        target.set_broker(telling(visit_bytes));
         target.add(0, service_us);
         target.set(service_us as f64, service_us as f64, window, size_bytes);
         target.us() - target.base_us()
@@ -346,6 +350,24 @@ mod tests {
         }
     }
 
+    /// Of twenty that share one queue each would have as much more of it as it has seen less quick a moment.
+    #[test]
+    fn before_rabbitmq_all_steer_for_the_same_latency_whatever_was_the_quickest() {
+        let target_us = |service_us, window| {
+            let mut target = DelayTarget::new(true, u64::MAX);
+            target.set_broker(BrokerKind::RabbitMq);
+            target.add(0, service_us);
+            target.set(10_000.0, 10_000.0, window, 200.0);
+            target.us()
+        };
+        for service_us in [10, 1_000, 4_000] {
+            assert!((target_us(service_us, 32.0) - 7_500.0).abs() < 1.0);
+            assert!((target_us(service_us, 243.0) - 6_000.0).abs() < 1_001.0);
+        }
+        // A slow disk's commits are no queue.
+        assert!((target_us(20_000, 16.0) - 30_000.0).abs() < 1.0);
+    }
+
     #[test]
     fn large_messages_need_smaller_batches() {
         assert!(added_us(100, 100.0, 5_000.0) < added_us(100, 100.0, 200.0) / 5.0);
@@ -362,7 +384,7 @@ mod tests {
     fn who_alone_keeps_our_disk_busy_may_have_three_commits_in_flight() {
         let added_us = |window, size_bytes, visit_bytes| {
             let mut target = DelayTarget::new(true, u64::MAX);
-            target.set_visit_bytes(visit_bytes);
+            target.set_broker(telling(visit_bytes));
             target.add(0, 10_000);
             target.add(1, 30_000); // the least is of a quiet moment
             target.set(10_000.0, 10_000.0, window, size_bytes);
@@ -379,7 +401,7 @@ mod tests {
     fn who_shares_a_slow_disk_leaves_its_commits_to_the_others() {
         let added_us = |publishers, window| {
             let mut target = DelayTarget::new(true, u64::MAX);
-            target.set_visit_bytes(65_536);
+            target.set_broker(telling(65_536));
             target.set_commit(CommitTime { us: 8_000, publishers });
             target.add(0, 8_000);
             target.set(8_000.0, 8_000.0, window, 500.0);
@@ -411,7 +433,7 @@ mod tests {
     fn what_is_on_a_long_way_keeps_the_disk_busy_and_needs_no_commits_in_flight() {
         let added_us = |network_us| {
             let mut target = DelayTarget::new(false, u64::MAX);
-            target.set_visit_bytes(65_536);
+            target.set_broker(telling(65_536));
             target.set_network(0, Some(network_us), 0.0, network_us as f64);
             target.add(0, network_us + 10_000);
             target.add(1, network_us + 30_000); // the least is of a quiet moment
@@ -442,7 +464,7 @@ mod tests {
     fn up_to_what_a_visit_takes_the_target_is_the_latency_at_which_the_window_is_as_large() {
         let target_us = |latency_us: f64, window| {
             let mut target = DelayTarget::new(true, u64::MAX);
-            target.set_visit_bytes(51_200);
+            target.set_broker(telling(51_200));
             target.add(0, 100);
             target.set(latency_us, latency_us, window, 800.0); // 64 messages
             target.us()
@@ -457,7 +479,7 @@ mod tests {
     #[test]
     fn a_latency_that_is_good_for_a_visit_only_is_good_for_no_larger_window() {
         let mut target = DelayTarget::new(true, u64::MAX);
-        target.set_visit_bytes(51_200);
+        target.set_broker(telling(51_200));
         target.add(0, 100);
         target.set(50_000.0, 50_000.0, 32.0, 800.0);
         assert!((target.window_max() - 64.0).abs() < 1e-6);
@@ -468,7 +490,7 @@ mod tests {
     /// Of a publisher of 1 kB behind a link of 33 ms that is full, of which it has so many bytes a second.
     fn behind_a_full_link(bytes_per_s: f64) -> DelayTarget {
         let mut target = DelayTarget::new(false, u64::MAX);
-        target.set_visit_bytes(65_536);
+        target.set_broker(telling(65_536));
         target.set_network(0, Some(33_000), 0.0, 33_000.0);
         target.add(0, 34_000);
         target.add(1, 60_000);

@@ -8,6 +8,12 @@
 //! acknowledges when the broker reads: twenty publishers on one machine read 2 to 3 ms there, of the 5 to 8 ms that a
 //! confirm took.
 //!
+//! RabbitMQ's kernel acknowledges when a process of RabbitMQ gets round to reading: after 13 ms on one machine, as long as a confirm
+//! took. So what counts is also at most twice the least that the kernel has seen in minutes (1 ms more), and half of the
+//! readings of a longer route are at most a quarter above the quickest confirm, which is never quicker than a round
+//! trip. Until the kernel forgets the route before, which takes minutes, its least is not believed then, unless confirms
+//! come that are quicker.
+//!
 //! Where the queue is on the way, and is most of what a message waits for, the link is full ([`NetworkRtt::is_full`]): no
 //! broker's visits are dear there, however many messages they bring. TCP that fills a router's queue (Cubic) shows it by
 //! the round trip; one that does not (BBR) by the bytes that it has not sent yet.
@@ -40,6 +46,13 @@ const FULL_US: u64 = 10_000_000;
 pub(crate) const DISTANT_MIN_US: u64 = 2_000;
 /// Readings over which a rise is seen.
 const RISE_READINGS: usize = 3;
+/// The quickest confirm is of the last second or two. Half of the readings of a longer route are not above it, but for noise;
+const QUICKEST_BUCKET_US: u64 = 1_000_000;
+const LONGER_QUICKEST: f64 = 1.25;
+/// and what is so far above it never was a longer route.
+const NEVER_QUICKEST: f64 = 1.5;
+/// A route varies so much, in minutes.
+const KERNEL_FACTOR: u64 = 2;
 
 /// A reading counts as the route's own up to the least one by this much. What is above it is a queue.
 const QUEUE_FACTOR: f64 = 1.3;
@@ -65,6 +78,10 @@ pub(crate) struct NetworkRtt {
     calm_window: f64,        // the largest window at which the route showed no queue
     own: bool,               // the window has grown since
     own_until_us: u64,
+    /// As the kernel tells it, of some minutes; 0: it does not. Not believed while it is of the route before.
+    kernel_least_us: u64,
+    former_least_us: u64,
+    quickest: WindowedMin, // confirm
     unsent_bytes: u64,
     full: bool,
     full_until_us: u64,
@@ -83,6 +100,9 @@ impl Default for NetworkRtt {
             calm_window: 0.0,
             own: false,
             own_until_us: 0,
+            kernel_least_us: 0,
+            former_least_us: 0,
+            quickest: WindowedMin::new(QUICKEST_BUCKET_US),
             unsent_bytes: 0,
             full: false,
             full_until_us: 0,
@@ -122,13 +142,22 @@ impl NetworkRtt {
         }
         let longest_us = (LONGER_FACTOR * self.route_us).max(self.route_us + LONGER_MIN_US);
         let is_most = seen_us as f64 >= LONGER_SHARE * latency_us;
-        self.long = if seen_us >= longest_us && is_most && !self.own { self.long + 1 } else { 0 };
+        let long = seen_us >= longest_us && is_most && !self.own;
+        if long && self.long == 0 {
+            // What was confirmed before says nothing of a route that has only just become longer.
+            self.quickest = WindowedMin::new(QUICKEST_BUCKET_US);
+        }
+        self.long =
+            if long && !self.outlasts_confirms(LONGER_QUICKEST) { self.long + 1 } else { 0 };
         let longer = self.taken > 1 && self.long >= LONGER_READINGS;
         if longer {
             self.least = WindowedMin::new(LEAST_BUCKET_US);
             self.least.add(now_us, seen_us);
             self.least_seen = self.least;
             self.calm_window = window;
+            self.former_least_us = self.kernel_least_us;
+        } else if self.outlasts_confirms(NEVER_QUICKEST) {
+            self.former_least_us = 0;
         }
         self.route_us = match longer || self.taken == 1 {
             true => seen_us,
@@ -145,6 +174,25 @@ impl NetworkRtt {
         }
         self.full = now_us < self.full_until_us;
         longer
+    }
+
+    /// The kernel has seen no shorter one for some minutes; 0: it does not say. Before [`NetworkRtt::set`] of the same reading.
+    pub(crate) fn set_least(&mut self, us: u64) {
+        self.kernel_least_us = us;
+    }
+
+    /// A message was confirmed after so long, which is not less than a round trip.
+    pub(crate) fn confirmed(&mut self, now_us: u64, latency_us: u64) {
+        self.quickest.add(now_us, latency_us);
+    }
+
+    /// Whether most readings are longer than the quickest confirm, by this factor: what they show is no route.
+    fn outlasts_confirms(&self, factor: f64) -> bool {
+        let mut recent = self.recent;
+        let known = &mut recent[..self.taken.min(READINGS)];
+        known.sort_unstable();
+        let quickest_us = self.quickest.get().unwrap_or(u64::MAX);
+        known[known.len() / 2] as f64 > factor * quickest_us as f64
     }
 
     /// So many bytes wait for the link; before [`NetworkRtt::set`] of the same reading.
@@ -164,7 +212,15 @@ impl NetworkRtt {
 
     /// Beyond this a reading has a queue in it.
     fn longest_own_us(&self) -> u64 {
-        longer_by(QUEUE_FACTOR, &self.least)
+        longer_by(QUEUE_FACTOR, &self.least).min(self.longest_known_us())
+    }
+
+    /// What the kernel's own least makes likely.
+    fn longest_known_us(&self) -> u64 {
+        match self.kernel_least_us {
+            us if us == 0 || us == self.former_least_us => u64::MAX,
+            us => KERNEL_FACTOR * us + QUEUE_MIN_US,
+        }
     }
 
     /// Whether the last readings rise: the kernel smooths, so that after a change of route they lag.
@@ -254,6 +310,45 @@ mod tests {
             longer |= network.set(reading * 100_000, Some(2_500 + reading), 100.0, 3_000.0);
         }
         assert!(longer);
+    }
+
+    /// RabbitMQ's kernel acknowledges when RabbitMQ reads, and confirms come soon after it.
+    fn late(network: &mut NetworkRtt, reading: u64) -> bool {
+        let now_us = reading * 100_000;
+        (0..10).for_each(|confirm| network.confirmed(now_us, 7_000 + 1_000 * confirm));
+        network.set_least(1);
+        network.set(now_us, Some(13_000 + reading % 7), 20.0, 12_000.0)
+    }
+
+    #[test]
+    fn a_peer_that_acknowledges_late_is_near() {
+        let mut network = NetworkRtt::default();
+        network.set_least(1);
+        network.set(0, Some(500), 200.0, 0.0);
+        for reading in 1..300 {
+            assert!(!late(&mut network, reading));
+            assert!(network.get() <= Some(1_002), "reading {reading}: {:?}", network.get());
+        }
+    }
+
+    #[test]
+    fn a_longer_route_is_seen_before_the_kernel_forgets_the_one_before() {
+        let mut network = NetworkRtt::default();
+        let mut longer = 0;
+        for reading in 0..100 {
+            let rtt_us = if reading < 20 { 100 } else { 10_000 } + reading % 7;
+            network.confirmed(reading * 100_000, rtt_us + 500);
+            network.set_least(100);
+            longer +=
+                u32::from(network.set(reading * 100_000, Some(rtt_us), 8.0, rtt_us as f64 + 800.0));
+        }
+        assert_eq!(longer, 1);
+        assert!(network.get() >= Some(10_000));
+        // Nothing is as quick as that by mistake.
+        for reading in 100..130 {
+            assert!(!late(&mut network, reading));
+        }
+        assert!(network.get() <= Some(1_200), "{:?}", network.get());
     }
 
     #[test]

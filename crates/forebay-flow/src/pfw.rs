@@ -46,6 +46,7 @@
 //!   many flows would probe together.
 
 use crate::amount::Amount;
+use crate::broker_kind::BrokerKind;
 use crate::commit_cost::CommitTime;
 use crate::delay_target::{DelayTarget, NETWORK_ALLOWANCE_MAX_US, VISIT_ALLOWANCE_MAX_US};
 use crate::edge::Edge;
@@ -464,8 +465,8 @@ impl Window for Pfw {
         }
     }
 
-    fn visits(&mut self, bytes: u64) {
-        self.delay.set_visit_bytes(bytes);
+    fn broker(&mut self, kind: BrokerKind) {
+        self.delay.set_broker(kind);
     }
 
     fn commit_time(&mut self, told: CommitTime) {
@@ -476,6 +477,10 @@ impl Window for Pfw {
             self.held = false;
             self.history.clear();
         }
+    }
+
+    fn least_rtt(&mut self, us: u64) {
+        self.delay.set_least_rtt(us);
     }
 
     fn link_full(&mut self, unsent_bytes: u64) {

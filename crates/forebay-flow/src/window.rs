@@ -17,6 +17,7 @@
 //! gap before the confirm that ends it.
 
 use crate::amount::Amount;
+use crate::broker_kind::BrokerKind;
 use crate::commit_cost::CommitTime;
 
 /// What the gate held at the moment of an event.
@@ -112,16 +113,21 @@ pub trait Window {
         let _ = (now_us, rtt_us);
     }
 
+    /// The least round trip that the kernel has seen for some minutes (`TCP_INFO.tcpi_min_rtt`); 0: it does not say. Told before
+    /// the [`network`](Window::network) of the same reading.
+    fn least_rtt(&mut self, us: u64) {
+        let _ = us;
+    }
+
     /// So many bytes wait in the kernel though the peer has room for them: it is the link that they wait for. Told before the
     /// [`network`](Window::network) of the same reading.
     fn link_full(&mut self, unsent_bytes: u64) {
         let _ = unsent_bytes;
     }
 
-    /// The broker reads at most so many bytes of a connection before it goes on to the next one, and what that costs
-    /// is shared by them. Told once, before anything is sent; brokers that do not say so leave it at 0, not known.
-    fn visits(&mut self, bytes: u64) {
-        let _ = bytes;
+    /// What is known of the broker. Told once, before anything is sent.
+    fn broker(&mut self, kind: BrokerKind) {
+        let _ = kind;
     }
 
     /// What the broker tells of its commits. Before anything is sent, and whenever it changes.

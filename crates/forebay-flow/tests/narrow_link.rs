@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use forebay_flow::{Amount, Load, Pfw, PfwOptions, Sample, Window};
+use forebay_flow::{Amount, BrokerKind, Load, Pfw, PfwOptions, Sample, Window};
 
 const RTT_US: u64 = 33_000;
 const SEGMENT_BYTES: u64 = 1_448;
@@ -41,7 +41,7 @@ impl Narrow {
     fn new(publishers: usize, bytes_per_s: u64, body_bytes: u64) -> Narrow {
         let publisher = |seed| {
             let mut window = Pfw::new(PfwOptions { seed, ..PfwOptions::default() });
-            window.visits(65_536);
+            window.broker(BrokerKind::FairVisits { bytes: 65_536 });
             window.network(0, Some(RTT_US));
             let in_flight = VecDeque::new();
             Publisher {

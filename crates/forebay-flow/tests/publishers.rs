@@ -103,6 +103,28 @@ fn a_wrong_kernel_does_not_break_it() {
     }
 }
 
+/// RabbitMQ's. Taken for a long way, those who saw most of it had ten times the others' share.
+#[test]
+fn a_kernel_that_acknowledges_late_is_no_long_way() {
+    let cell = |kernel| Cell {
+        kernel,
+        commit_times: false,
+        end_us: 40 * S,
+        warm_us: 20 * S,
+        ..slow_broker()
+    };
+    let [right, late] = [Kernel::Right, Kernel::Late].map(|kernel| run(&cell(kernel), pfw));
+    assert!(late.fairness() >= 0.95, "fairness {:.2}", late.fairness());
+    assert!(
+        late.per_s() >= 0.95 * right.per_s(),
+        "{:.0} of {:.0} msg/s",
+        late.per_s(),
+        right.per_s()
+    );
+    let (p99_ms, right_ms) = (late.latency_ms(0.99), right.latency_ms(0.99));
+    assert!(p99_ms <= 1.5 * right_ms, "{p99_ms:.1} ms beside {right_ms:.1}");
+}
+
 #[test]
 fn a_kernel_that_froze_does_not_hold_it_on_the_old_route() {
     let phase_us = 24 * S;

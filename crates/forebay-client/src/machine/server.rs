@@ -1,5 +1,6 @@
 //! What the broker says about itself in connection.start.
 
+use forebay_flow::{BrokerKind, FAIR_VISITS, VISIT_MOST_BYTES};
 use forebay_wire::{Table, Value};
 
 /// The peer's product, version and capabilities.
@@ -32,8 +33,38 @@ impl Server {
         Server { product: text("product"), version, capabilities }
     }
 
+    /// What a publisher's window may know of it.
+    pub fn kind(&self) -> BrokerKind {
+        // Forebay calls itself RabbitMQ where asked to.
+        if self.can(FAIR_VISITS) {
+            BrokerKind::FairVisits { bytes: VISIT_MOST_BYTES as u64 }
+        } else if self.product == "RabbitMQ" {
+            BrokerKind::RabbitMq
+        } else {
+            BrokerKind::Unknown
+        }
+    }
+
     /// Whether it announced `capability`.
     pub fn can(&self, capability: &str) -> bool {
         self.capabilities.iter().any(|name| name == capability)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forebay_that_calls_itself_rabbitmq_is_none() {
+        let kind = |product: &str, capabilities: &[&str]| {
+            let capabilities = capabilities.iter().map(ToString::to_string).collect();
+            Server { product: product.into(), version: String::new(), capabilities }.kind()
+        };
+        let fair = BrokerKind::FairVisits { bytes: VISIT_MOST_BYTES as u64 };
+        assert_eq!(kind("RabbitMQ", &["publisher_confirms"]), BrokerKind::RabbitMq);
+        assert_eq!(kind("RabbitMQ", &[FAIR_VISITS]), fair);
+        assert_eq!(kind("Broker", &[FAIR_VISITS]), fair);
+        assert_eq!(kind("Broker", &[]), BrokerKind::Unknown);
     }
 }

@@ -26,7 +26,7 @@ use std::task::{Context, Poll, Waker};
 
 use forebay_flow::explain::Mark;
 use forebay_flow::{
-    Admission, Amount, CommitTime, Gate, WAITERS_MAX, WaiterId, Window, WindowState,
+    Admission, Amount, BrokerKind, CommitTime, Gate, WAITERS_MAX, WaiterId, Window, WindowState,
 };
 use forebay_wire::{RawProperties, ShortStr};
 use slab::Slab;
@@ -101,8 +101,8 @@ pub(crate) struct Ledger {
     target: Target,
     id: MessageId,
     make_window: MakeWindow,
-    /// What the broker reads in a visit; 0 = not known.
-    visit_bytes: u64,
+    /// What is known of the broker.
+    broker: BrokerKind,
     /// What it tells of its commits.
     commit_time: CommitTime,
     window: Box<dyn Window + Send>,
@@ -153,7 +153,7 @@ impl Ledger {
             target,
             id: MessageId::new(id_prefix),
             make_window,
-            visit_bytes: 0,
+            broker: BrokerKind::Unknown,
             commit_time: CommitTime::default(),
             window,
             gate,

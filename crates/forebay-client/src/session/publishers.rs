@@ -1,7 +1,5 @@
 //! A session's publishers: each a [`Ledger`] with a channel of its own.
 
-use forebay_flow::{FAIR_VISITS, VISIT_MOST_BYTES};
-
 use super::{Ledger, NAMED_PUBLISHERS, Owner, Phase, Published, Session};
 use crate::happening::Happening;
 use crate::machine::Machine;
@@ -70,13 +68,13 @@ impl Session {
 
     pub(super) fn open_ledger(&mut self, key: usize, now_us: u64) {
         let named = self.machine.server().can(NAMED_PUBLISHERS);
-        let visits = self.machine.server().can(FAIR_VISITS);
+        let kind = self.machine.server().kind();
         let words = if named { self.ledgers[key].open_words() } else { String::new() };
         let Ok(number) = self.machine.open_channel_with(&words) else { return };
         let Ok(()) = self.machine.select_confirms(number) else { return };
         self.own(number, Owner::Ledger(key));
         let ledger = &mut self.ledgers[key];
-        ledger.set_visit_bytes(if visits { VISIT_MOST_BYTES as u64 } else { 0 });
+        ledger.set_broker(kind);
         ledger.commit_time(self.commit_time);
         if self.blocked.is_some() {
             ledger.blocked(now_us);

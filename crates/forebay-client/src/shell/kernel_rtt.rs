@@ -1,6 +1,6 @@
 //! The round trip that the kernel measures for a TCP connection, in microseconds, and the bytes that wait for the link.
 //!
-//! They are `tcpi_rtt`, `tcpi_notsent_bytes` and `tcpi_rwnd_limited` of `TCP_INFO`. No safe crate that we know reads
+//! They are `tcpi_rtt`, `tcpi_min_rtt`, `tcpi_notsent_bytes` and `tcpi_rwnd_limited` of `TCP_INFO`. No safe crate that we know reads
 //! that socket option, and unsafe code is forbidden here, so the same record is asked for over netlink:
 //! `sock_diag(7)`, one request for one connection, which any user may ask about. Offsets are those of
 //! `linux/inet_diag.h` and `linux/tcp.h`; both only ever grow at the end.
@@ -30,9 +30,10 @@ const HEADER_BYTES: usize = 16;
 const MESSAGE_BYTES: usize = 72;
 /// `INET_DIAG_INFO`.
 const ATTRIBUTE_TCP_INFO: u16 = 2;
-/// Of `tcpi_rtt`, `tcpi_notsent_bytes` and `tcpi_rwnd_limited` in `struct tcp_info`; the last two since Linux 4.9.
+/// Of `tcpi_rtt`, `tcpi_notsent_bytes`, `tcpi_min_rtt` and `tcpi_rwnd_limited` in `struct tcp_info`; all but the first since Linux 4.9.
 const RTT_OFFSET: usize = 68;
 const NOT_SENT_OFFSET: usize = 144;
+const LEAST_RTT_OFFSET: usize = 148;
 const PEER_FULL_OFFSET: usize = 176;
 
 impl KernelRtt {
@@ -71,7 +72,11 @@ impl KernelRtt {
             let before_us = self.peer_full_us.replace(told.peer_full_us);
             let had_room = before_us == Some(told.peer_full_us);
             let unsent_bytes = if had_room { told.not_sent_bytes.into() } else { 0 };
-            Some(KernelReading { rtt_us: told.rtt_us, unsent_bytes })
+            Some(KernelReading {
+                rtt_us: told.rtt_us,
+                least_rtt_us: told.least_rtt_us,
+                unsent_bytes,
+            })
         }
         #[cfg(not(target_os = "linux"))]
         None
@@ -111,6 +116,8 @@ fn put_address(place: &mut [u8], address: IpAddr) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Told {
     rtt_us: u64,
+    /// 0: not told.
+    least_rtt_us: u64,
     not_sent_bytes: u32,
     /// How long the peer's receive buffer was full, in all.
     peer_full_us: u64,
@@ -124,10 +131,16 @@ fn told(answer: &[u8]) -> Option<Told> {
         if kind == ATTRIBUTE_TCP_INFO {
             let info = rest.get(4..size)?;
             let rtt_us = u64::from(u32::from_ne_bytes(*info.get(RTT_OFFSET..)?.first_chunk()?));
+            let least = info.get(LEAST_RTT_OFFSET..).and_then(<[u8]>::first_chunk);
             let not_sent = info.get(NOT_SENT_OFFSET..).and_then(<[u8]>::first_chunk);
             let peer_full = info.get(PEER_FULL_OFFSET..).and_then(<[u8]>::first_chunk);
             return (rtt_us > 0).then_some(Told {
                 rtt_us,
+                // All bits are set before any round trip was measured.
+                least_rtt_us: match least.map_or(0, |bytes| u32::from_ne_bytes(*bytes)) {
+                    u32::MAX => 0,
+                    us => us.into(),
+                },
                 not_sent_bytes: not_sent.map_or(0, |bytes| u32::from_ne_bytes(*bytes)),
                 peer_full_us: peer_full.map_or(0, |bytes| u64::from_ne_bytes(*bytes)),
             });
@@ -156,6 +169,7 @@ mod tests {
         let asked = KernelRtt::new(ours.local_addr().unwrap(), ours.peer_addr().unwrap());
         let told = asked.expect("netlink").read().expect("a round trip");
         assert!((1..1_000_000).contains(&told.rtt_us), "{told:?} on loopback");
+        assert!((1..=told.rtt_us).contains(&told.least_rtt_us), "{told:?}");
         assert_eq!(told.unsent_bytes, 0);
     }
 

@@ -23,6 +23,7 @@ pub struct Flow {
     last_arrival_us: u64,
     kernel_us: f64,
     first_kernel_us: u64,
+    latency_us: f64, // of confirms, smoothed as the kernel smooths
     polled_us: u64,
     told: CommitTime,
     pub confirmed: u64,
@@ -43,6 +44,7 @@ impl Flow {
             last_arrival_us: 0,
             kernel_us: rtt_us as f64,
             first_kernel_us: rtt_us,
+            latency_us: rtt_us as f64,
             polled_us: 0,
             told: CommitTime::default(),
             confirmed: 0,
@@ -107,11 +109,13 @@ impl Flow {
         if now_us >= self.polled_us + POLL_US {
             self.polled_us = now_us;
             let reading = self.reading(random);
+            self.window.least_rtt(self.first_kernel_us);
             self.window.network(now_us, reading);
         }
         for _ in 0..messages {
             let (sent_us, called_us) = self.in_flight.pop_front().expect("confirmed once");
             self.gate.settle(Amount::message(BYTES));
+            self.latency_us += ((now_us - sent_us) as f64 - self.latency_us) / 8.0;
             let sample = Sample { rtt_us: now_us - sent_us, bytes: BYTES };
             self.window.confirmed(now_us, sample, self.gate.load());
             outcome.confirmed(now_us, now_us - called_us);
@@ -140,6 +144,7 @@ impl Flow {
             Kernel::FrozenAtFirst => Some(self.first_kernel_us),
             Kernel::Noisy(share) => Some((right * (1.0 + share * (2.0 * wobble - 1.0))) as u64),
             Kernel::Scaled(factor) => Some((right * factor) as u64),
+            Kernel::Late => Some((self.latency_us * (0.8 + 0.2 * wobble)) as u64),
         }
     }
 }

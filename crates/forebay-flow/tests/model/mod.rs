@@ -56,6 +56,8 @@ pub enum Kernel {
     Noisy(f64),
     /// Each reading times this.
     Scaled(f64),
+    /// The broker's kernel acknowledges when the broker reads, so a reading is most of what a confirm takes.
+    Late,
 }
 
 /// A value that changes at given times: (from, value), the first at 0.

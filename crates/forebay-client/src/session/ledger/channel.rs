@@ -2,7 +2,7 @@
 
 use std::task::Waker;
 
-use forebay_flow::CommitTime;
+use forebay_flow::{BrokerKind, CommitTime};
 
 use super::{Ledger, SETTLED};
 use crate::error::{Lost, Refusal};
@@ -74,9 +74,9 @@ impl Ledger {
         }
     }
 
-    /// What the broker of the next channel reads in a visit; 0 = it does not say.
-    pub(crate) fn set_visit_bytes(&mut self, bytes: u64) {
-        self.visit_bytes = bytes;
+    /// What is known of the broker of the next channel.
+    pub(crate) fn set_broker(&mut self, kind: BrokerKind) {
+        self.broker = kind;
     }
 
     /// What the broker tells of its commits.
@@ -87,6 +87,7 @@ impl Ledger {
 
     pub(crate) fn network(&mut self, now_us: u64, reading: Option<KernelReading>) {
         self.window.link_full(reading.map_or(0, |reading| reading.unsent_bytes));
+        self.window.least_rtt(reading.map_or(0, |reading| reading.least_rtt_us));
         self.window.network(now_us, reading.map(|reading| reading.rtt_us));
     }
 

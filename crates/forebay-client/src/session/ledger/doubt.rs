@@ -75,7 +75,7 @@ impl Ledger {
         self.by_sequence.clear();
         self.base = 1;
         self.window = (self.make_window)();
-        self.window.visits(self.visit_bytes);
+        self.window.broker(self.broker);
         self.window.commit_time(self.commit_time);
         self.follow_window(now_us);
         if !self.blocked {

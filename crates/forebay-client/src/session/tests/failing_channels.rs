@@ -226,6 +226,7 @@ struct Heard {
     commit_us: AtomicU32,
     publishers: AtomicU32,
     unsent_bytes: AtomicU64,
+    least_rtt_us: AtomicU64,
 }
 
 /// Of a fixed size.
@@ -253,6 +254,10 @@ impl Window for Listening {
 
     fn socket_full(&mut self) {
         self.1.socket_full.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn least_rtt(&mut self, us: u64) {
+        self.1.least_rtt_us.store(us, Ordering::Relaxed);
     }
 
     fn link_full(&mut self, unsent_bytes: u64) {
@@ -287,12 +292,13 @@ fn a_window_hears_that_the_socket_is_full() {
 }
 
 #[test]
-fn a_window_hears_what_waits_for_the_link() {
+fn a_window_hears_what_the_kernel_tells() {
     let (mut rig, heard) = Listening::rig();
     rig.publish(b"one");
     for unsent_bytes in [7_000, 0] {
-        let reading = KernelReading { rtt_us: 33_000, unsent_bytes };
+        let reading = KernelReading { rtt_us: 33_000, least_rtt_us: 31_000, unsent_bytes };
         rig.session.network(rig.now_us, Some(reading));
+        assert_eq!(heard.least_rtt_us.load(Ordering::Relaxed), 31_000);
         assert_eq!(heard.unsent_bytes.load(Ordering::Relaxed), unsent_bytes);
     }
 }

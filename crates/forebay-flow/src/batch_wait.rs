@@ -1,0 +1,53 @@
+//! How long messages may wait so that many are worked on at once.
+//!
+//! ```text
+//!   1.2 s / (W * (1 + mean size / 500 B)), 2.4 s where the broker does not tell its visits, between 1 and 20 ms,
+//!   or 100 where the link is narrow
+//!   elsewhere before RabbitMQ 15 ms / W^(1/5) - s, and 1 ms at least
+//! ```
+//!
+//! - **A visit.** What a visit to a publisher costs (the wake-ups, the system calls, the confirm) is shared by the
+//!   messages it brings. A window twice as large halves the visit's share of each message and doubles the
+//!   wait in the queue, so the total is least where the wait allowed is in inverse proportion to the
+//!   window: the square-root law of economic lot sizes (Harris, 1913). A publisher alone is allowed a
+//!   millisecond or two, each of twenty some more, and smaller windows more than larger ones, which makes them
+//!   equal (Swift's flow scaling, Kumar et al., SIGCOMM 2020). Large messages outweigh a visit sooner.
+//! - **RabbitMQ** is quick when some 300 messages are in flight, of one publisher or of twenty, small or large: about 5 to 10 ms.
+//!   So there it is the latency as a whole that depends on the window, and not what is added to `s`: of twenty who share one
+//!   queue each sees another quickest moment, and who sees the slowest would be allowed the most. With a large window
+//!   that is its own doing.
+
+use crate::broker_kind::BrokerKind;
+use crate::delay_target::ALLOWANCE_MAX_US;
+
+/// Microseconds of waiting times messages of window: what a visit costs, weighed against the wait.
+const BATCH_US: f64 = 1_200_000.0;
+/// Of brokers that do not tell their visits; a message costs more there, and so does what is done for many at once.
+const BATCH_SILENT_US: f64 = 2_400_000.0;
+pub(crate) const BATCH_MIN_US: f64 = 1_000.0;
+pub(crate) const BATCH_MAX_US: f64 = 20_000.0;
+/// A message of so many bytes costs twice what an empty one does.
+pub(crate) const BATCH_BYTES: f64 = 500.0;
+/// RabbitMQ's service time and what waits there, together, for a window of one message; and for larger ones a part of it.
+const RABBITMQ_US: f64 = 15_000.0;
+const RABBITMQ_ROOT: f64 = 0.2;
+
+/// With this service time, window in messages and mean size; `narrow`: what they wait for is a link that carries little.
+pub(crate) fn batch_wait_us(
+    broker: BrokerKind,
+    narrow: bool,
+    service_us: f64,
+    window: f64,
+    size_bytes: f64,
+) -> f64 {
+    let batch_us = match broker {
+        BrokerKind::RabbitMq if !narrow => {
+            let together_us = RABBITMQ_US / window.powf(RABBITMQ_ROOT);
+            return (together_us - service_us).max(BATCH_MIN_US);
+        }
+        BrokerKind::FairVisits { .. } => BATCH_US,
+        BrokerKind::RabbitMq | BrokerKind::Unknown => BATCH_SILENT_US,
+    };
+    let most_us = if narrow { ALLOWANCE_MAX_US } else { BATCH_MAX_US };
+    (batch_us / (window * (1.0 + size_bytes / BATCH_BYTES))).clamp(BATCH_MIN_US, most_us)
+}
