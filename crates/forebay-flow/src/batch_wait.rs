@@ -3,7 +3,7 @@
 //! ```text
 //!   1.2 s / (W * (1 + mean size / 500 B)), 2.4 s where the broker does not tell its visits, between 1 and 20 ms,
 //!   or 100 where the link is narrow
-//!   elsewhere before RabbitMQ 15 ms / W^(1/5) - s, and 1 ms at least
+//!   elsewhere before RabbitMQ 11.5 ms / W^(1/8) - s, and 1 ms at least
 //! ```
 //!
 //! - **A visit.** What a visit to a publisher costs (the wake-ups, the system calls, the confirm) is shared by the
@@ -29,8 +29,8 @@ pub(crate) const BATCH_MAX_US: f64 = 20_000.0;
 /// A message of so many bytes costs twice what an empty one does.
 pub(crate) const BATCH_BYTES: f64 = 500.0;
 /// RabbitMQ's service time and what waits there, together, for a window of one message; and for larger ones a part of it.
-const RABBITMQ_US: f64 = 15_000.0;
-const RABBITMQ_ROOT: f64 = 0.2;
+const RABBITMQ_US: f64 = 11_500.0;
+const RABBITMQ_ROOT: f64 = 0.125;
 
 /// With this service time, window in messages and mean size; `narrow`: what they wait for is a link that carries little.
 pub(crate) fn batch_wait_us(
