@@ -129,7 +129,8 @@ impl NetworkRtt {
         self.recent[self.taken % READINGS] = rtt_us;
         self.taken += 1;
         self.least.add(now_us, rtt_us);
-        if rtt_us <= self.longest_own_us() {
+        // A busy machine that always acknowledges late shows no queue of ours by that.
+        if rtt_us <= longer_by(QUEUE_FACTOR, &self.least) {
             self.calm_window = self.calm_window.max(window);
         }
         if window > GREW_FACTOR * self.calm_window {
@@ -140,7 +141,9 @@ impl NetworkRtt {
         if self.taken >= READINGS {
             self.least_seen.add(now_us, seen_us);
         }
-        let longest_us = (LONGER_FACTOR * self.route_us).max(self.route_us + LONGER_MIN_US);
+        // What the peer always adds before it acknowledges makes no route longer.
+        let shown_us = self.route_us.max(self.least.get().unwrap_or(0));
+        let longest_us = (LONGER_FACTOR * shown_us).max(shown_us + LONGER_MIN_US);
         let is_most = seen_us as f64 >= LONGER_SHARE * latency_us;
         let long = seen_us >= longest_us && is_most && !self.own;
         if long && self.long == 0 {
@@ -349,6 +352,25 @@ mod tests {
             assert!(!late(&mut network, reading));
         }
         assert!(network.get() <= Some(1_200), "{:?}", network.get());
+    }
+
+    #[test]
+    fn a_longer_route_is_seen_behind_a_machine_that_acknowledges_late() {
+        let mut network = NetworkRtt::default();
+        let mut longer = 0;
+        for reading in 0..60 {
+            // The window grows beside the busy machine, and then the route is longer.
+            let (rtt_us, window) =
+                if reading < 30 { (2_500, 8 * (1 + reading)) } else { (10_000, 200) };
+            network.confirmed(reading * 100_000, rtt_us + 2_000);
+            network.set_least(50);
+            let rtt_us = rtt_us + reading % 7;
+            let latency_us = rtt_us as f64 + 4_000.0;
+            longer +=
+                u32::from(network.set(reading * 100_000, Some(rtt_us), window as f64, latency_us));
+        }
+        assert_eq!(longer, 1);
+        assert!(network.get() >= Some(10_000));
     }
 
     #[test]
