@@ -65,7 +65,7 @@ pub(crate) const VISIT_LEAST_BYTES: usize = 32 * 1024;
 /// A visit longer than this makes the others wait for too long.
 pub const VISIT_MOST_BYTES: usize = 64 * 1024;
 /// A broker with this capability reads in visits of [`VISIT_MOST_BYTES`] at most, and a message costs it less than
-/// a visit does: it is told to [`Window::visits`](crate::Window::visits).
+/// a visit does: it is told to [`Window::broker`](crate::Window::broker).
 pub const FAIR_VISITS: &str = "forebay.fair_visits";
 
 /// How many bytes to read from each of `waiting` connections before the next one has its turn.

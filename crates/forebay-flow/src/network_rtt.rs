@@ -11,8 +11,8 @@
 //! RabbitMQ's kernel acknowledges when a process of RabbitMQ gets round to reading: after 13 ms on one machine, as long as a confirm
 //! took. So what counts is also at most twice the least that the kernel has seen in minutes (1 ms more), and half of the
 //! readings of a longer route are at most a quarter above the quickest confirm, which is never quicker than a round
-//! trip. Until the kernel forgets the route before, which takes minutes, its least is not believed then, unless confirms
-//! come that are quicker.
+//! trip, and twice what the peer lately showed at least. Until the kernel forgets the route before, which takes minutes, its
+//! least is not believed then, unless confirms come that are quicker.
 //!
 //! Where the queue is on the way, and is most of what a message waits for, the link is full ([`NetworkRtt::is_full`]): no
 //! broker's visits are dear there, however many messages they bring. TCP that fills a router's queue (Cubic) shows it by
