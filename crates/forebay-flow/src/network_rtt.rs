@@ -191,11 +191,16 @@ impl NetworkRtt {
 
     /// Whether most readings are longer than the quickest confirm, by this factor: what they show is no route.
     fn outlasts_confirms(&self, factor: f64) -> bool {
-        let mut recent = self.recent;
-        let known = &mut recent[..self.taken.min(READINGS)];
-        known.sort_unstable();
         let quickest_us = self.quickest.get().unwrap_or(u64::MAX);
-        known[known.len() / 2] as f64 > factor * quickest_us as f64
+        let (sorted, known) = self.sorted();
+        sorted[known / 2] as f64 > factor * quickest_us as f64
+    }
+
+    /// The recent readings, least first, and how many there are.
+    fn sorted(&self) -> ([u64; READINGS], usize) {
+        let (mut recent, known) = (self.recent, self.taken.min(READINGS));
+        recent[..known].sort_unstable();
+        (recent, known)
     }
 
     /// So many bytes wait for the link; before [`NetworkRtt::set`] of the same reading.
@@ -246,10 +251,8 @@ impl NetworkRtt {
         if self.taken == 0 || self.same >= FROZEN_READINGS {
             return None;
         }
-        let mut recent = self.recent;
-        let known = &mut recent[..self.taken.min(READINGS)];
-        known.sort_unstable();
-        Some(known[known.len().saturating_sub(2)])
+        let (sorted, known) = self.sorted();
+        Some(sorted[known.saturating_sub(2)])
     }
 }
 
