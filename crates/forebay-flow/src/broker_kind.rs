@@ -1,10 +1,9 @@
 //! What is known of a broker beforehand, from what it says of itself: which waits are worth their while there.
 
 /// How a broker spends its time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BrokerKind {
     /// Nobody knows.
-    #[default]
     Unknown,
     /// It reads at most so many bytes of a connection before it goes on to the next one, and what such a visit costs is
     /// shared by them ([`FAIR_VISITS`](crate::FAIR_VISITS)).

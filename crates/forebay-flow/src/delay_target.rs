@@ -11,8 +11,7 @@
 //!   commits   max(1.25 * least ever s, 0.75 s + refill); before RabbitMQ 0.5 s
 //!   refill    2.25 s / n / (1 + mean size / 500 B) - net, at least 0, where 1 MB is in flight to our broker, or it tells
 //!             its commit time, and that n publishers share it; else 0
-//!   batches   1.2 s / (W * (1 + mean size / 500 B)), 2.4 s where the broker does not tell its visits, between 1 and 20 ms, or
-//!             100 where the link is narrow; elsewhere before RabbitMQ 11.5 ms / W^(1/8) - s
+//!   batches   between 1 and 20 ms, the less the larger W: [crate::batch_wait]
 //!   visit     messages of one visit and a quarter: 80 KiB / (mean size + 200 B) on our broker, 0 elsewhere and where
 //!             the link is narrow
 //!   sig       least of the last 3 means, see [crate::pfw]
@@ -25,7 +24,6 @@
 //!   One publisher that alone keeps a slow disk busy writes for as long as a commit takes to refill what the last one confirmed, so
 //!   a window of one commit leaves the disk idle for every other one. Twenty do so in turns. The smaller the messages, the longer
 //!   that takes for the same bytes. What is on a long way fills the disk meanwhile.
-//! - **batches**, and what RabbitMQ as a whole: [crate::batch_wait].
 //! - **visit.** A thousand publishers wait for each other however small their windows are; smaller ones only make each
 //!   visit dearer. Twelve messages each brought 162 000 msg/s, a hundred 262 000. So while a window does not fill a visit
 //!   and a quarter of the next, it is not cut for what the others do: the latency at which it would is the target. Where

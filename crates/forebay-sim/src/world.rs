@@ -215,7 +215,7 @@ impl World {
             }
             Admission::Closed => return Ok(()),
         }
-        // As the shell does once a turn, before the first publisher.
+        // The shell does so before the first publisher of a turn; here it may be before any, and in any turn.
         if self.statistics.events.is_multiple_of(4) {
             self.step(Input::Deliver)?;
         }

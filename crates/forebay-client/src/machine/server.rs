@@ -35,7 +35,7 @@ impl Server {
 
     /// What a publisher's window may know of it.
     pub fn kind(&self) -> BrokerKind {
-        // Forebay calls itself RabbitMQ where asked to.
+        // What it says of its visits counts more than its name.
         if self.can(FAIR_VISITS) {
             BrokerKind::FairVisits { bytes: VISIT_MOST_BYTES as u64 }
         } else if self.product == "RabbitMQ" {
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_forebay_that_calls_itself_rabbitmq_is_none() {
+    fn what_a_broker_says_of_its_visits_counts_more_than_its_name() {
         let kind = |product: &str, capabilities: &[&str]| {
             let capabilities = capabilities.iter().map(ToString::to_string).collect();
             Server { product: product.into(), version: String::new(), capabilities }.kind()
