@@ -11,9 +11,9 @@
 //!   commits   max(1.25 * least ever s, 0.75 s + refill); before RabbitMQ 0.5 s
 //!   refill    2.25 s / n / (1 + mean size / 500 B) - net, at least 0, where 1 MB is in flight to our broker, or it tells
 //!             its commit time, and that n publishers share it; else 0
-//!   batches   between 1 and 20 ms, the less the larger W: [crate::batch_wait]
-//!   visit     messages of one visit and a quarter: 80 KiB / (mean size + 200 B) on our broker, 0 elsewhere and where
-//!             the link is narrow
+//!   batches   between 0.6 and 20 ms, the less the larger W: [crate::batch_wait]
+//!   visit     messages of one visit and a quarter: 80 KiB / (mean size + 200 B) on our broker, of two where sig is 200 ms above
+//!             the base, in proportion between; 0 elsewhere and where the link is narrow
 //!   sig       least of the last 3 means, see [crate::pfw]
 //! ```
 //!
@@ -26,7 +26,8 @@
 //!   that takes for the same bytes. What is on a long way fills the disk meanwhile.
 //! - **visit.** A thousand publishers wait for each other however small their windows are; smaller ones only make each
 //!   visit dearer. Twelve messages each brought 162 000 msg/s, a hundred 262 000. So while a window does not fill a visit
-//!   and a quarter of the next, it is not cut for what the others do: the latency at which it would is the target. Where
+//!   and a quarter of the next, it is not cut for what the others do: the latency at which it would is the target. A visit among a
+//!   thousand is dearer than one among twenty, and those thousand wait for long anyway: they may fill two. Where
 //!   messages cost far more than visits this would be a queue for nothing, so only a broker that says how it reads is
 //!   trusted with it. Where the queue is before a narrow link, whose kernel's round trip is most of the wait, it would be
 //!   one, too.
@@ -68,8 +69,11 @@ const HEAVY_BYTES: f64 = 1_000_000.0;
 const COMMITS_HEAVY: f64 = 2.25;
 /// RabbitMQ's commits, where they take longer, in units of `s`: that a large window raises itself, so with more the largest grows.
 const COMMITS_RABBITMQ: f64 = 0.5;
-/// Visits that a window may fill whatever the others do, and what may be added until it does.
+/// Visits that a window may fill whatever the others do, more of them where a crowd makes it wait for so long beyond the base, and
+/// what may be added until it does.
 const VISITS: f64 = 1.25;
+const VISITS_OF_CROWD: f64 = 2.0;
+const CROWD_US: f64 = 200_000.0;
 pub(crate) const VISIT_ALLOWANCE_MAX_US: f64 = 400_000.0;
 /// What a message takes in a visit beside its body: frames, method and properties.
 const OVERHEAD_BYTES: f64 = 200.0;
@@ -248,7 +252,9 @@ impl DelayTarget {
             + (NETWORK_VARIANCE * network_us).min(NETWORK_VARIANCE_MAX_US);
         self.base_us = network_us + service_us;
         let visit_bytes = if self.narrow { 0.0 } else { self.broker.visit_bytes() as f64 };
-        let visit_messages = VISITS * visit_bytes / (size_bytes + OVERHEAD_BYTES);
+        let crowd = ((standing_us - self.base_us) / CROWD_US).clamp(0.0, 1.0);
+        let visits = VISITS + (VISITS_OF_CROWD - VISITS) * crowd;
+        let visit_messages = visits * visit_bytes / (size_bytes + OVERHEAD_BYTES);
         let visit_us = standing_us * visit_messages / window - self.base_us;
         let raised = visit_us > allowance_us && standing_us - self.base_us > allowance_us;
         self.window_max = if raised { visit_messages } else { f64::INFINITY };
@@ -332,20 +338,19 @@ mod tests {
 
     #[test]
     fn a_smaller_window_may_wait_longer_for_its_batch() {
-        assert!((added_us(100, 600.0, 0.0) - 2_000.0).abs() < 1.0);
-        assert!((added_us(100, 300.0, 0.0) - 4_000.0).abs() < 1.0);
+        assert!((added_us(100, 1_000.0, 0.0) - 850.0).abs() < 1.0);
+        assert!((added_us(100, 250.0, 0.0) - 1_600.0).abs() < 1.0);
+        for window in [300.0, 600.0] {
+            let wait_us = added_with_us(100, window, 0.0, 0);
+            assert!((wait_us - 2_400_000.0 / window).abs() < 1.0, "{wait_us}");
+        }
         // As large as it gets, and as small.
         assert!((added_with_us(100, 1.0, 0.0, 0) - BATCH_MAX_US).abs() < 1.0);
-        assert!((added_us(100, 20_000.0, 0.0) - BATCH_MIN_US).abs() < 1.0);
-    }
-
-    #[test]
-    fn before_a_broker_that_does_not_tell_its_visits_batches_may_wait_twice_as_long() {
-        for window in [300.0, 600.0] {
-            let (silent_us, told_us) =
-                (added_with_us(100, window, 0.0, 0), added_us(100, window, 0.0));
-            assert!((silent_us - 2.0 * told_us).abs() < 1.0, "{silent_us} and {told_us}");
-        }
+        assert!((added_with_us(100, 20_000.0, 0.0, 0) - BATCH_MIN_US).abs() < 1.0);
+        assert!(
+            (added_us(100, 1.0, 0.0) - 100_000.0).abs() > BATCH_MAX_US,
+            "there it is the visit"
+        );
     }
 
     /// Of twenty that share one queue each would have as much more of it as it has seen less quick a moment.
@@ -368,7 +373,15 @@ mod tests {
 
     #[test]
     fn large_messages_need_smaller_batches() {
-        assert!(added_us(100, 100.0, 5_000.0) < added_us(100, 100.0, 200.0) / 5.0);
+        let added_us = |size_bytes| added_with_us(100, 300.0, size_bytes, 0);
+        assert!(added_us(5_000.0) < added_us(200.0) / 5.0);
+    }
+
+    /// Half as many of them cost our disk as many flushes.
+    #[test]
+    fn a_commit_of_large_messages_may_take_longer_on_our_broker() {
+        let more_us = added_us(100, 1_000.0, 5_000.0) - added_us(100, 1_000.0, 0.0);
+        assert!((1_500.0..=2_000.0).contains(&more_us), "{more_us}");
     }
 
     #[test]
@@ -458,31 +471,39 @@ mod tests {
         assert!(!is_distant(1_500, 100) && !is_distant(10_000, 30_000));
     }
 
+    /// Of 1000 B on a broker that reads 51.2 of them in a visit, and has nothing else to wait for than 0.1 ms.
+    fn waiting(latency_us: f64, window: f64) -> DelayTarget {
+        let mut target = DelayTarget::new(true, u64::MAX);
+        target.set_broker(telling(51_200));
+        target.add(0, 100);
+        target.set(latency_us, latency_us, window, 800.0);
+        target
+    }
+
     #[test]
     fn up_to_what_a_visit_takes_the_target_is_the_latency_at_which_the_window_is_as_large() {
-        let target_us = |latency_us: f64, window| {
-            let mut target = DelayTarget::new(true, u64::MAX);
-            target.set_broker(telling(51_200));
-            target.add(0, 100);
-            target.set(latency_us, latency_us, window, 800.0); // 64 messages
-            target.us()
-        };
-        assert!((target_us(50_000.0, 16.0) - 200_000.0).abs() < 1.0);
-        assert!((target_us(50_000.0, 64.0) - 50_000.0).abs() < 1.0);
-        assert!(target_us(50_000.0, 128.0) < 50_000.0, "larger than that it is as any other");
+        let target_us = |latency_us, window| waiting(latency_us, window).us();
+        assert!((target_us(10_000.0, 16.0) - 10_000.0 * 66.0 / 16.0).abs() < 100.0);
+        assert!((target_us(10_000.0, 66.0) - 10_000.0).abs() < 100.0);
+        assert!(target_us(10_000.0, 128.0) < 10_000.0, "larger than that it is as any other");
         assert!((target_us(90_000.0, 1.0) - 400_100.0).abs() < 1.0, "there is a limit");
         assert!(target_us(200.0, 64.0) > 2_000.0, "and no less than without it");
     }
 
     #[test]
+    fn in_a_crowd_a_window_may_fill_two_visits() {
+        let messages = |latency_us| waiting(latency_us, 16.0).window_max();
+        assert!((messages(10_100.0) - 1.2875 * 51.2).abs() < 0.1);
+        assert!((messages(100_100.0) - 1.625 * 51.2).abs() < 0.1);
+        for latency_us in [200_100.0, 5_000_000.0] {
+            assert!((messages(latency_us) - 2.0 * 51.2).abs() < 0.1);
+        }
+    }
+
+    #[test]
     fn a_latency_that_is_good_for_a_visit_only_is_good_for_no_larger_window() {
-        let mut target = DelayTarget::new(true, u64::MAX);
-        target.set_broker(telling(51_200));
-        target.add(0, 100);
-        target.set(50_000.0, 50_000.0, 32.0, 800.0);
-        assert!((target.window_max() - 64.0).abs() < 1e-6);
-        target.set(500.0, 500.0, 32.0, 800.0);
-        assert!(target.window_max().is_infinite(), "nothing waits to speak of");
+        assert!(waiting(50_000.0, 32.0).window_max() < 75.0);
+        assert!(waiting(500.0, 32.0).window_max().is_infinite(), "nothing waits to speak of");
     }
 
     /// Of a publisher of 1 kB behind a link of 33 ms that is full, of which it has so many bytes a second.
