@@ -35,8 +35,8 @@ const OURS_BYTE_US: f64 = 0.4;
 const BATCH_US: f64 = 1_200_000.0;
 /// Of brokers that do not tell their visits; a message costs more there, and so does what is done for many at once.
 const BATCH_SILENT_US: f64 = 2_400_000.0;
-pub(crate) const BATCH_MIN_US: f64 = 1_000.0;
-pub(crate) const BATCH_MAX_US: f64 = 20_000.0;
+const BATCH_MIN_US: f64 = 1_000.0;
+const BATCH_MAX_US: f64 = 20_000.0;
 /// A message of so many bytes costs twice what an empty one does.
 pub(crate) const BATCH_BYTES: f64 = 500.0;
 /// RabbitMQ's service time and what waits there, together, for a window of one message; and for larger ones a part of it.
@@ -68,4 +68,45 @@ pub(crate) fn batch_wait_us(
     };
     let most_us = if narrow { ALLOWANCE_MAX_US } else { BATCH_MAX_US };
     (batch_us / visits).clamp(BATCH_MIN_US, most_us)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: BrokerKind = BrokerKind::FairVisits { bytes: 65_536 };
+
+    fn wait_us(broker: BrokerKind, window: f64, size_bytes: f64) -> f64 {
+        batch_wait_us(broker, false, 0.0, 100.0, window, size_bytes)
+    }
+
+    #[test]
+    fn a_smaller_window_may_wait_longer_for_its_batch() {
+        assert!((wait_us(OURS, 1_000.0, 0.0) - 850.0).abs() < 1.0);
+        assert!((wait_us(OURS, 250.0, 0.0) - 1_600.0).abs() < 1.0);
+        for window in [300.0, 600.0] {
+            let wait_us = wait_us(BrokerKind::Unknown, window, 0.0);
+            assert!((wait_us - 2_400_000.0 / window).abs() < 1.0, "{wait_us}");
+        }
+        for broker in [OURS, BrokerKind::Unknown] {
+            assert!((wait_us(broker, 1.0, 0.0) - BATCH_MAX_US).abs() < 1.0, "{broker:?}");
+        }
+        assert!((wait_us(BrokerKind::Unknown, 20_000.0, 0.0) - BATCH_MIN_US).abs() < 1.0);
+    }
+
+    #[test]
+    fn large_messages_need_smaller_batches() {
+        let wait_us = |size_bytes| wait_us(BrokerKind::Unknown, 300.0, size_bytes);
+        assert!(wait_us(5_000.0) < wait_us(200.0) / 5.0);
+    }
+
+    /// Half as many of them cost our disk as many flushes.
+    #[test]
+    fn a_commit_of_large_messages_may_take_longer_on_our_broker_unless_the_way_does() {
+        let wait_us = |net_us, bytes| batch_wait_us(OURS, false, net_us, 100.0, 1e9, bytes);
+        for (net_us, more_us) in [(0.0, 2_000.0), (1_500.0, 500.0), (10_000.0, 0.0)] {
+            let added_us = wait_us(net_us, 5_000.0) - wait_us(net_us, 0.0);
+            assert!((added_us - more_us).abs() < 1.0, "{added_us}");
+        }
+    }
 }

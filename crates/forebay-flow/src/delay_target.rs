@@ -315,7 +315,6 @@ impl DelayTarget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch_wait::{BATCH_MAX_US, BATCH_MIN_US};
 
     fn telling(visit_bytes: u64) -> BrokerKind {
         match visit_bytes {
@@ -337,23 +336,6 @@ mod tests {
         target.us() - target.base_us()
     }
 
-    #[test]
-    fn a_smaller_window_may_wait_longer_for_its_batch() {
-        assert!((added_us(100, 1_000.0, 0.0) - 850.0).abs() < 1.0);
-        assert!((added_us(100, 250.0, 0.0) - 1_600.0).abs() < 1.0);
-        for window in [300.0, 600.0] {
-            let wait_us = added_with_us(100, window, 0.0, 0);
-            assert!((wait_us - 2_400_000.0 / window).abs() < 1.0, "{wait_us}");
-        }
-        // As large as it gets, and as small.
-        assert!((added_with_us(100, 1.0, 0.0, 0) - BATCH_MAX_US).abs() < 1.0);
-        assert!((added_with_us(100, 20_000.0, 0.0, 0) - BATCH_MIN_US).abs() < 1.0);
-        assert!(
-            (added_us(100, 1.0, 0.0) - 100_000.0).abs() > BATCH_MAX_US,
-            "there it is the visit"
-        );
-    }
-
     /// Of twenty that share one queue each would have as much more of it as it has seen less quick a moment.
     #[test]
     fn before_rabbitmq_all_steer_for_the_same_latency_whatever_was_the_quickest() {
@@ -370,29 +352,6 @@ mod tests {
         }
         // A slow disk's commits are no queue.
         assert!((target_us(20_000, 16.0) - 30_000.0).abs() < 1.0);
-    }
-
-    #[test]
-    fn large_messages_need_smaller_batches() {
-        let added_us = |size_bytes| added_with_us(100, 300.0, size_bytes, 0);
-        assert!(added_us(5_000.0) < added_us(200.0) / 5.0);
-    }
-
-    /// Half as many of them cost our disk as many flushes.
-    #[test]
-    fn a_commit_of_large_messages_may_take_longer_on_our_broker_unless_the_way_does() {
-        let added_us = |network_us: u64, size_bytes| {
-            let mut target = DelayTarget::new(false, u64::MAX);
-            target.set_broker(telling(65_536));
-            target.set_network(0, Some(network_us), 0.0, network_us as f64);
-            target.add(0, network_us + 100);
-            target.set(network_us as f64 + 100.0, 0.0, 150.0, size_bytes);
-            target.us() - target.base_us()
-        };
-        let more_us = |network_us| added_us(network_us, 5_000.0) - added_us(network_us, 0.0);
-        // Less than 2 ms, as large messages outweigh a visit.
-        assert!((0.0..=1_000.0).contains(&more_us(100)), "{}", more_us(100));
-        assert!(more_us(10_000) < -1_000.0, "{}", more_us(10_000));
     }
 
     #[test]
