@@ -100,7 +100,7 @@ mod tests {
         assert!(wait_us(5_000.0) < wait_us(200.0) / 5.0);
     }
 
-    /// Half as many of them cost our disk as many flushes.
+    /// What is on a long way fills commits meanwhile.
     #[test]
     fn a_commit_of_large_messages_may_take_longer_on_our_broker_unless_the_way_does() {
         let wait_us = |net_us, bytes| batch_wait_us(OURS, false, net_us, 100.0, 1e9, bytes);

@@ -26,8 +26,8 @@
 //!   that takes for the same bytes. What is on a long way fills the disk meanwhile.
 //! - **visit.** A thousand publishers wait for each other however small their windows are; smaller ones only make each
 //!   visit dearer. Twelve messages each brought 162 000 msg/s, a hundred 262 000. So while a window does not fill a visit
-//!   and a quarter of the next, it is not cut for what the others do: the latency at which it would is the target. A visit among a
-//!   thousand is dearer than one among twenty, and those thousand wait for long anyway: they may fill two. Where
+//!   and a quarter of the next, it is not cut for what the others do: the latency at which it would is the target. A thousand, which wait
+//!   for long anyway, may fill two: that carries a twentieth more. Where
 //!   messages cost far more than visits this would be a queue for nothing, so only a broker that says how it reads is
 //!   trusted with it. Where the queue is before a narrow link, whose kernel's round trip is most of the wait, it would be
 //!   one, too.
