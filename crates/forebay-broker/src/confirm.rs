@@ -16,6 +16,7 @@
 
 use std::collections::VecDeque;
 
+use forebay_flow::CommitWaiter;
 use forebay_store::BatchNo;
 
 /// Unconfirmed messages a channel may have before its connection is not read any more: a bound for the
@@ -40,12 +41,22 @@ pub(crate) struct Confirms {
     /// The last batch that was waited for, and the last one synced.
     waits_upto: BatchNo,
     durable_upto: BatchNo,
+    /// Bytes in the last two batches that were waited for, the later one first.
+    brought: [(BatchNo, u64); 2],
+    modesty: CommitWaiter,
     /// Queues that hold ranges of `waiting`.
     held_by: Vec<u64>,
     /// All up to here have been settled and told.
     told: u64,
     /// Settled while an earlier one waits; told one by one.
     singles: Vec<u64>,
+}
+
+/// A batch that is synced: what is in it, and how many channels waited for it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Committed {
+    pub(crate) bytes: u64,
+    pub(crate) waiters: u64,
 }
 
 /// A `basic.ack` to send.
@@ -63,15 +74,22 @@ impl Confirms {
             waiting: VecDeque::new(),
             waits_upto: 0,
             durable_upto: 0,
+            brought: [(0, 0); 2],
+            modesty: CommitWaiter::default(),
             held_by: Vec::new(),
             told: 0,
             singles: Vec::new(),
         }
     }
 
-    /// Numbers a publish that is settled when `batch` is synced, or at once, and not before a queue that
+    /// Numbers a publish of `bytes` that is settled when `batch` is synced, or at once, and not before a queue that
     /// holds it lets go. Returns whether it is the first of this channel to wait for that batch.
-    pub(crate) fn published(&mut self, batch: Option<BatchNo>, held_by: Option<u64>) -> bool {
+    pub(crate) fn published(
+        &mut self,
+        bytes: u64,
+        batch: Option<BatchNo>,
+        held_by: Option<u64>,
+    ) -> bool {
         let sequence = self.next;
         self.next += 1;
         if batch.is_none() && held_by.is_none() {
@@ -87,6 +105,12 @@ impl Confirms {
         }
         let first = batch.is_some_and(|batch| batch > self.waits_upto);
         self.waits_upto = self.waits_upto.max(batch.unwrap_or(0));
+        if first {
+            self.brought = [(self.waits_upto, 0), self.brought[0]];
+        }
+        if batch.is_some() {
+            self.brought[0].1 += bytes;
+        }
         let batch = batch.unwrap_or(0);
         match self.waiting.back_mut() {
             Some(last)
@@ -99,11 +123,16 @@ impl Confirms {
         first
     }
 
-    /// Everything up to and including `batch` is synced.
-    pub(crate) fn durable(&mut self, batch: BatchNo) {
+    /// Everything up to and including `batch` is synced. Returns whether this is one of the [modest](CommitWaiter).
+    pub(crate) fn durable(&mut self, batch: BatchNo, commit: Committed) -> bool {
+        let brought = self.brought.iter().find(|(number, _)| *number == batch);
+        let is_modest = brought.is_some_and(|(_, own_bytes)| {
+            self.modesty.committed(*own_bytes, commit.bytes, commit.waiters)
+        });
         self.durable_upto = self.durable_upto.max(batch);
         // Batches are synced in order, so only behind one that is held can a later one be settled.
         self.settle(!self.held_by.is_empty());
+        is_modest
     }
 
     /// Whether anything waits for this queue to let go.
@@ -181,6 +210,8 @@ mod tests {
 
     use super::*;
 
+    const BATCH: Committed = Committed { bytes: 100, waiters: 1 };
+
     fn acks(confirms: &mut Confirms) -> Vec<(u64, bool)> {
         let mut acks = Vec::new();
         confirms.take_acks(&mut acks);
@@ -191,10 +222,10 @@ mod tests {
     fn one_frame_tells_of_a_whole_batch() {
         let mut confirms = Confirms::new();
         for _ in 0..10 {
-            confirms.published(Some(7), None);
+            confirms.published(1, Some(7), None);
         }
         assert_eq!(acks(&mut confirms), []);
-        confirms.durable(7);
+        confirms.durable(7, BATCH);
         assert_eq!(acks(&mut confirms), [(10, true)]);
         assert_eq!(acks(&mut confirms), []);
     }
@@ -202,24 +233,24 @@ mod tests {
     #[test]
     fn a_transient_message_is_confirmed_before_an_earlier_persistent_one() {
         let mut confirms = Confirms::new();
-        confirms.published(Some(7), None);
-        confirms.published(None, None);
-        confirms.published(Some(7), None);
+        confirms.published(1, Some(7), None);
+        confirms.published(1, None, None);
+        confirms.published(1, Some(7), None);
         assert_eq!(acks(&mut confirms), [(2, false)]);
-        confirms.durable(7);
+        confirms.durable(7, BATCH);
         assert_eq!(acks(&mut confirms), [(3, true)]);
     }
 
     #[test]
     fn a_held_confirm_waits_and_those_behind_it_do_not() {
         let mut confirms = Confirms::new();
-        confirms.published(Some(7), None);
-        confirms.published(Some(7), Some(1));
-        confirms.published(None, Some(1));
-        confirms.published(Some(7), None);
-        confirms.published(None, None);
+        confirms.published(1, Some(7), None);
+        confirms.published(1, Some(7), Some(1));
+        confirms.published(1, None, Some(1));
+        confirms.published(1, Some(7), None);
+        confirms.published(1, None, None);
         assert_eq!(acks(&mut confirms), [(5, false)]);
-        confirms.durable(7);
+        confirms.durable(7, BATCH);
         assert_eq!(acks(&mut confirms), [(1, false), (4, false)]);
         confirms.let_go(1);
         assert_eq!(acks(&mut confirms), [(5, true)]);
@@ -245,13 +276,13 @@ mod tests {
                         let batch = (kind % 2 == 0).then_some(open);
                         let held_by = held_by.filter(|_| kind < 2);
                         due.push((due.len() as u64 + 1, batch, held_by));
-                        let first = confirms.published(batch, held_by);
+                        let first = confirms.published(1, batch, held_by);
                         prop_assert_eq!(first, batch.is_some_and(|batch| waiting.insert(batch)));
                     },
                     4 => open += 1,
                     5 => {
                         synced = open - 1;
-                        confirms.durable(synced);
+                        confirms.durable(synced, BATCH);
                     }
                     _ => {
                         confirms.let_go(queue);

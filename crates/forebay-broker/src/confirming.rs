@@ -6,7 +6,7 @@ use forebay_store::BatchNo;
 use forebay_wire::{basic, confirm, forebay, write_method};
 
 use crate::channel::Mode;
-use crate::confirm::{Ack, Confirms, UNCONFIRMED_MAX};
+use crate::confirm::{Ack, Committed, Confirms, UNCONFIRMED_MAX};
 use crate::error::AmqpError;
 use crate::input::ConnectionId;
 use crate::shard::{ConfirmWaiter, Shard};
@@ -33,12 +33,13 @@ impl Shard {
         Ok(())
     }
 
-    /// Numbers a publish in confirm mode, that is told when `batch` is synced and, if a queue holds it,
+    /// Numbers a publish of `size_bytes` in confirm mode, that is told when `batch` is synced and, if a queue holds it,
     /// when that lets go.
     pub(crate) fn confirm(
         &mut self,
         id: ConnectionId,
         number: u16,
+        size_bytes: u64,
         batch: Option<BatchNo>,
         held_by: Option<u64>,
     ) {
@@ -46,7 +47,7 @@ impl Shard {
         let serial = connection.serial;
         let Some(Some(channel)) = connection.channels.get_mut(usize::from(number)) else { return };
         let Mode::Confirm(confirms) = &mut channel.mode else { return };
-        let first = confirms.published(batch, held_by);
+        let first = confirms.published(size_bytes, batch, held_by);
         if confirms.unconfirmed() >= UNCONFIRMED_MAX {
             connection.confirms_full = true;
         }
@@ -72,6 +73,8 @@ impl Shard {
     pub(crate) fn confirm_durable(&mut self, waiter: ConfirmWaiter, batch: BatchNo) {
         let now_us = self.now_us;
         self.sync_latencies.count(now_us - waiter.since_us);
+        let commits = self.store.commits();
+        let bytes = commits.written_bytes - self.committed_bytes;
         let Some(connection) = self.connection(waiter.connection) else { return };
         if connection.serial != waiter.serial {
             return;
@@ -79,10 +82,14 @@ impl Shard {
         connection.waits.end(Gate::Sync, now_us);
         let Some(channel) = connection.channel(waiter.channel) else { return };
         let Mode::Confirm(confirms) = &mut channel.mode else { return };
-        confirms.durable(batch);
+        let is_modest =
+            confirms.durable(batch, Committed { bytes, waiters: commits.last_waiters.into() });
         if !channel.confirms_dirty {
             channel.confirms_dirty = true;
             self.dirty_confirms.push((waiter.connection, waiter.channel));
+        }
+        if is_modest {
+            self.commit_size.modest(now_us);
         }
     }
 

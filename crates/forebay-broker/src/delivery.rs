@@ -76,6 +76,7 @@ impl Shard {
                 self.mark_queue(key);
             }
         }
+        self.gathering = gathering > 0 && self.dirty_queues.len() == gathering;
     }
 
     /// Whether a queue waits for more before its next consumer gets some.

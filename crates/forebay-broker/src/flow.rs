@@ -6,7 +6,8 @@
 //!
 //! ```text
 //!   memory ≥ 50 %      longest queues are spilled to disk
-//!   open batch full    publishes are held until the disk has caught up (silent)
+//!   open batch full    publishes are held until the disk has caught up (silent); it is full earlier while somebody
+//!                      modest waits for it
 //!   memory ≥ 100 %     the same, until memory is back
 //!   … for 1 s, or      connection.blocked to publishing connections (`alarms.rs`)
 //!   little disk space,
@@ -171,6 +172,8 @@ impl Shard {
         self.ingress.committed(self.now_us, commits.mean_us, bytes);
         self.commit_cost.committed(self.now_us, commits.last_us, bytes);
         self.store.set_uncommitted_max(self.ingress.bytes() as usize);
+        let most_bytes = self.commit_size.most_bytes(self.now_us, self.commit_cost.even_bytes());
+        self.store.set_batch_most(most_bytes.map(|bytes| bytes as usize));
     }
 
     /// Whether there is room for publishes of those whom nothing of their own holds.

@@ -158,6 +158,7 @@ impl Shard {
         let assembly = &mut channel.assembly;
         assembly.expects = Expects::Method;
         let bytes = std::mem::take(&mut assembly.bytes);
+        let size_bytes = bytes.len() as u64;
         let (mandatory, persistent) = (assembly.mandatory, assembly.persistent);
         let marked = assembly.marked;
         let permitted_at = assembly.permitted_at;
@@ -182,7 +183,7 @@ impl Shard {
         let remembered = is_remembered && self.topology(id).version() == version;
         let batch = self.route_and_enqueue(id, number, publish, remembered)?;
         let held_by = self.hold_confirm(id, number);
-        self.confirm(id, number, batch, held_by);
+        self.confirm(id, number, size_bytes, batch, held_by);
         Ok(())
     }
 

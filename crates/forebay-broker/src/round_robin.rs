@@ -18,6 +18,9 @@ const GATHER_US: u64 = 5_000;
 /// and for one that has none.
 const GATHER_IDLE_US: u64 = 1_000;
 
+/// While queues gather they are looked at so often, in microseconds, if nothing else happens.
+pub(crate) const GATHER_LOOK_US: u64 = GATHER_IDLE_US / 2;
+
 /// The most that one consumer gets in a row, in messages.
 const PORTION_MAX: usize = 32;
 

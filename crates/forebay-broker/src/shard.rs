@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
-use forebay_flow::{CommitCost, IngressBudget};
+use forebay_flow::{CommitCost, CommitSize, IngressBudget};
 use forebay_store::{BatchNo, Event, Recovered, Request, RunId, Store, StoreFailed};
 use forebay_wire::WireMethod;
 use hashbrown::HashMap;
@@ -23,6 +23,7 @@ use crate::message::Message;
 use crate::publisher::Publishers;
 use crate::queue::Queue;
 use crate::restore::RestoreError;
+use crate::round_robin::GATHER_LOOK_US;
 use crate::status::Counters;
 use crate::topology::{QueueKey, RouteSet, VhostTopology};
 use crate::waits::{Gate, PastWaits};
@@ -141,6 +142,9 @@ pub struct Shard {
     pub(crate) held_by: Option<QueueKey>,
     pub(crate) ingress: IngressBudget,
     pub(crate) commit_cost: CommitCost,
+    pub(crate) commit_size: CommitSize,
+    /// All queues with something to deliver wait for more of it.
+    pub(crate) gathering: bool,
     /// Bytes committed, as far as `ingress` knows.
     pub(crate) committed_bytes: u64,
     /// Since when publishes have been held, as of the end of the last turn.
@@ -212,6 +216,8 @@ impl Shard {
             held_by: None,
             ingress,
             commit_cost: CommitCost::default(),
+            commit_size: CommitSize::default(),
+            gathering: false,
             committed_bytes: 0,
             paused_since_us: None,
             alarms: Alarms::default(),
@@ -311,7 +317,7 @@ impl Shard {
     /// When [`Input::Tick`] is due at the latest; a time that has passed means at once.
     pub fn next_deadline_us(&self) -> Option<u64> {
         if !self.dirty_queues.is_empty() {
-            return Some(self.now_us);
+            return Some(self.now_us + if self.gathering { GATHER_LOOK_US } else { 0 });
         }
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let store = self.store.next_deadline_us();

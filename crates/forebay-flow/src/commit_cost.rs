@@ -103,6 +103,13 @@ impl CommitCost {
         changes
     }
 
+    /// Bytes that take as long as all else in a commit; `None` until sizes have differed.
+    #[must_use]
+    pub fn even_bytes(&self) -> Option<u64> {
+        let fixed_us = self.least.get()?;
+        (self.slope.is_finite() && self.slope > 0.0).then(|| (fixed_us as f64 / self.slope) as u64)
+    }
+
     /// What a commit costs beside its bytes, in microseconds, to a quarter; 0: next to nothing.
     #[must_use]
     pub fn us(&self) -> u64 {
@@ -142,6 +149,17 @@ mod tests {
             commits(&mut cost, &mut now_us, 1, 200, 500);
         }
         assert!(now_us - quick_us < 100_000, "{} us", now_us - quick_us);
+    }
+
+    #[test]
+    fn as_many_bytes_as_take_as_long_as_a_commit_without() {
+        let (mut cost, mut now_us) = (CommitCost::default(), 0);
+        assert_eq!(cost.even_bytes(), None);
+        cost.committed(0, 300, 80_000);
+        assert_eq!(cost.even_bytes(), None, "sizes have not differed");
+        commits(&mut cost, &mut now_us, 400, 2_000, 500);
+        let even_bytes = cost.even_bytes().unwrap_or(0);
+        assert!((900_000..=1_100_000).contains(&even_bytes), "{even_bytes}");
     }
 
     /// Or more in flight would let more in flight.

@@ -11,11 +11,12 @@
 //! read last. So however much one sends, everybody else is read as often as if it were one of them.
 //!
 //! At a tight gate, too: who has no room for all of a visit keeps what is left of it and is the first to go on, and
-//! has its next visit when everybody had one.
+//! has its next visit when everybody had one. The gate lets go no more of those who bring than a turn reads: a thousand
+//! that are asked, listed, found without room and put back for each commit cost more than what they bring.
 
 use std::collections::VecDeque;
 
-use crate::ingress::{PublisherShare, visit_bytes};
+use crate::ingress::{PublisherShare, VISIT_LEAST_BYTES, visit_bytes};
 
 /// Whether somebody at the gate may go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,9 +43,16 @@ pub struct Visits {
     visit_bytes: usize,
     /// In which list the last one stood.
     at: usize,
-    gated: Vec<usize>,
+    /// At the gate, by the list in which they stood.
+    gated: [VecDeque<usize>; 2],
+    /// So many at the head of the bringers' list come from the gate; the last visit was to one of them.
+    let_go: usize,
+    was_let_go: bool,
+    /// Those of them who had no room for all they had, in their order: they stand before the others at the gate.
+    returned: Vec<usize>,
     /// Empty but while the gate is asked.
     going: Vec<(usize, bool)>,
+    staying: Vec<usize>,
     share: PublisherShare,
     sent_bytes: u64,
 }
@@ -64,8 +72,12 @@ impl Visits {
             left_bytes: [0; 2],
             visit_bytes: 0,
             at: TAKERS,
-            gated: Vec::new(),
+            gated: [VecDeque::new(), VecDeque::new()],
+            let_go: 0,
+            was_let_go: false,
+            returned: Vec::new(),
             going: Vec::new(),
+            staying: Vec::new(),
             share: PublisherShare::new(turn_bytes as u64),
             sent_bytes: 0,
         }
@@ -77,23 +89,46 @@ impl Visits {
     }
 
     /// There is something to read from `key`, and no room for it.
-    pub fn gate(&mut self, key: usize) {
-        self.gated.push(key);
+    pub fn gate(&mut self, key: usize, taker: bool) {
+        match (taker, self.was_let_go) {
+            (true, _) => self.gated[TAKERS].push_back(key),
+            (false, true) => self.returned.push(key),
+            (false, false) => self.gated[BRINGERS].push_back(key),
+        }
     }
 
-    /// Asks those at the gate who may go on: before those in the lists, in the order in which they came there.
+    /// Asks those at the gate who may go on: before those in the lists, in the order in which they came there. Of those
+    /// who bring, as many as a turn reads; the next ones are asked when these were read, in the same turn if
+    /// [they bring little](Visits::turn_has_room).
     pub fn ask_gate(&mut self, mut ask: impl FnMut(usize) -> Gated) {
-        let going = &mut self.going;
-        self.gated.retain(|&key| match ask(key) {
-            Gated::Stays => true,
-            Gated::Gone => false,
-            Gated::Goes { taker } => {
-                going.push((key, taker));
-                false
+        for key in self.returned.drain(..).rev() {
+            self.gated[BRINGERS].push_front(key);
+        }
+        for side in [TAKERS, BRINGERS] {
+            let most = match side {
+                TAKERS => usize::MAX,
+                _ if self.let_go > 0 => continue,
+                _ => (self.turn_bytes / VISIT_LEAST_BYTES).max(1),
+            };
+            while self.going.len() < most
+                && let Some(key) = self.gated[side].pop_front()
+            {
+                match ask(key) {
+                    Gated::Stays => self.staying.push(key),
+                    Gated::Gone => {}
+                    Gated::Goes { taker } => self.going.push((key, taker)),
+                }
             }
-        });
-        for (key, taker) in going.drain(..).rev() {
-            self.lists[if taker { TAKERS } else { BRINGERS }].push_front(key);
+            for key in self.staying.drain(..).rev() {
+                self.gated[side].push_front(key);
+            }
+            for (key, taker) in self.going.drain(..).rev() {
+                self.lists[if taker { TAKERS } else { BRINGERS }].push_front(key);
+                if !taker {
+                    self.let_go += 1;
+                    self.unread[BRINGERS] += 1;
+                }
+            }
         }
     }
 
@@ -101,7 +136,31 @@ impl Visits {
     /// first. Otherwise whoever is not held takes all the room that a turn has, turn after turn.
     #[must_use]
     pub fn would_overtake(&self) -> bool {
-        !self.gated.is_empty() && !self.lists[BRINGERS].is_empty()
+        self.is_gated() && self.lists[BRINGERS].len() > self.let_go
+    }
+
+    /// Whether somebody who brings stands at the gate.
+    #[must_use]
+    pub fn is_gated(&self) -> bool {
+        !self.gated[BRINGERS].is_empty() || !self.returned.is_empty()
+    }
+
+    /// Whether somebody who was let go is still to be read.
+    #[must_use]
+    pub fn has_let_go(&self) -> bool {
+        self.let_go > 0
+    }
+
+    /// Whether more of those who bring may be read in this turn than were let go: if there is room, ask the gate again.
+    #[must_use]
+    pub fn turn_has_room(&self) -> bool {
+        self.is_gated() && self.left_bytes[BRINGERS] > 0
+    }
+
+    /// Whether there is more to read than is read: somebody stands in a list, or brings more than there is `room` for.
+    #[must_use]
+    pub fn is_busy(&self, room: bool) -> bool {
+        self.is_waiting() || !room && self.is_gated()
     }
 
     /// Whether somebody is to be read.
@@ -115,8 +174,13 @@ impl Visits {
         self.share.turn(sent_bytes - self.sent_bytes);
         self.sent_bytes = sent_bytes;
         self.unread = [self.lists[TAKERS].len(), self.lists[BRINGERS].len()];
+        let gated = self.gated[BRINGERS].len() + self.returned.len();
+        self.visit_bytes = visit_bytes(self.unread.iter().sum::<usize>() + gated);
+        if self.let_go > 0 && self.is_gated() {
+            // Those behind them in the list came after those who still stand at the gate.
+            self.unread[BRINGERS] = self.let_go;
+        }
         self.left_bytes = [self.turn_bytes, self.share.bytes() as usize];
-        self.visit_bytes = visit_bytes(self.unread.iter().sum());
     }
 
     /// Who is read next in this turn, and how many bytes at most. Tell what it [brought](Visits::brought), and
@@ -128,10 +192,13 @@ impl Visits {
                 && let Some(key) = self.lists[side].pop_front()
             {
                 self.unread[side] -= 1;
+                self.was_let_go = side == BRINGERS && self.let_go > 0;
+                self.let_go -= usize::from(self.was_let_go);
                 self.at = side;
                 return Some((key, self.visit_bytes));
             }
         }
+        self.was_let_go = false;
         None
     }
 
@@ -151,7 +218,6 @@ impl Visits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ingress::VISIT_LEAST_BYTES;
     use crate::{VISIT_MOST_BYTES, max_min};
     use proptest::prelude::*;
 
@@ -208,9 +274,15 @@ mod tests {
                     self.ask_gate();
                 }
                 self.visits.begin_turn(0);
-                while let Some((key, most_bytes)) = self.visits.next_visit() {
-                    let bytes = self.visit(key, most_bytes);
-                    self.visits.brought(bytes);
+                loop {
+                    while let Some((key, most_bytes)) = self.visits.next_visit() {
+                        let bytes = self.visit(key, most_bytes);
+                        self.visits.brought(bytes);
+                    }
+                    if self.room_bytes == 0 || !self.visits.turn_has_room() {
+                        break;
+                    }
+                    self.ask_gate();
                 }
                 self.ask_gate();
             }
@@ -228,7 +300,7 @@ mod tests {
             let peer = &mut self.peers[key];
             peer.listed = true;
             if self.room_bytes == 0 {
-                self.visits.gate(key);
+                self.visits.gate(key, false);
                 return 0;
             }
             if peer.held_bytes == 0 {
@@ -240,7 +312,7 @@ mod tests {
             peer.read_bytes += taken;
             self.room_bytes -= taken;
             if peer.held_bytes > 0 {
-                self.visits.gate(key);
+                self.visits.gate(key, false);
             } else if peer.socket_bytes > 0 {
                 self.visits.list(key, false);
             } else {
@@ -296,6 +368,71 @@ mod tests {
         let mut broker = Broker::new((0..50).map(|_| usize::MAX / 2));
         broker.turns(100_000, 3_000);
         assert!(jain(&broker.read()) >= 0.99, "{:?}", broker.read());
+    }
+
+    /// Of a thousand, all of whom were asked for each commit that has room for eight.
+    #[test]
+    fn the_gate_asks_as_many_as_a_turn_reads_and_in_their_order() {
+        let mut visits = Visits::new(TURN_BYTES);
+        (0..1_000).for_each(|key| visits.gate(key, false));
+        assert!(visits.is_busy(false) && !visits.is_busy(true));
+        let (mut asked, mut read) = (0, Vec::new());
+        for _ in 0..300 {
+            visits.ask_gate(|_| {
+                asked += 1;
+                Gated::Goes { taker: false }
+            });
+            visits.begin_turn(0);
+            let mut room_bytes = 4 * VISIT_LEAST_BYTES;
+            while let Some((key, bytes)) = visits.next_visit() {
+                let bytes = bytes.min(room_bytes);
+                room_bytes -= bytes;
+                match bytes {
+                    0 => visits.gate(key, false),
+                    _ => read.push(key),
+                }
+                visits.brought(bytes);
+            }
+        }
+        assert_eq!(read, (0..1_000).collect::<Vec<_>>());
+        assert!(asked <= 300 * 8, "{asked}");
+    }
+
+    #[test]
+    fn who_came_to_the_gate_is_read_before_who_only_stands_in_the_list() {
+        let mut visits = Visits::new(TURN_BYTES);
+        (0..20).for_each(|key| visits.gate(key, false));
+        (20..40).for_each(|key| visits.list(key, false));
+        let mut read = Vec::new();
+        for _ in 0..10 {
+            visits.ask_gate(|_| Gated::Goes { taker: false });
+            visits.begin_turn(0);
+            while let Some((key, bytes)) = visits.next_visit() {
+                read.push(key);
+                visits.brought(bytes);
+            }
+        }
+        assert_eq!(read, (0..40).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn those_at_the_gate_who_bring_little_are_read_in_one_turn() {
+        let mut visits = Visits::new(TURN_BYTES);
+        (0..100).for_each(|key| visits.gate(key, false));
+        visits.begin_turn(0);
+        let mut read = 0;
+        loop {
+            while visits.next_visit().is_some() {
+                read += 1;
+                visits.brought(1_000);
+            }
+            if !visits.turn_has_room() {
+                break;
+            }
+            visits.ask_gate(|_| Gated::Goes { taker: false });
+            assert!(visits.has_let_go());
+        }
+        assert_eq!(read, 100);
     }
 
     #[test]

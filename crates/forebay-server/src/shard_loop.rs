@@ -95,6 +95,8 @@ pub(crate) struct ShardLoop {
     connections_max: usize,
     /// Readable connections in the order in which they will be read, and those whose gate is closed.
     visits: Visits,
+    /// When those at the gate are asked again while there is no room.
+    gates_due_us: u64,
     /// Closing connections in the order in which patience with them ends.
     closing: VecDeque<(u64, usize)>,
     letters: Vec<Mail>,
@@ -128,6 +130,7 @@ impl ShardLoop {
             connections: Slab::new(),
             connections_max: setup.connections_max,
             visits: Visits::new(TURN_READ_BYTES_MAX),
+            gates_due_us: 0,
             closing: VecDeque::new(),
             letters: Vec::new(),
             read_buffer: vec![0; READ_BUFFER_BYTES].into_boxed_slice(),
@@ -164,7 +167,7 @@ impl ShardLoop {
                 self.shard.step(self.now_us, Input::Tick)?;
             }
             self.read_turn()?;
-            let busy = self.has_more_to_read();
+            let busy = self.visits.is_busy(self.shard.takes_publishes());
             self.shard.step(self.now_us, Input::Turn { busy })?;
             self.flush_dirty()?;
             self.close_turn()?;

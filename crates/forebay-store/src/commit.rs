@@ -60,6 +60,8 @@ pub struct Commits {
     pub last_us: u64,
     /// Bytes since the start, with those of the one in flight.
     pub written_bytes: u64,
+    /// Channels that waited for the last one.
+    pub last_waiters: u32,
 }
 
 /// The pace of commits. Time is monotonic microseconds.
@@ -83,7 +85,12 @@ impl Pacing {
 
     /// Of commits that have written so much.
     pub(crate) fn commits(&self, written_bytes: u64) -> Commits {
-        Commits { mean_us: self.flush_ewma_us, last_us: self.flush_last_us, written_bytes }
+        Commits {
+            mean_us: self.flush_ewma_us,
+            last_us: self.flush_last_us,
+            written_bytes,
+            last_waiters: self.last_waiters,
+        }
     }
 
     /// An acknowledgement was appended; `now_us` is the newest time known.

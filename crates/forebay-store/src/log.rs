@@ -65,6 +65,8 @@ pub(crate) struct Log {
     pub(crate) options: Options,
     /// What may be appended and not committed, if that is more than a batch.
     uncommitted_max_bytes: usize,
+    /// What one batch may hold, for the sake of who waits for it.
+    batch_most_bytes: usize,
     /// The newest time anybody told.
     pub(crate) now_us: u64,
     pub(crate) failed: Option<StoreFailed>,
@@ -130,6 +132,7 @@ impl Log {
         let mut log = Log {
             options,
             uncommitted_max_bytes: 0,
+            batch_most_bytes: usize::MAX,
             now_us: 0,
             failed: None,
             segments: state.segments,
@@ -279,7 +282,7 @@ impl Log {
     pub(crate) fn is_full(&self) -> bool {
         let in_flight = self.in_flight.as_ref().map_or(0, InFlight::bytes);
         let room = self.uncommitted_max_bytes.saturating_sub(in_flight);
-        self.open_bytes() >= room.max(self.options.batch_max_bytes)
+        self.open_bytes() >= room.max(self.options.batch_max_bytes).min(self.batch_most_bytes)
     }
 
     pub(crate) fn buffered_bytes(&self) -> u64 {
@@ -293,6 +296,10 @@ impl Log {
 
     pub(crate) fn set_uncommitted_max(&mut self, bytes: usize) {
         self.uncommitted_max_bytes = bytes.min(self.options.segment_bytes as usize / 4);
+    }
+
+    pub(crate) fn set_batch_most(&mut self, bytes: Option<usize>) {
+        self.batch_most_bytes = bytes.unwrap_or(usize::MAX);
     }
 
     pub(crate) fn commits(&self) -> Commits {

@@ -245,6 +245,14 @@ impl Store {
         }
     }
 
+    /// The size of the open batch, in bytes, at which the store [is full](Store::is_full) in any case, if there is to be
+    /// one: who waits for a small message waits for all that is in its batch and in the one before.
+    pub fn set_batch_most(&mut self, bytes: Option<usize>) {
+        if let Some(log) = &mut self.log {
+            log.set_batch_most(bytes);
+        }
+    }
+
     /// What commits take and bring; nothing in memory.
     pub fn commits(&self) -> Commits {
         self.log.as_ref().map_or_else(Commits::default, |log| log.commits())

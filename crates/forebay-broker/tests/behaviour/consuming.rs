@@ -87,6 +87,8 @@ fn a_busy_broker_gives_working_consumers_several_in_a_row_and_an_idle_one_its_fi
     assert_eq!(rig.sent(id), ["1 basic.deliver a 1 [1]"]);
     publish(&mut rig, 2..3);
     assert_eq!(rig.sent(id), [""; 0]);
+    // Who is busy because nothing has room is not woken by what it could read.
+    assert_eq!(rig.shard.next_deadline_us(), Some(rig.now_us + 500));
     rig.now_us += 1_000;
     rig.step(Input::Turn { busy: true });
     assert_eq!(rig.sent(id), ["1 basic.deliver b 2 [2]"], "it has nothing to do");
@@ -107,6 +109,7 @@ fn a_busy_broker_gives_working_consumers_several_in_a_row_and_an_idle_one_its_fi
     assert_eq!(rig.sent(id), [""; 0]);
     rig.step(Input::Turn { busy: false });
     assert_eq!(rig.sent(id), ["1 basic.deliver a 7 [7]"], "nothing more is to be read");
+    assert!(rig.shard.next_deadline_us() > Some(rig.now_us + 500), "nobody gathers");
 }
 
 #[test]

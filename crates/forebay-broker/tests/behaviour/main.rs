@@ -11,6 +11,7 @@ mod consuming;
 mod durability;
 mod firehose;
 mod marks;
+mod modest;
 mod permissions;
 mod policies;
 mod publishers;

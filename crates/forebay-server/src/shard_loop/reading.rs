@@ -14,6 +14,10 @@ const READ_BUDGET_TRICKLE_BYTES: usize = 4 * 1024;
 /// than four times as much is delivered in a turn, bringers get more.
 pub(super) const TURN_READ_BYTES_MAX: usize = 256 * 1024;
 
+/// While no publish has room, those at their gates are asked so often: some wait for something of their own, and some
+/// are let through a little. A shell that is woken less often asks less often.
+const CLOSED_GATES_EVERY_US: u64 = 1_000;
+
 impl ShardLoop {
     pub(super) fn read_turn(&mut self) -> Result<(), LoopFailed> {
         if self.visits.would_overtake() && self.shard.takes_publishes() {
@@ -21,16 +25,24 @@ impl ShardLoop {
         }
         self.visits.begin_turn(self.counters.sent_bytes);
         let mut delivered = false;
-        while let Some((key, budget)) = self.visits.next_visit() {
-            if self.visits.at_bringers() && !std::mem::replace(&mut delivered, true) {
-                // What takers do with it they do while publishers are read, and not after it.
-                self.shard.step(self.now_us, Input::Deliver)?;
-                self.flush_dirty()?;
+        loop {
+            while let Some((key, budget)) = self.visits.next_visit() {
+                if self.visits.at_bringers() && !std::mem::replace(&mut delivered, true) {
+                    // What takers do with it they do while publishers are read, and not after it.
+                    self.shard.step(self.now_us, Input::Deliver)?;
+                    self.flush_dirty()?;
+                }
+                let bytes = self.read(key, budget)?;
+                self.visits.brought(bytes);
             }
-            let bytes = self.read(key, budget)?;
-            self.visits.brought(bytes);
+            if !self.visits.turn_has_room() || !self.shard.takes_publishes() {
+                return Ok(());
+            }
+            self.ask_gates();
+            if !self.visits.has_let_go() {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// Reads one connection once; returns the bytes read.
@@ -53,7 +65,7 @@ impl ShardLoop {
             Admission::Resume => return self.resume(key),
             Admission::Closed => {
                 connection.listed = true;
-                self.visits.gate(key);
+                self.visits.gate(key, connection.is_taker());
                 return Ok(0);
             }
         };
@@ -124,7 +136,7 @@ impl ShardLoop {
             && !connection.listed
         {
             connection.listed = true;
-            self.visits.gate(key);
+            self.visits.gate(key, connection.is_taker());
         }
         held
     }
@@ -132,6 +144,12 @@ impl ShardLoop {
     /// Connections whose gate has opened are read in the next turn, which then comes at once.
     pub(super) fn ask_gates(&mut self) {
         let now_us = self.now_us;
+        if !self.shard.takes_publishes() {
+            if now_us < self.gates_due_us {
+                return;
+            }
+            self.gates_due_us = now_us + CLOSED_GATES_EVERY_US;
+        }
         let (shard, connections) = (&mut self.shard, &mut self.connections);
         self.visits.ask_gate(|key| match connections.get_mut(key) {
             Some(connection) if connection.listed => {
