@@ -327,6 +327,11 @@ impl Shard {
         [timer, store, flow, balance, alarms].into_iter().flatten().min()
     }
 
+    /// Whether all that could be delivered waits for a moment for more to go with it, as it may while the shell is busy.
+    pub fn is_gathering(&self) -> bool {
+        self.gathering
+    }
+
     /// After [`Input::Shutdown`]: everything is told, closed and on disk.
     pub fn stopped(&self) -> bool {
         self.stopping == Stopping::Stopped
@@ -381,6 +386,7 @@ impl Shard {
         {
             queue.dirty = true;
             self.dirty_queues.push_back(key);
+            self.gathering = false;
         }
     }
 

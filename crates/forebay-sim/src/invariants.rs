@@ -51,10 +51,10 @@ impl World {
     }
 
     /// After a turn no consumer with credit is left waiting for a message that is in memory
-    /// and stays there.
+    /// and stays there, but while a busy broker gathers.
     pub(crate) fn check_nobody_idle(&mut self) -> Step {
         let busy = self.broker.shard.next_deadline_us().is_some_and(|at| at <= self.now_us);
-        if busy || self.stopping {
+        if busy || self.broker.shard.is_gathering() || self.stopping {
             return Ok(());
         }
         for queue in &self.broker.shard.status().queues {
