@@ -13,6 +13,7 @@ use crate::connection::{OUT_SOFT_MAX_BYTES, Stage};
 use crate::marks::{Clock, told};
 use crate::message::Message;
 use crate::queue::Entry;
+use crate::round_robin::Gathers;
 use crate::shard::{Shard, release};
 use crate::topology::QueueKey;
 use crate::unacked::Delivery;
@@ -62,14 +63,14 @@ impl Shard {
             if !queue.dirty {
                 continue;
             }
-            if busy && self.gathers(key) {
+            let Ok(portion) = (if busy { self.portion(key) } else { Ok(1) }) else {
                 gathering += 1;
                 self.dirty_queues.push_back(key);
                 continue;
-            }
+            };
             let queue = &mut self.queues[key.0 as usize];
             queue.dirty = false;
-            queue.turns.cut(self.now_us, queue.head.len(), queue.consumers.len(), busy);
+            queue.turns.cut(self.now_us, portion);
             let (bytes, more) = self.visit(key, soft);
             budget -= bytes as isize;
             if more {
@@ -79,19 +80,20 @@ impl Shard {
         self.gathering = gathering > 0 && self.dirty_queues.len() == gathering;
     }
 
-    /// Whether a queue waits for more before its next consumer gets some.
-    fn gathers(&self, key: QueueKey) -> bool {
+    /// How many messages in a row consumers of a queue get now, or that it waits for more before its next consumer gets some.
+    fn portion(&self, key: QueueKey) -> Result<usize, Gathers> {
         let queue = &self.queues[key.0 as usize];
         let (count, ready) = (queue.consumers.len(), queue.head.len());
         // Before the consumers are looked at: they may be many, and none of them may have credit.
-        if !queue.turns.gathers(self.now_us, ready, count, false) {
-            return false;
+        if let Ok(portion) = queue.turns.portion(self.now_us, ready, count, false) {
+            return Ok(portion);
         }
         let (first, behind) = queue.consumers.split_at(queue.turns.at().min(count));
         let mut in_turn = behind.iter().chain(first).map(|next| &self.consumers[next.0 as usize]);
-        in_turn
-            .find(|next| next.has_credit())
-            .is_some_and(|next| queue.turns.gathers(self.now_us, ready, count, next.unacked == 0))
+        match in_turn.find(|next| next.has_credit()) {
+            Some(next) => queue.turns.portion(self.now_us, ready, count, next.unacked == 0),
+            None => Ok(1),
+        }
     }
 
     /// Delivers up to [`VISIT_MESSAGES`]; returns the bytes and whether it could go on.

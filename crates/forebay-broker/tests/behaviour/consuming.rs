@@ -82,33 +82,41 @@ fn a_busy_broker_gives_working_consumers_several_in_a_row_and_an_idle_one_its_fi
         }
         rig.step(Input::Turn { busy: true });
     };
-    rig.now_us += 1_000;
-    publish(&mut rig, 1..2);
-    assert_eq!(rig.sent(id), ["1 basic.deliver a 1 [1]"]);
-    publish(&mut rig, 2..3);
+    // Forty in a moment: so twenty of each such moment are for each.
+    rig.now_us += 5_000;
+    publish(&mut rig, 1..41);
+    let sent = rig.sent(id);
+    assert_eq!((sent.len(), &*sent[19]), (40, "1 basic.deliver a 20 [20]"));
+    rig.method(id, 1, &basic::Ack { delivery_tag: 40, multiple: true });
+    rig.now_us += 5_000;
+    publish(&mut rig, 41..42);
+    assert_eq!(rig.sent(id), ["1 basic.deliver a 41 [41]"], "it waited for a moment");
+    publish(&mut rig, 42..45);
     assert_eq!(rig.sent(id), [""; 0]);
     // Who is busy because nothing has room is not woken by what it could read.
     assert_eq!(rig.shard.next_deadline_us(), Some(rig.now_us + 500));
+    rig.now_us += 1;
+    publish(&mut rig, 45..46);
+    let for_b = |number| format!("1 basic.deliver b {number} [{number}]");
+    assert_eq!(rig.sent(id), (42..46).map(for_b).collect::<Vec<_>>(), "it has nothing to do");
     rig.now_us += 1_000;
-    rig.step(Input::Turn { busy: true });
-    assert_eq!(rig.sent(id), ["1 basic.deliver b 2 [2]"], "it has nothing to do");
-    publish(&mut rig, 3..5);
-    assert_eq!(rig.sent(id), [""; 0]);
-    rig.now_us += 5_000;
-    publish(&mut rig, 5..7);
+    publish(&mut rig, 46..49);
+    assert_eq!(rig.sent(id), [""; 0], "the next one has work");
+    rig.now_us += 4_001;
+    publish(&mut rig, 49..50);
     assert_eq!(
         rig.sent(id),
         [
-            "1 basic.deliver a 3 [3]",
-            "1 basic.deliver a 4 [4]",
-            "1 basic.deliver b 5 [5]",
-            "1 basic.deliver b 6 [6]"
+            "1 basic.deliver a 46 [46]",
+            "1 basic.deliver a 47 [47]",
+            "1 basic.deliver b 48 [48]",
+            "1 basic.deliver b 49 [49]"
         ]
     );
-    publish(&mut rig, 7..8);
+    publish(&mut rig, 50..51);
     assert_eq!(rig.sent(id), [""; 0]);
     rig.step(Input::Turn { busy: false });
-    assert_eq!(rig.sent(id), ["1 basic.deliver a 7 [7]"], "nothing more is to be read");
+    assert_eq!(rig.sent(id), ["1 basic.deliver a 50 [50]"], "nothing more is to be read");
     assert!(rig.shard.next_deadline_us() > Some(rig.now_us + 500), "nobody gathers");
 }
 
