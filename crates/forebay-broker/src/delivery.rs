@@ -57,6 +57,7 @@ impl Shard {
         let soft = self.out_soft_bytes();
         let mut budget = TURN_BYTES as isize;
         let mut gathering = 0;
+        let working_us = self.gather.working_us();
         while budget > 0 && self.dirty_queues.len() > gathering {
             let Some(key) = self.dirty_queues.pop_front() else { break };
             let Some(queue) = self.queues.get_mut(key.0 as usize) else { continue };
@@ -70,7 +71,7 @@ impl Shard {
             };
             let queue = &mut self.queues[key.0 as usize];
             queue.dirty = false;
-            queue.turns.cut(self.now_us, portion);
+            queue.turns.cut(self.now_us, portion, working_us);
             let (bytes, more) = self.visit(key, soft);
             budget -= bytes as isize;
             if more {
@@ -84,14 +85,16 @@ impl Shard {
     fn portion(&self, key: QueueKey) -> Result<usize, Gathers> {
         let queue = &self.queues[key.0 as usize];
         let (count, ready) = (queue.consumers.len(), queue.head.len());
+        let working_us = self.gather.working_us();
         // Before the consumers are looked at: they may be many, and none of them may have credit.
-        if let Ok(portion) = queue.turns.portion(self.now_us, ready, count, false) {
+        if let Ok(portion) = queue.turns.portion(self.now_us, ready, count, working_us) {
             return Ok(portion);
         }
         let (first, behind) = queue.consumers.split_at(queue.turns.at().min(count));
         let mut in_turn = behind.iter().chain(first).map(|next| &self.consumers[next.0 as usize]);
         match in_turn.find(|next| next.has_credit()) {
-            Some(next) => queue.turns.portion(self.now_us, ready, count, next.unacked == 0),
+            Some(next) if next.unacked > 0 => Err(Gathers),
+            Some(_) => queue.turns.portion(self.now_us, ready, count, self.gather.idle_us()),
             None => Ok(1),
         }
     }

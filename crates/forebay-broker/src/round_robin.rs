@@ -6,8 +6,8 @@
 //! reads, the queue gathers messages for a moment, and consumers get several in a row: an equal share of what comes in
 //! such a moment, so that nobody goes without, and as soon as it is there for whom it is next. (Until there was one for
 //! everybody, a hundred consumers had 3 MB gathered, which had left the processor's cache when it was copied to them:
-//! a thousand publishers had 15 to 25 % less, decision 24.) The moment is shorter where the next consumer has nothing to do:
-//! no worker is idle for more than a millisecond while a message waits that it may take.
+//! a thousand publishers had 15 to 25 % less, decision 24.) The moment is 5 ms, and one where the next consumer has
+//! nothing to do; on a broker that is overloaded as long as publishers wait for it ([`Gathering`](forebay_flow::Gathering)).
 //!
 //! ```text
 //!   not busy            a b c a b c                       at once, one each
@@ -17,13 +17,12 @@
 //! backlog, and after a moment in which less came, it is what is ready, divided among them. It does not follow a burst at once:
 //! those that come together after a pause are not for one worker while others are idle.
 
-/// How long messages are gathered at most, in microseconds, for a consumer that has work,
-const GATHER_US: u64 = 5_000;
-/// and for one that has none.
-const GATHER_IDLE_US: u64 = 1_000;
+use forebay_flow::IDLE_LEAST_US;
 
 /// While queues gather they are looked at so often, in microseconds, if nothing else happens.
-pub(crate) const GATHER_LOOK_US: u64 = GATHER_IDLE_US / 2;
+pub(crate) const GATHER_LOOK_US: u64 = IDLE_LEAST_US / 2;
+
+const SECOND_US: u64 = 1_000_000;
 
 /// The most that one consumer gets in a row, in messages.
 const PORTION_MAX: usize = 32;
@@ -42,10 +41,10 @@ pub(crate) struct RoundRobin {
     left: usize,
     /// When portions were last cut.
     cut_us: u64,
-    /// When the running moment began, the messages served in it, and those of the last one.
-    moment_us: u64,
+    /// When the running moment began, and the messages served in it; those of the one before, a second.
+    moment_began_us: u64,
     served: u64,
-    last_served: u64,
+    served_per_s: u64,
 }
 
 impl RoundRobin {
@@ -55,18 +54,17 @@ impl RoundRobin {
     }
 
     /// How many messages the next consumer gets in a row if the broker is busy, and whether a queue with so many had better
-    /// wait for more; that consumer has work, or is `idle`.
+    /// wait for more, for a moment of `moment_us`.
     pub(crate) fn portion(
         &self,
         now_us: u64,
         ready: usize,
         consumers: usize,
-        idle: bool,
+        moment_us: u64,
     ) -> Result<usize, Gathers> {
-        let moment_us = if idle { GATHER_IDLE_US } else { GATHER_US };
         let consumers = consumers.max(1);
         let of_all = (ready / consumers).clamp(1, PORTION_MAX);
-        let came = self.last_served * moment_us / GATHER_US;
+        let came = self.served_per_s * moment_us / SECOND_US;
         let share = ((came / consumers as u64) as usize).clamp(of_all, PORTION_MAX);
         if ready >= share {
             Ok(share)
@@ -78,15 +76,15 @@ impl RoundRobin {
     }
 
     /// Everyone gets `portion` in a row from now on. Once in a turn.
-    pub(crate) fn cut(&mut self, now_us: u64, portion: usize) {
+    pub(crate) fn cut(&mut self, now_us: u64, portion: usize, moment_us: u64) {
         if self.cut_us == now_us && self.portion > 0 {
             return;
         }
         self.cut_us = now_us;
-        let passed_us = now_us.saturating_sub(self.moment_us);
-        if passed_us >= GATHER_US {
-            self.last_served = self.served * GATHER_US / passed_us;
-            (self.moment_us, self.served) = (now_us, 0);
+        let passed_us = now_us.saturating_sub(self.moment_began_us);
+        if passed_us >= moment_us {
+            self.served_per_s = self.served * SECOND_US / passed_us.max(1);
+            (self.moment_began_us, self.served) = (now_us, 0);
         }
         self.portion = portion;
         self.left = portion;
@@ -132,69 +130,72 @@ mod tests {
             .collect()
     }
 
-    /// A queue that had so many messages in its last moment.
-    fn after(last_served: u64) -> RoundRobin {
-        RoundRobin { cut_us: 10_000, portion: 1, last_served, ..RoundRobin::default() }
+    const MOMENT_US: u64 = 5_000;
+
+    /// A queue that had so many messages in the moment before.
+    fn after(served: u64) -> RoundRobin {
+        let served_per_s = served * SECOND_US / MOMENT_US;
+        RoundRobin { cut_us: 10_000, portion: 1, served_per_s, ..RoundRobin::default() }
     }
 
     #[test]
     fn one_each_while_the_broker_has_time() {
         let mut turns = RoundRobin::default();
-        turns.cut(5, 1);
+        turns.cut(5, 1, MOMENT_US);
         assert_eq!(serve(&mut turns, 7, 3), [0, 1, 2, 0, 1, 2, 0]);
     }
 
     #[test]
     fn portions_in_a_row_while_it_is_busy() {
         let mut turns = RoundRobin::default();
-        turns.cut(5, 2);
+        turns.cut(5, 2, MOMENT_US);
         assert_eq!(serve(&mut turns, 7, 3), [0, 0, 1, 1, 2, 2, 0]);
-        turns.cut(5, 33);
+        turns.cut(5, 33, MOMENT_US);
         assert_eq!(serve(&mut turns, 2, 3), [0, 1], "once in a turn");
-        turns.cut(6, 1);
+        turns.cut(6, 1, MOMENT_US);
         assert_eq!(serve(&mut turns, 2, 3), [1, 2]);
     }
 
     #[test]
     fn the_next_one_has_its_share_of_a_moment_as_soon_as_it_is_there() {
         let turns = after(60);
-        assert_eq!(turns.portion(10_000, 19, 3, false), Err(Gathers));
-        assert_eq!(turns.portion(10_000, 20, 3, false), Ok(20));
-        assert_eq!(after(6000).portion(10_000, 31, 3, false), Err(Gathers));
-        assert_eq!(after(6000).portion(10_000, 32, 3, false), Ok(PORTION_MAX));
+        assert_eq!(turns.portion(10_000, 19, 3, MOMENT_US), Err(Gathers));
+        assert_eq!(turns.portion(10_000, 20, 3, MOMENT_US), Ok(20));
+        assert_eq!(after(6000).portion(10_000, 31, 3, MOMENT_US), Err(Gathers));
+        assert_eq!(after(6000).portion(10_000, 32, 3, MOMENT_US), Ok(PORTION_MAX));
     }
 
     #[test]
     fn if_less_comes_all_share_what_is_there_after_a_moment() {
         let turns = after(60);
-        assert_eq!(turns.portion(14_999, 15, 3, false), Err(Gathers));
-        assert_eq!(turns.portion(15_000, 15, 3, false), Ok(5));
-        assert_eq!(turns.portion(15_000, 2, 3, false), Ok(1));
+        assert_eq!(turns.portion(14_999, 15, 3, MOMENT_US), Err(Gathers));
+        assert_eq!(turns.portion(15_000, 15, 3, MOMENT_US), Ok(5));
+        assert_eq!(turns.portion(15_000, 2, 3, MOMENT_US), Ok(1));
     }
 
     #[test]
     fn an_idle_consumer_waits_a_fifth_of_that() {
         let turns = after(60);
-        assert_eq!(turns.portion(10_999, 3, 3, true), Err(Gathers));
-        assert_eq!(turns.portion(11_000, 3, 3, true), Ok(1));
-        assert_eq!(turns.portion(10_000, 4, 3, true), Ok(4));
+        assert_eq!(turns.portion(10_999, 3, 3, MOMENT_US / 5), Err(Gathers));
+        assert_eq!(turns.portion(11_000, 3, 3, MOMENT_US / 5), Ok(1));
+        assert_eq!(turns.portion(10_000, 4, 3, MOMENT_US / 5), Ok(4));
     }
 
     #[test]
     fn what_comes_together_after_a_pause_is_not_for_one() {
-        assert_eq!(after(0).portion(10_001, 32, 25, false), Ok(1));
-        assert_eq!(after(0).portion(10_001, 75, 25, false), Ok(3), "a backlog is for all");
+        assert_eq!(after(0).portion(10_001, 32, 25, MOMENT_US), Ok(1));
+        assert_eq!(after(0).portion(10_001, 75, 25, MOMENT_US), Ok(3), "a backlog is for all");
     }
 
     #[test]
     fn a_moment_is_counted_by_the_time_it_took() {
         let mut turns = RoundRobin::default();
-        turns.cut(GATHER_US, 1);
+        turns.cut(MOMENT_US, 1, MOMENT_US);
         serve(&mut turns, 600, 3);
-        turns.cut(2 * GATHER_US - 1, 1);
-        assert_eq!(turns.last_served, 0);
-        turns.cut(3 * GATHER_US, 1);
-        assert_eq!(turns.last_served, 300, "in half of the time that passed");
+        turns.cut(2 * MOMENT_US - 1, 1, MOMENT_US);
+        assert_eq!(turns.served_per_s, 0);
+        turns.cut(3 * MOMENT_US, 1, MOMENT_US);
+        assert_eq!(turns.served_per_s, 60_000, "in twice the time");
     }
 
     proptest! {
@@ -204,7 +205,7 @@ mod tests {
         fn everyone_has_a_portion_in_a_round(
             consumers in 1..40usize,
             arrivals in proptest::collection::vec((0..200usize, 1..3_000u64), 1..400),
-            idle: bool,
+            moment_us in 100..50_000u64,
         ) {
             let mut turns = RoundRobin::default();
             let (mut now_us, mut ready, mut came_us) = (1_000_000, 0, 1_000_000);
@@ -215,15 +216,14 @@ mod tests {
                     came_us = now_us;
                 }
                 ready += came;
-                match turns.portion(now_us, ready, consumers, idle) {
+                match turns.portion(now_us, ready, consumers, moment_us) {
                     Err(Gathers) => {
                         prop_assert!(ready < PORTION_MAX);
-                        let moment_us = if idle { GATHER_IDLE_US } else { GATHER_US };
                         prop_assert!(now_us < came_us.max(turns.cut_us) + moment_us);
                     }
                     Ok(portion) => {
                         prop_assert!((1..=PORTION_MAX).contains(&portion));
-                        turns.cut(now_us, portion);
+                        turns.cut(now_us, portion, moment_us);
                         for at in serve(&mut turns, std::mem::take(&mut ready), consumers) {
                             got[at] += 1;
                             for (other, waits) in waited_for.iter_mut().enumerate() {
@@ -244,7 +244,7 @@ mod tests {
         ) {
             let mut turns = RoundRobin { at, ..RoundRobin::default() };
             turns.removed(gone);
-            turns.cut(1, RoundRobin::default().portion(1, ready, consumers, false).unwrap_or(1));
+            turns.cut(1, RoundRobin::default().portion(1, ready, consumers, MOMENT_US).unwrap_or(1), MOMENT_US);
             let mut got = vec![0usize; consumers];
             for at in serve(&mut turns, ready, consumers) {
                 got[at] += 1;

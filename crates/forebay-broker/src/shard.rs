@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
-use forebay_flow::{CommitCost, CommitSize, IngressBudget};
+use forebay_flow::{CommitCost, CommitSize, Gathering, IngressBudget};
 use forebay_store::{BatchNo, Event, Recovered, Request, RunId, Store, StoreFailed};
 use forebay_wire::WireMethod;
 use hashbrown::HashMap;
@@ -143,8 +143,9 @@ pub struct Shard {
     pub(crate) ingress: IngressBudget,
     pub(crate) commit_cost: CommitCost,
     pub(crate) commit_size: CommitSize,
-    /// All queues with something to deliver wait for more of it.
+    /// All queues with something to deliver wait for more of it; how long they may.
     pub(crate) gathering: bool,
+    pub(crate) gather: Gathering,
     /// Bytes committed, as far as `ingress` knows.
     pub(crate) committed_bytes: u64,
     /// Since when publishes have been held, as of the end of the last turn.
@@ -218,6 +219,7 @@ impl Shard {
             commit_cost: CommitCost::default(),
             commit_size: CommitSize::default(),
             gathering: false,
+            gather: Gathering::default(),
             committed_bytes: 0,
             paused_since_us: None,
             alarms: Alarms::default(),

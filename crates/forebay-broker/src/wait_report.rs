@@ -77,6 +77,11 @@ impl Shard {
         }
     }
 
+    /// Whoever brings more than it takes was read `waited_us` after it had something to be read, at its gate or not.
+    pub fn publisher_waited(&mut self, waited_us: u64) {
+        self.gather.waited(waited_us);
+    }
+
     /// Who waits for whom. Costs a visit to every queue and connection.
     pub(crate) fn wait_report(&self, now_us: u64) -> WaitReport {
         let now_us = now_us.max(self.now_us);

@@ -78,6 +78,8 @@ pub(crate) struct Connection {
     pub(crate) listed: bool,
     /// Since when it stands there, in microseconds.
     pub(crate) listed_us: u64,
+    /// Since when it has something to be read, there or at its gate, in microseconds.
+    pub(crate) arrived_us: u64,
     /// What its gate granted at the end of the last turn, if that is used up by asking.
     pub(crate) admitted: Option<Admission>,
     /// Bytes received and sent lately: counts that are halved together now and then.
@@ -97,6 +99,7 @@ impl Connection {
             hangup: false,
             listed: false,
             listed_us: 0,
+            arrived_us: 0,
             admitted: None,
             received_lately: 0,
             sent_lately: 0,
@@ -131,7 +134,7 @@ impl Connection {
 /// Puts a readable connection at the end of its list, of those that take or of those that bring.
 pub(crate) fn list(connection: &mut Connection, key: usize, now_us: u64, visits: &mut Visits) {
     connection.listed = true;
-    connection.listed_us = now_us;
+    (connection.listed_us, connection.arrived_us) = (now_us, now_us);
     visits.list(key, connection.is_taker());
 }
 

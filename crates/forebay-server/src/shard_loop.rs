@@ -288,7 +288,7 @@ impl ShardLoop {
         let key = self.connections.vacant_key();
         tracing::debug!(key, peer = peer.address, listener = peer.listener, "connected");
         connection.listed = connection.readable;
-        connection.listed_us = self.now_us;
+        (connection.listed_us, connection.arrived_us) = (self.now_us, self.now_us);
         if connection.listed {
             self.visits.list(key, false);
         }

@@ -59,6 +59,9 @@ impl ShardLoop {
         if waited_us > 0 && admission != Admission::Closed {
             self.shard.waited_for_turn(id(key), waited_us);
         }
+        if admission != Admission::Closed && !connection.is_taker() {
+            self.shard.publisher_waited(self.now_us - connection.arrived_us);
+        }
         let budget = match admission {
             Admission::Open => budget,
             Admission::Trickle => READ_BUDGET_TRICKLE_BYTES,
@@ -136,6 +139,7 @@ impl ShardLoop {
             && !connection.listed
         {
             connection.listed = true;
+            connection.arrived_us = self.now_us;
             self.visits.gate(key, connection.is_taker());
         }
         held
