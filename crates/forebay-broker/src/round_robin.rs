@@ -6,7 +6,7 @@
 //! reads, the queue gathers messages for a moment, and consumers get several in a row: an equal share of what comes in
 //! such a moment, so that nobody goes without, and as soon as it is there for whom it is next. (Until there was one for
 //! everybody, a hundred consumers had 3 MB gathered, which had left the processor's cache when it was copied to them:
-//! a thousand publishers had 15 to 25 % less, decision 24.) The moment is 5 ms, and one where the next consumer has
+//! a thousand publishers had an eighth less, decision 24.) The moment is 5 ms, and one where the next consumer has
 //! nothing to do; on a broker that is overloaded as long as publishers wait for it ([`Gathering`](forebay_flow::Gathering)).
 //!
 //! ```text

@@ -47,7 +47,7 @@ const WEIGHT: f64 = 1.0 / 16.0;
 const VARIES: f64 = 0.1;
 const LEAST_BUCKET_US: u64 = 250_000;
 /// Slow from here on, and fast again below the other.
-const SLOW_US: u64 = 2_000;
+pub(crate) const SLOW_US: u64 = 2_000;
 const FAST_US: u64 = 1_000;
 /// A change by less than one part in so many is not worth telling.
 const CHANGE: u64 = 4;

@@ -12,8 +12,8 @@
 //!   refill    2.25 s / n / (1 + mean size / 500 B) - net, at least 0, where 1 MB is in flight to our broker, or it tells
 //!             its commit time, and that n publishers share it; else 0
 //!   batches   between 0.6 and 20 ms, the less the larger W: [crate::batch_wait]
-//!   visit     messages of one visit and a quarter: 80 KiB / (mean size + 200 B) on our broker, of two where sig is 200 ms above
-//!             the base, in proportion between; 0 elsewhere and where the link is narrow
+//!   visit     messages of one visit and a quarter: 80 KiB / (mean size + 200 B) on our broker, in a crowd of one of its visits,
+//!             which are half as long; 0 elsewhere and where the link is narrow
 //!   sig       least of the last 3 means, see [crate::pfw]
 //! ```
 //!
@@ -26,8 +26,8 @@
 //!   that takes for the same bytes. What is on a long way fills the disk meanwhile.
 //! - **visit.** A thousand publishers wait for each other however small their windows are; smaller ones only make each
 //!   visit dearer. Twelve messages each brought 162 000 msg/s, a hundred 262 000. So while a window does not fill a visit
-//!   and a quarter of the next, it is not cut for what the others do: the latency at which it would is the target. A thousand, which wait
-//!   for long anyway, may fill two: that carries a twentieth more. Where
+//!   and a quarter of the next, it is not cut for what the others do: the latency at which it would is the target. In a
+//!   [crowd](crate::crowd) it is less. Where
 //!   messages cost far more than visits this would be a queue for nothing, so only a broker that says how it reads is
 //!   trusted with it. Where the queue is before a narrow link, whose kernel's round trip is most of the wait, it would be
 //!   one, too.
@@ -47,6 +47,7 @@
 use crate::batch_wait::{BATCH_BYTES, batch_wait_us};
 use crate::broker_kind::BrokerKind;
 use crate::commit_cost::CommitTime;
+use crate::crowd::Crowd;
 use crate::network_rtt::{DISTANT_MIN_US, NetworkRtt};
 use crate::windowed_min::WindowedMin;
 
@@ -69,11 +70,7 @@ const HEAVY_BYTES: f64 = 1_000_000.0;
 const COMMITS_HEAVY: f64 = 2.25;
 /// RabbitMQ's commits, where they take longer, in units of `s`: that a large window raises itself, so with more the largest grows.
 const COMMITS_RABBITMQ: f64 = 0.5;
-/// Visits that a window may fill whatever the others do, more of them where a crowd makes it wait for so long beyond the base, and
-/// what may be added until it does.
-const VISITS: f64 = 1.25;
-const VISITS_OF_CROWD: f64 = 2.0;
-const CROWD_US: f64 = 200_000.0;
+/// What may be added until a window fills its visits.
 pub(crate) const VISIT_ALLOWANCE_MAX_US: f64 = 400_000.0;
 /// What a message takes in a visit beside its body: frames, method and properties.
 const OVERHEAD_BYTES: f64 = 200.0;
@@ -115,6 +112,7 @@ pub(crate) struct DelayTarget {
     narrow: bool,
     base_us: f64,
     target_us: f64,
+    crowd: Crowd,
     /// What fills a visit, where the target was raised for its sake; otherwise infinite.
     window_max: f64,
 }
@@ -135,6 +133,7 @@ impl DelayTarget {
             narrow: false,
             base_us: 0.0,
             target_us: 0.0,
+            crowd: Crowd::default(),
             window_max: f64::INFINITY,
         }
     }
@@ -226,7 +225,7 @@ impl DelayTarget {
         let service_us = self.service.get().map_or(mean_us - network_us, |us| us as f64);
         let mut service_us = service_us.max(SERVICE_MIN_US as f64);
         self.service_least = self.service_least.min(service_us);
-        let least_us = self.service_least.max(self.commit_us);
+        let mut least_us = self.service_least.max(self.commit_us);
         let in_flight_bytes = window * (size_bytes + OVERHEAD_BYTES);
         self.in_flight_bytes = in_flight_bytes;
         self.narrow = self.network.is_full() && in_flight_bytes < NARROW_BYTES_PER_US * standing_us;
@@ -236,6 +235,14 @@ impl DelayTarget {
             true => DRIFT_FACTOR * least_us + DRIFT_SLACK_US,
             false => least_us + DRIFT_UNKNOWN_US,
         });
+        let visit_bytes = if self.narrow { 0.0 } else { self.broker.visit_bytes() as f64 };
+        let messages = visit_bytes / (size_bytes + OVERHEAD_BYTES);
+        let known_us = Crowd::believable_us(service_us, self.commit_us);
+        let near = network_us < DISTANT_MIN_US as f64;
+        self.crowd.set(near, (standing_us - network_us - known_us) / window, messages);
+        if self.crowd.is_known() {
+            (service_us, least_us) = (known_us, least_us.min(known_us));
+        }
         // Elsewhere a message costs more than its part of a commit, and this would be a queue for nothing.
         // Who is told how many share the commits need not find out by what it carries.
         let alone = self.commit_us > 0.0 || in_flight_bytes >= HEAVY_BYTES;
@@ -252,10 +259,7 @@ impl DelayTarget {
             + network_us.min(NETWORK_NEAR_US)
             + (NETWORK_VARIANCE * network_us).min(NETWORK_VARIANCE_MAX_US);
         self.base_us = network_us + service_us;
-        let visit_bytes = if self.narrow { 0.0 } else { self.broker.visit_bytes() as f64 };
-        let crowd = ((standing_us - self.base_us) / CROWD_US).clamp(0.0, 1.0);
-        let visits = VISITS + (VISITS_OF_CROWD - VISITS) * crowd;
-        let visit_messages = visits * visit_bytes / (size_bytes + OVERHEAD_BYTES);
+        let visit_messages = messages * self.crowd.visits();
         let visit_us = standing_us * visit_messages / window - self.base_us;
         let raised = visit_us > allowance_us && standing_us - self.base_us > allowance_us;
         self.window_max = if raised { visit_messages } else { f64::INFINITY };
@@ -453,21 +457,50 @@ mod tests {
     #[test]
     fn up_to_what_a_visit_takes_the_target_is_the_latency_at_which_the_window_is_as_large() {
         let target_us = |latency_us, window| waiting(latency_us, window).us();
-        assert!((target_us(10_000.0, 16.0) - 10_000.0 * 66.0 / 16.0).abs() < 100.0);
-        assert!((target_us(10_000.0, 66.0) - 10_000.0).abs() < 100.0);
+        assert!((target_us(3_000.0, 16.0) - 3_000.0 * 64.0 / 16.0).abs() < 1.0);
+        assert!((target_us(10_000.0, 64.0) - 10_000.0).abs() < 1.0);
         assert!(target_us(10_000.0, 128.0) < 10_000.0, "larger than that it is as any other");
         assert!((target_us(90_000.0, 1.0) - 400_100.0).abs() < 1.0, "there is a limit");
         assert!(target_us(200.0, 64.0) > 2_000.0, "and no less than without it");
     }
 
     #[test]
-    fn in_a_crowd_a_window_may_fill_two_visits() {
-        let messages = |latency_us| waiting(latency_us, 16.0).window_max();
-        assert!((messages(10_100.0) - 1.2875 * 51.2).abs() < 0.1);
-        assert!((messages(100_100.0) - 1.625 * 51.2).abs() < 0.1);
-        for latency_us in [200_100.0, 5_000_000.0] {
-            assert!((messages(latency_us) - 2.0 * 51.2).abs() < 0.1);
+    fn in_a_crowd_a_window_fills_one_of_its_shorter_visits() {
+        let mut target = waiting(12_600.0, 64.0);
+        assert!(
+            (target.window_max() - 1.25 * 51.2).abs() < 0.1,
+            "25.6 messages would wait for 5 ms"
+        );
+        for latency_us in [15_600.0, 5_000_000.0] {
+            target.set(latency_us, latency_us, 64.0, 800.0);
+            assert!((target.window_max() - 0.5 * 51.2).abs() < 0.1);
         }
+    }
+
+    #[test]
+    fn a_member_of_a_crowd_does_not_take_its_queue_for_the_base() {
+        let target_us = |commit_us| {
+            let mut target = DelayTarget::new(true, u64::MAX);
+            target.set_broker(telling(51_200));
+            target.add(0, 40_000);
+            if commit_us > 0 {
+                target.set_commit(CommitTime { us: commit_us, publishers: 1_000 });
+            }
+            target.set(80_000.0, 80_000.0, 51.2, 800.0);
+            target.us()
+        };
+        assert!((target_us(0) - 40_000.0).abs() < 1.0, "with half of the window");
+        assert!(target_us(30_000) > 60_000.0, "of a slow disk it is told");
+    }
+
+    /// On a longer way the kernel's round trip is most of the wait.
+    #[test]
+    fn far_away_nobody_is_a_crowd() {
+        let mut target = waiting(50_000.0, 32.0);
+        assert!(target.crowd.is_known());
+        target.set_network(0, Some(10_000), 0.0, 50_000.0);
+        target.set(50_000.0, 50_000.0, 32.0, 800.0);
+        assert!(!target.crowd.is_known());
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! | [`Connections`] | how many connections publishers share |
 //! | [`Workers`] | how many calls of a handler at a time, where each waits for something with a knee |
 //! | [`IngressBudget`], [`Visits`] | how much a broker reads, and from whom |
+//! | [`Gathering`] | how long it gathers deliveries when it is overloaded |
 //! | [`explain`] | where the time of messages went, and which setting or resource took it |
 //! | [`CommitCost`] | what its disk takes however little is written |
 //! | [`receive_buffer_bytes`] | how much may wait for it in a socket |
@@ -32,6 +33,7 @@ mod batch_wait;
 mod broker_kind;
 mod commit_cost;
 pub mod connections;
+mod crowd;
 mod delay_target;
 pub mod demand;
 mod edge;

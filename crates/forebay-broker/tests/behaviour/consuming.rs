@@ -121,6 +121,35 @@ fn a_busy_broker_gives_working_consumers_several_in_a_row_and_an_idle_one_its_fi
 }
 
 #[test]
+fn an_overloaded_broker_gathers_for_as_long_as_publishers_wait() {
+    let (mut rig, id) = filled(0);
+    rig.method(id, 1, &consume("q", "a", false));
+    rig.trace(id);
+    let publish = |rig: &mut Rig, numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            rig.publish(id, "q", number.to_string().as_bytes(), false);
+        }
+        rig.step(Input::Turn { busy: true });
+    };
+    // Ten in 30 ms, and publishers that wait for 30 until they are read.
+    for _ in 0..1_000 {
+        rig.shard.publisher_waited(30_000);
+    }
+    rig.now_us += 30_000;
+    publish(&mut rig, 1..11);
+    rig.now_us += 30_000;
+    publish(&mut rig, 11..12);
+    assert_eq!(rig.sent(id).len(), 11);
+    publish(&mut rig, 12..13);
+    rig.now_us += 29_999;
+    publish(&mut rig, 13..14);
+    assert_eq!(rig.sent(id), [""; 0]);
+    rig.now_us += 1;
+    rig.step(Input::Turn { busy: true });
+    assert_eq!(rig.sent(id), ["1 basic.deliver a 12 [12]", "1 basic.deliver a 13 [13]"]);
+}
+
+#[test]
 fn nobody_waits_while_a_busy_broker_gathers_for_one_who_may_take_nothing() {
     let (mut rig, id) = filled(0);
     rig.method(id, 1, &qos(1, false));
