@@ -256,8 +256,7 @@ impl Shard {
         match input {
             Input::Received { connection, bytes } => self.received(connection, bytes),
             Input::Sent { connection, bytes } => self.sent(connection, bytes),
-            // Publishers are to be read: as in a turn after which more is.
-            Input::Deliver => self.deliver_dirty_queues(true),
+            Input::Deliver => self.deliver_dirty_queues(self.gather.is_busy()),
             Input::Turn { busy } => self.turn(busy),
             Input::Disk(completion) => {
                 if let Err(failed) = self.store.complete(now_us, completion) {
@@ -278,6 +277,7 @@ impl Shard {
     /// The end of a turn: confirms, then deliveries, then what flow control has to do.
     fn turn(&mut self, busy: bool) {
         self.store_events();
+        self.gather.turn(busy);
         self.deliver_dirty_queues(busy);
         self.look_at_balanced_queues();
         self.tell_confirms();

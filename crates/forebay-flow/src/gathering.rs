@@ -26,11 +26,12 @@ const WEIGHT: f64 = 1.0 / 256.0;
 #[derive(Debug, Clone)]
 pub struct Gathering {
     waited_us: Ewma,
+    busy: bool,
 }
 
 impl Default for Gathering {
     fn default() -> Gathering {
-        Gathering { waited_us: Ewma::new(WEIGHT) }
+        Gathering { waited_us: Ewma::new(WEIGHT), busy: false }
     }
 }
 
@@ -38,6 +39,17 @@ impl Gathering {
     /// A publisher that had sent something was read after so long.
     pub fn waited(&mut self, waited_us: u64) {
         self.waited_us.add(waited_us as f64);
+    }
+
+    /// A turn ends after which there is more to read, or is not.
+    pub fn turn(&mut self, busy: bool) {
+        self.busy = busy;
+    }
+
+    /// Whether there was more to read after the last turn: what is delivered meanwhile is gathered, too.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.busy
     }
 
     /// The moment for a consumer that has work, in microseconds.

@@ -171,6 +171,38 @@ fn nobody_waits_while_a_busy_broker_gathers_for_one_who_may_take_nothing() {
 }
 
 #[test]
+fn a_broker_that_is_not_busy_gives_each_in_turn_before_publishers_are_read_too() {
+    let (mut rig, id) = filled(0);
+    rig.method(id, 1, &consume("q", "a", false));
+    rig.method(id, 1, &consume("q", "b", false));
+    rig.trace(id);
+    // Twenty in a moment, so that of a busy broker each would get two in a row.
+    for number in 1..=20u32 {
+        rig.publish(id, "q", number.to_string().as_bytes(), false);
+    }
+    rig.now_us += 5_000;
+    rig.step(Input::Turn { busy: false });
+    rig.now_us += 5_000;
+    for number in 21..=25u32 {
+        rig.publish(id, "q", number.to_string().as_bytes(), false);
+        if number == 21 {
+            rig.step(Input::Turn { busy: false });
+            rig.sent(id);
+        }
+    }
+    rig.step(Input::Deliver);
+    assert_eq!(
+        rig.sent(id),
+        [
+            "1 basic.deliver b 22 [22]",
+            "1 basic.deliver a 23 [23]",
+            "1 basic.deliver b 24 [24]",
+            "1 basic.deliver a 25 [25]"
+        ]
+    );
+}
+
+#[test]
 fn what_acknowledgements_made_room_for_is_delivered_before_publishers_are_read() {
     let (mut rig, id) = filled(3);
     rig.method(id, 1, &qos(1, false));
