@@ -64,7 +64,7 @@ impl Shard {
             if !queue.dirty {
                 continue;
             }
-            let Ok(portion) = (if busy { self.portion(key) } else { Ok(1) }) else {
+            let Ok(portion) = (if busy { self.portion(key, working_us) } else { Ok(1) }) else {
                 gathering += 1;
                 self.dirty_queues.push_back(key);
                 continue;
@@ -82,10 +82,9 @@ impl Shard {
     }
 
     /// How many messages in a row consumers of a queue get now, or that it waits for more before its next consumer gets some.
-    fn portion(&self, key: QueueKey) -> Result<usize, Gathers> {
+    fn portion(&self, key: QueueKey, working_us: u64) -> Result<usize, Gathers> {
         let queue = &self.queues[key.0 as usize];
         let (count, ready) = (queue.consumers.len(), queue.head.len());
-        let working_us = self.gather.working_us();
         // Before the consumers are looked at: they may be many, and none of them may have credit.
         if let Ok(portion) = queue.turns.portion(self.now_us, ready, count, working_us) {
             return Ok(portion);

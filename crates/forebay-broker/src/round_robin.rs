@@ -209,7 +209,7 @@ mod tests {
         ) {
             let mut turns = RoundRobin::default();
             let (mut now_us, mut ready, mut came_us) = (1_000_000, 0, 1_000_000);
-            let (mut got, mut waited_for) = (vec![0usize; consumers], vec![0usize; consumers]);
+            let mut waited_for = vec![0usize; consumers];
             for (came, passed_us) in arrivals {
                 now_us += passed_us;
                 if ready == 0 {
@@ -225,7 +225,6 @@ mod tests {
                         prop_assert!((1..=PORTION_MAX).contains(&portion));
                         turns.cut(now_us, portion, moment_us);
                         for at in serve(&mut turns, std::mem::take(&mut ready), consumers) {
-                            got[at] += 1;
                             for (other, waits) in waited_for.iter_mut().enumerate() {
                                 *waits = if other == at { 0 } else { *waits + 1 };
                             }

@@ -6,10 +6,9 @@
 //!   a visit and a quarter, 80 KiB             ◄────┘ ends    known └────►  one of half the length, 32 KiB
 //! ```
 //! From some 30 connections on our broker reads 32 KiB of each in place of 64. A few hundred that send no more than that at a
-//! time keep it busy: they carry as much and more at a third of the latency, because what is in flight stays in the processor's caches.
+//! time keep it busy: they carry as much and more at a third of the latency, probably because what is in flight stays in the processor's caches.
 //! With 500 and 1000 publishers of 1 kB windows of 27 carry 690 and 612 to 669 k/s, of 40 and 35 561 and 460 to 487, of 80
-//! 626 and 505 to 532 at three and four times the latency. A hundred, whose commits wait for more to write, carry a quarter less with 27
-//! than with 80.
+//! 626 and 505 to 532 at three and four times the latency. A hundred carry a quarter less with 27 than with 80.
 
 use crate::commit_cost::SLOW_US;
 

@@ -1,9 +1,9 @@
-use forebay_broker::Input;
+use forebay_broker::{ConnectionId, Input};
 use forebay_wire::{basic, channel, connection, queue};
 
 use crate::rig::{Rig, consume, declare, short};
 
-fn filled(count: usize) -> (Rig, forebay_broker::ConnectionId) {
+fn filled(count: usize) -> (Rig, ConnectionId) {
     let mut rig = Rig::new();
     let id = rig.client();
     rig.method(id, 1, &declare("q", false));
@@ -70,40 +70,42 @@ fn who_says_so_may_pause_its_deliveries_and_others_are_refused_as_by_rabbitmq() 
     assert!(rig.trace(filler)[0].contains("540 NOT_IMPLEMENTED - active=false"));
 }
 
+/// These messages are published, and there is more to read.
+fn busy_turn(rig: &mut Rig, id: ConnectionId, numbers: std::ops::Range<u32>) {
+    for number in numbers {
+        rig.publish(id, "q", number.to_string().as_bytes(), false);
+    }
+    rig.step(Input::Turn { busy: true });
+}
+
 #[test]
 fn a_busy_broker_gives_working_consumers_several_in_a_row_and_an_idle_one_its_first_soon() {
     let (mut rig, id) = filled(0);
     rig.method(id, 1, &consume("q", "a", false));
     rig.method(id, 1, &consume("q", "b", false));
     rig.trace(id);
-    let publish = |rig: &mut Rig, numbers: std::ops::Range<u32>| {
-        for number in numbers {
-            rig.publish(id, "q", number.to_string().as_bytes(), false);
-        }
-        rig.step(Input::Turn { busy: true });
-    };
     // Forty in a moment: so twenty of each such moment are for each.
     rig.now_us += 5_000;
-    publish(&mut rig, 1..41);
+    busy_turn(&mut rig, id, 1..41);
     let sent = rig.sent(id);
     assert_eq!((sent.len(), &*sent[19]), (40, "1 basic.deliver a 20 [20]"));
     rig.method(id, 1, &basic::Ack { delivery_tag: 40, multiple: true });
     rig.now_us += 5_000;
-    publish(&mut rig, 41..42);
+    busy_turn(&mut rig, id, 41..42);
     assert_eq!(rig.sent(id), ["1 basic.deliver a 41 [41]"], "it waited for a moment");
-    publish(&mut rig, 42..45);
+    busy_turn(&mut rig, id, 42..45);
     assert_eq!(rig.sent(id), [""; 0]);
     // Who is busy because nothing has room is not woken by what it could read.
     assert_eq!(rig.shard.next_deadline_us(), Some(rig.now_us + 500));
     rig.now_us += 1;
-    publish(&mut rig, 45..46);
+    busy_turn(&mut rig, id, 45..46);
     let for_b = |number| format!("1 basic.deliver b {number} [{number}]");
     assert_eq!(rig.sent(id), (42..46).map(for_b).collect::<Vec<_>>(), "it has nothing to do");
     rig.now_us += 1_000;
-    publish(&mut rig, 46..49);
+    busy_turn(&mut rig, id, 46..49);
     assert_eq!(rig.sent(id), [""; 0], "the next one has work");
     rig.now_us += 4_001;
-    publish(&mut rig, 49..50);
+    busy_turn(&mut rig, id, 49..50);
     assert_eq!(
         rig.sent(id),
         [
@@ -113,7 +115,7 @@ fn a_busy_broker_gives_working_consumers_several_in_a_row_and_an_idle_one_its_fi
             "1 basic.deliver b 49 [49]"
         ]
     );
-    publish(&mut rig, 50..51);
+    busy_turn(&mut rig, id, 50..51);
     assert_eq!(rig.sent(id), [""; 0]);
     rig.step(Input::Turn { busy: false });
     assert_eq!(rig.sent(id), ["1 basic.deliver a 50 [50]"], "nothing more is to be read");
@@ -125,24 +127,18 @@ fn an_overloaded_broker_gathers_for_as_long_as_publishers_wait() {
     let (mut rig, id) = filled(0);
     rig.method(id, 1, &consume("q", "a", false));
     rig.trace(id);
-    let publish = |rig: &mut Rig, numbers: std::ops::Range<u32>| {
-        for number in numbers {
-            rig.publish(id, "q", number.to_string().as_bytes(), false);
-        }
-        rig.step(Input::Turn { busy: true });
-    };
     // Ten in 30 ms, and publishers that wait for 30 until they are read.
+    rig.now_us += 30_000;
+    busy_turn(&mut rig, id, 1..11);
     for _ in 0..1_000 {
         rig.shard.publisher_waited(30_000);
     }
     rig.now_us += 30_000;
-    publish(&mut rig, 1..11);
-    rig.now_us += 30_000;
-    publish(&mut rig, 11..12);
+    busy_turn(&mut rig, id, 11..12);
     assert_eq!(rig.sent(id).len(), 11);
-    publish(&mut rig, 12..13);
+    busy_turn(&mut rig, id, 12..13);
     rig.now_us += 29_999;
-    publish(&mut rig, 13..14);
+    busy_turn(&mut rig, id, 13..14);
     assert_eq!(rig.sent(id), [""; 0]);
     rig.now_us += 1;
     rig.step(Input::Turn { busy: true });
