@@ -87,6 +87,19 @@ pub(crate) struct RouteCache {
     pub(crate) queues: Vec<QueueKey>,
 }
 
+impl RouteCache {
+    /// Whether it is the route of this exchange and key.
+    pub(crate) fn leads(&self, exchange: &[u8], routing_key: &[u8]) -> bool {
+        self.version != 0 && same(&self.routing_key, routing_key) && same(&self.exchange, exchange)
+    }
+}
+
+/// `a == b`, which for the default exchange's empty name compares no bytes at an address where nothing is: a vectorised
+/// `memcmp` loads from there under a mask, and the processor takes 70 ns to suppress the fault (measured on Zen 5).
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && (a.is_empty() || a == b)
+}
+
 /// A direct reply-to consumer (RabbitMQ's `amq.rabbitmq.reply-to`).
 #[derive(Debug)]
 pub(crate) struct ReplyConsumer {

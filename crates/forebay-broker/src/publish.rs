@@ -48,9 +48,8 @@ impl Shard {
         assembly.mandatory = publish.mandatory;
         // Compared here, while both are in the processor's cache, and then not copied: the message's
         // own bytes are still on their way there, and each waits for the stores before it.
-        assembly.remembered = route_cache.version != 0
-            && route_cache.routing_key == publish.routing_key.as_bytes()
-            && route_cache.exchange == publish.exchange.as_bytes();
+        assembly.remembered =
+            route_cache.leads(publish.exchange.as_bytes(), publish.routing_key.as_bytes());
         if !assembly.remembered {
             assembly.aim(publish.exchange.as_bytes(), publish.routing_key.as_bytes());
         }
