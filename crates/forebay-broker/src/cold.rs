@@ -185,7 +185,7 @@ impl Shard {
                 }
             }
             queue.ready_bytes -= entry.message.memory_bytes();
-            release(&mut self.memory_bytes, entry.message);
+            release(&mut self.memory_bytes, &mut self.warm_messages, entry.message);
         }
     }
 
@@ -235,7 +235,7 @@ impl Shard {
                 });
             }
             for entry in entries {
-                release(&mut self.memory_bytes, entry.message);
+                release(&mut self.memory_bytes, &mut self.warm_messages, entry.message);
             }
         }
         self.after_change_of_runs(key);

@@ -21,6 +21,7 @@ use crate::channel::Channel;
 use crate::input::{CloseHow, Peer};
 use crate::topology::QueueKey;
 use crate::waits::Waits;
+use crate::warm::Warm;
 
 /// Above this many outgoing bytes a connection gets no more deliveries (when few connections consume;
 /// see `Shard::out_soft_bytes`).
@@ -29,10 +30,10 @@ pub(crate) const OUT_SOFT_MAX_BYTES: usize = 256 * 1024;
 /// Above this many outgoing bytes a connection is not read any more: its replies would pile up.
 pub(crate) const OUT_HARD_BYTES: usize = 1024 * 1024;
 
-/// A buffer that was emptied keeps at most this much capacity.
+/// A connection that sent more at a time begins with a buffer of this size.
 const OUT_KEEP_BYTES: usize = 64 * 1024;
 
-/// A buffer this small is not kept: who sends so little has little to gain, and there may be many.
+/// A buffer this small is not kept for the next.
 const OUT_SMALL_BYTES: usize = 4 * 1024;
 
 /// The largest frame before tune (RabbitMQ's limit before authentication is a start-ok of 4096).
@@ -68,6 +69,8 @@ pub(crate) struct Outgoing {
     bytes: Vec<u8>,
     /// `0 ≤ sent ≤ bytes.len()`.
     sent: usize,
+    /// What it held when it was last emptied, in bytes, as far as it may be kept: as much as it will need again.
+    needed: usize,
     /// (batch, position in `bytes`), both rising.
     barriers: VecDeque<(BatchNo, usize)>,
 }
@@ -75,6 +78,14 @@ pub(crate) struct Outgoing {
 impl Outgoing {
     /// Where to encode into.
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// The same for deliveries, which need room: where somebody else's were a moment ago.
+    pub(crate) fn buffer_in(&mut self, warm: &mut Warm) -> &mut Vec<u8> {
+        if self.bytes.capacity() == 0 && self.needed > 0 {
+            self.bytes = warm.take(self.needed);
+        }
         &mut self.bytes
     }
 
@@ -105,21 +116,20 @@ impl Outgoing {
         self.bytes.len() - self.sent
     }
 
-    /// The first `count` bytes of [`Outgoing::ready`] were written.
-    pub(crate) fn written(&mut self, count: usize) {
+    /// The first `count` bytes of [`Outgoing::ready`] were written. Returns the buffer if it is empty now: others may
+    /// have it meanwhile.
+    pub(crate) fn written(&mut self, count: usize) -> Option<Vec<u8>> {
         debug_assert!(count <= self.ready().len());
         self.sent += count;
         if self.sent == self.bytes.len() {
             for (_, at) in &mut self.barriers {
                 *at -= self.sent;
             }
-            self.bytes.clear();
+            self.needed = self.bytes.len().min(OUT_KEEP_BYTES);
             self.sent = 0;
-            if self.bytes.capacity() > OUT_KEEP_BYTES {
-                self.bytes.shrink_to(OUT_KEEP_BYTES);
-            } else if self.bytes.capacity() <= OUT_SMALL_BYTES {
-                self.bytes = Vec::new();
-            }
+            let buffer = std::mem::take(&mut self.bytes);
+            // Who sends so little has little to gain, and the others' would be among many.
+            return (buffer.capacity() > OUT_SMALL_BYTES).then_some(buffer);
         } else if self.sent >= OUT_SOFT_MAX_BYTES && self.sent * 2 >= self.bytes.len() {
             // Moves at most as many bytes as were written since the last move.
             self.bytes.drain(..self.sent);
@@ -128,14 +138,7 @@ impl Outgoing {
             }
             self.sent = 0;
         }
-    }
-
-    /// An idle connection keeps no buffer.
-    pub(crate) fn release(&mut self) {
-        if self.len() == 0 {
-            self.bytes = Vec::new();
-            self.sent = 0;
-        }
+        None
     }
 
     /// Capacity held, in bytes.

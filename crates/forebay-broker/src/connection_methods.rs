@@ -368,7 +368,6 @@ impl Shard {
                 if let Some(connection) = self.connection(id)
                     && now_us - connection.received_us > 1_000_000
                 {
-                    connection.out.release();
                     connection.partial.shrink_to(0);
                 }
                 self.check_ack_timeouts(id);

@@ -177,7 +177,7 @@ impl Shard {
             queue.turns.served(at - 1);
             queue.taken(self.now_us, entry.seq);
             let delivery_tag = channel.take_delivery_tag();
-            let out = connection.out.buffer();
+            let out = connection.out.buffer_in(&mut self.warm_out);
             let before = out.len();
             write_method(
                 out,
@@ -205,7 +205,7 @@ impl Shard {
             if consumer.no_ack {
                 queue.settled(self.now_us);
                 self.store.settle(queue.id, entry.seq, entry.home);
-                release(&mut self.memory_bytes, entry.message);
+                release(&mut self.memory_bytes, &mut self.warm_messages, entry.message);
             } else {
                 consumer.unacked += 1;
                 channel.unacked_consumed += 1;

@@ -115,11 +115,12 @@ impl Shard {
             topology.route(exchange, &trace.key, &[], raw, &mut self.route_set);
             let queues = self.route_set.queues().to_vec();
             let held_by = self.held_by;
-            self.enqueue(&told, false, &queues);
+            self.enqueue(told, false, &queues);
             // Nobody waits for a trace to be consumed.
             self.held_by = held_by;
+        } else {
+            self.release(told);
         }
-        self.release(told);
     }
 
     fn trace_headers(

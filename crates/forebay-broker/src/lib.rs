@@ -63,6 +63,7 @@ mod tx;
 mod unacked;
 mod wait_report;
 mod waits;
+mod warm;
 
 pub use balancing::QueueFlow;
 pub use config::ShardConfig;

@@ -36,9 +36,28 @@ impl Message {
         properties: &[u8],
         body_hint_bytes: usize,
     ) -> Vec<u8> {
+        let room_bytes = Message::room_bytes(exchange, routing_key, properties, body_hint_bytes);
+        Message::start_in(Vec::with_capacity(room_bytes), exchange, routing_key, properties)
+    }
+
+    /// What the bytes of a message take.
+    pub(crate) fn room_bytes(
+        exchange: &[u8],
+        routing_key: &[u8],
+        properties: &[u8],
+        body_bytes: usize,
+    ) -> usize {
+        HEAD_BYTES + exchange.len() + routing_key.len() + properties.len() + body_bytes
+    }
+
+    /// The same in an empty buffer.
+    pub(crate) fn start_in(
+        mut bytes: Vec<u8>,
+        exchange: &[u8],
+        routing_key: &[u8],
+        properties: &[u8],
+    ) -> Vec<u8> {
         debug_assert!(exchange.len() <= 255 && routing_key.len() <= 255);
-        let head = HEAD_BYTES + exchange.len() + routing_key.len() + properties.len();
-        let mut bytes = Vec::with_capacity(head + body_hint_bytes);
         bytes.push(exchange.len() as u8);
         bytes.push(routing_key.len() as u8);
         bytes.extend_from_slice(&(properties.len() as u32).to_le_bytes());

@@ -1,5 +1,8 @@
 //! Publishing: a message is assembled, checked, routed, stored and enqueued.
 
+use std::sync::Arc;
+
+use forebay_store::{BatchNo, Home};
 use forebay_wire::{ContentHeader, Properties, ReplyCode, ShortStr, basic, write_method};
 
 use crate::channel::{Channel, Expects, Mode, Publish};
@@ -101,7 +104,11 @@ impl Shard {
         if let Some(mode @ (0 | 3..)) = delivery_mode {
             return Err(AmqpError::unknown_delivery_mode(mode));
         }
-        let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else {
+        let (connections, warm) = (&mut self.connections, &mut self.warm_messages);
+        let Some(channel) = connections
+            .get_mut(id.0 as usize)
+            .and_then(|connection| connection.as_deref_mut()?.channel(number))
+        else {
             return Ok(());
         };
         let Channel { assembly, route_cache, .. } = channel;
@@ -110,12 +117,10 @@ impl Shard {
         } else {
             (&assembly.exchange, &assembly.routing_key)
         };
-        assembly.bytes = Message::start(
-            exchange,
-            routing_key,
-            raw,
-            header.body_size_bytes.min(BODY_ROOM_BYTES) as usize,
-        );
+        let body_bytes = header.body_size_bytes.min(BODY_ROOM_BYTES) as usize;
+        let room_bytes = Message::room_bytes(exchange, routing_key, raw, body_bytes);
+        let bytes = warm.take(room_bytes);
+        assembly.bytes = Message::start_in(bytes, exchange, routing_key, raw);
         assembly.persistent = delivery_mode == Some(PERSISTENT);
         assembly.marked = marked;
         assembly.missing_bytes = header.body_size_bytes;
@@ -226,7 +231,7 @@ impl Shard {
         number: u16,
         publish: Publish,
         remembered: bool,
-    ) -> Result<Option<forebay_store::BatchNo>, AmqpError> {
+    ) -> Result<Option<BatchNo>, AmqpError> {
         let Publish { message, mandatory, persistent, permitted_at, is_reply } = publish;
         if is_reply {
             let delivered = self.deliver_reply(&message);
@@ -264,31 +269,34 @@ impl Shard {
                 return Err(error);
             }
         };
-        let batch = if queues.is_empty() {
+        let traced = as_published.map(|as_published| (as_published, message.clone()));
+        if queues.is_empty() {
             self.counters.unroutable += 1;
             if mandatory {
                 self.return_message(id, number, &message);
             }
-            None
-        } else {
-            self.enqueue(&message, persistent, &queues)
-        };
-        if let Some(as_published) = as_published {
+        }
+        let batch = self.enqueue(message, persistent, &queues);
+        if let Some((as_published, message)) = traced {
             self.trace_publish(id, number, &as_published, &message, &queues);
             self.release(as_published);
+            self.release(message);
         }
         self.scratch_queues = queues;
-        self.release(message);
         Ok(batch)
     }
 
-    /// Appends to the log and to each queue.
+    /// Appends to the log and to each queue; to none, the message is given up.
     pub(crate) fn enqueue(
         &mut self,
-        message: &std::sync::Arc<Message>,
+        message: Arc<Message>,
         persistent: bool,
         queues: &[QueueKey],
-    ) -> Option<forebay_store::BatchNo> {
+    ) -> Option<BatchNo> {
+        let Some((last, others)) = queues.split_last() else {
+            self.release(message);
+            return None;
+        };
         let mut places = std::mem::take(&mut self.scratch_places);
         places.clear();
         if persistent {
@@ -300,23 +308,29 @@ impl Shard {
             }
         }
         let home = if places.is_empty() {
-            forebay_store::Home::NONE
+            Home::NONE
         } else {
             self.store.publish(&places, message.as_stored())
         };
         self.scratch_places = places;
-        for key in queues {
-            let queue = &mut self.queues[key.0 as usize];
-            let seq = queue.take_seq();
-            let home = if queue.stored { home } else { forebay_store::Home::NONE };
-            queue.push(Entry { seq, message: message.clone(), home, redelivered: false });
-            queue.hold_without_consumer(self.now_us);
-            if queue.balanced.is_some() {
-                self.came(*key, seq);
-            }
-            self.mark_queue(*key);
+        for key in others {
+            self.append(*key, message.clone(), home);
         }
-        (home != forebay_store::Home::NONE).then(|| self.store.open_batch())
+        self.append(*last, message, home);
+        (home != Home::NONE).then(|| self.store.open_batch())
+    }
+
+    /// Appends to a queue what the log has at `home`.
+    fn append(&mut self, key: QueueKey, message: Arc<Message>, home: Home) {
+        let queue = &mut self.queues[key.0 as usize];
+        let seq = queue.take_seq();
+        let home = if queue.stored { home } else { Home::NONE };
+        queue.push(Entry { seq, message, home, redelivered: false });
+        queue.hold_without_consumer(self.now_us);
+        if queue.balanced.is_some() {
+            self.came(key, seq);
+        }
+        self.mark_queue(key);
     }
 
     /// `basic.return`, strictly before the confirm (which is sent at the end of the turn).

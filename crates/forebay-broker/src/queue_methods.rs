@@ -396,7 +396,7 @@ impl Shard {
         in_ram.extend(tail);
         for entry in in_ram {
             self.store.settle(queue_id, entry.seq, entry.home);
-            release(&mut self.memory_bytes, entry.message);
+            release(&mut self.memory_bytes, &mut self.warm_messages, entry.message);
         }
         let queue = &mut self.queues[key.0 as usize];
         queue.loading = false;
@@ -437,7 +437,7 @@ impl Shard {
             self.runs.remove(&spilling.run);
             self.spilling_bytes -= spilling.bytes;
             for entry in spilling.entries {
-                release(&mut self.memory_bytes, entry.message);
+                release(&mut self.memory_bytes, &mut self.warm_messages, entry.message);
             }
         }
         if let Some(owner) = queue.owner

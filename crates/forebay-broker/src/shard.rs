@@ -27,6 +27,7 @@ use crate::round_robin::GATHER_LOOK_US;
 use crate::status::Counters;
 use crate::topology::{QueueKey, RouteSet, VhostTopology};
 use crate::waits::{Gate, PastWaits};
+use crate::warm::Warm;
 
 /// A virtual host: a name and the topology under it.
 #[derive(Debug)]
@@ -125,6 +126,9 @@ pub struct Shard {
     pub(crate) reply_tokens: HashMap<Vec<u8>, (ConnectionId, u16), foldhash::fast::FixedState>,
     /// Memory of all messages, in bytes.
     pub(crate) memory_bytes: u64,
+    /// Of messages that are gone, for the next ones; of what was sent, for what is sent next.
+    pub(crate) warm_messages: Warm,
+    pub(crate) warm_out: Warm,
     pub(crate) beside: Beside,
     /// Which queue a run being written or read belongs to.
     pub(crate) runs: HashMap<RunId, (QueueKey, u64), foldhash::fast::FixedState>,
@@ -205,6 +209,8 @@ impl Shard {
             timers: BinaryHeap::new(),
             reply_tokens: HashMap::default(),
             memory_bytes: 0,
+            warm_messages: Warm::default(),
+            warm_out: Warm::default(),
             beside: Beside::default(),
             runs: HashMap::default(),
             spill_checked_us: 0,
@@ -400,7 +406,7 @@ impl Shard {
 
     /// Gives up one reference to a message.
     pub(crate) fn release(&mut self, message: Arc<Message>) {
-        release(&mut self.memory_bytes, message);
+        release(&mut self.memory_bytes, &mut self.warm_messages, message);
     }
 
     /// The next number of a splitmix64 sequence (Steele et al. 2014), for names and tokens.
@@ -463,7 +469,10 @@ impl Shard {
         let now_us = self.now_us;
         let soft = self.out_soft_bytes();
         let Some(connection) = self.connection(id) else { return };
-        connection.out.written(bytes);
+        if let Some(spare) = connection.out.written(bytes) {
+            self.warm_out.give(spare);
+        }
+        let Some(connection) = self.connection(id) else { return };
         connection.sent_us = now_us;
         if connection.starved && connection.out.len() < soft {
             connection.starved = false;
@@ -534,10 +543,11 @@ impl Shard {
 }
 
 /// Gives up one reference to a message and takes it off the memory count with the last.
-pub(crate) fn release(memory_bytes: &mut u64, message: Arc<Message>) {
+pub(crate) fn release(memory_bytes: &mut u64, warm: &mut Warm, message: Arc<Message>) {
     if let Some(message) = Arc::into_inner(message) {
         debug_assert!(*memory_bytes >= message.memory_bytes());
         *memory_bytes -= message.memory_bytes();
+        warm.give(message.into_bytes());
     }
 }
 
