@@ -10,7 +10,7 @@
 mod model;
 
 use forebay_flow::{
-    Aimd, Amount, BrokerKind, Fixed, Gradient2, Pfw, PfwOptions, VISIT_MOST_BYTES, Vegas, Window,
+    Aimd, Amount, BrokerKind, Fixed, Gradient2, Pfw, PfwOptions, VISIT_BYTES, Vegas, Window,
 };
 use model::{Cell, Costs, Outcome, run};
 
@@ -100,7 +100,7 @@ fn main() {
             &|seed| {
                 let mut pfw = Pfw::new(PfwOptions { seed, ..PfwOptions::default() });
                 if measured {
-                    pfw.broker(BrokerKind::FairVisits { bytes: VISIT_MOST_BYTES as u64 });
+                    pfw.broker(BrokerKind::FairVisits { bytes: VISIT_BYTES as u64 });
                 }
                 Box::new(pfw)
             },

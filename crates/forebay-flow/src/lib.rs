@@ -80,7 +80,7 @@ pub use gate::{Admission, Gate, WAITERS_MAX, WaiterId};
 pub use gathering::{Gathering, IDLE_LEAST_US};
 pub use gradient2::Gradient2;
 pub use half_drain::HalfDrain;
-pub use ingress::{FAIR_VISITS, IngressBudget, VISIT_MOST_BYTES};
+pub use ingress::{FAIR_VISITS, IngressBudget, VISIT_BYTES};
 pub use modest::{CommitSize, CommitWaiter};
 pub use occupancy::{Occupancy, Occupied};
 pub use pfw::{Pfw, PfwOptions};

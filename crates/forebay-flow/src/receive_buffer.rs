@@ -14,13 +14,13 @@ const LEAST_BYTES: u64 = 16 * 1024;
 /// With a share of so much it is left to the kernel, which begins with this size, in bytes.
 const KERNEL_BYTES: u64 = 128 * 1024;
 
-/// The receive buffer of each of so many connections that publish, in bytes: a power of two, so that it
-/// seldom changes, from 16 to 64 KiB; `None`: the kernel shall find it. `share_bytes` is what they may take
+/// The receive buffer of each of so many connections that publish, in bytes: in steps, so that it seldom changes, from
+/// 16 to 112 KiB; `None`: the kernel shall find it. `share_bytes` is what they may take
 /// together.
 #[must_use]
 pub fn receive_buffer_bytes(share_bytes: u64, publishers: usize) -> Option<u64> {
     let each = share_bytes / publishers.max(1) as u64;
-    (each < KERNEL_BYTES).then(|| 1 << each.max(LEAST_BYTES).ilog2())
+    (each < KERNEL_BYTES).then(|| (each / LEAST_BYTES).max(1) * LEAST_BYTES)
 }
 
 #[cfg(test)]
@@ -36,7 +36,7 @@ mod tests {
         let each = |publishers| receive_buffer_bytes(64 * MIB, publishers);
         assert_eq!(each(0), None);
         assert_eq!(each(512), None);
-        assert_eq!(each(513), Some(64 * KIB));
+        assert_eq!(each(513), Some(112 * KIB));
         assert_eq!(each(1_000), Some(64 * KIB));
         assert_eq!(each(2_000), Some(32 * KIB));
         assert_eq!(each(100_000), Some(16 * KIB));

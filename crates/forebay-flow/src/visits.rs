@@ -16,7 +16,7 @@
 
 use std::collections::VecDeque;
 
-use crate::ingress::{PublisherShare, VISIT_LEAST_BYTES, visit_bytes};
+use crate::ingress::{PublisherShare, VISIT_BYTES};
 
 /// Whether somebody at the gate may go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,6 @@ pub struct Visits {
     lists: [VecDeque<usize>; 2],
     unread: [usize; 2],
     left_bytes: [usize; 2],
-    visit_bytes: usize,
     /// In which list the last one stood.
     at: usize,
     /// At the gate, by the list in which they stood.
@@ -70,7 +69,6 @@ impl Visits {
             lists: [VecDeque::new(), VecDeque::new()],
             unread: [0; 2],
             left_bytes: [0; 2],
-            visit_bytes: 0,
             at: TAKERS,
             gated: [VecDeque::new(), VecDeque::new()],
             let_go: 0,
@@ -108,7 +106,7 @@ impl Visits {
             let most = match side {
                 TAKERS => usize::MAX,
                 _ if self.let_go > 0 => continue,
-                _ => (self.turn_bytes / VISIT_LEAST_BYTES).max(1),
+                _ => (self.turn_bytes / VISIT_BYTES).max(1),
             };
             while self.going.len() < most
                 && let Some(key) = self.gated[side].pop_front()
@@ -174,8 +172,6 @@ impl Visits {
         self.share.turn(sent_bytes - self.sent_bytes);
         self.sent_bytes = sent_bytes;
         self.unread = [self.lists[TAKERS].len(), self.lists[BRINGERS].len()];
-        let gated = self.gated[BRINGERS].len() + self.returned.len();
-        self.visit_bytes = visit_bytes(self.unread.iter().sum::<usize>() + gated);
         if self.let_go > 0 && self.is_gated() {
             // Those behind them in the list came after those who still stand at the gate.
             self.unread[BRINGERS] = self.let_go;
@@ -195,7 +191,7 @@ impl Visits {
                 self.was_let_go = side == BRINGERS && self.let_go > 0;
                 self.let_go -= usize::from(self.was_let_go);
                 self.at = side;
-                return Some((key, self.visit_bytes));
+                return Some((key, VISIT_BYTES));
             }
         }
         self.was_let_go = false;
@@ -218,7 +214,7 @@ impl Visits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{VISIT_MOST_BYTES, max_min};
+    use crate::max_min;
     use proptest::prelude::*;
 
     const KIB: usize = 1024;
@@ -358,7 +354,7 @@ mod tests {
             let flood = broker.peers[0].read_bytes;
             let rest = 5_000 * TURN_BYTES - broker.read()[1..].iter().sum::<usize>();
             // It is read once a turn.
-            let rest = rest.min(5_000 * VISIT_LEAST_BYTES);
+            let rest = rest.min(5_000 * VISIT_BYTES);
             assert!(flood as f64 >= 0.95 * rest as f64, "{flood} of {rest}: the rest is its own");
         }
     }
@@ -383,7 +379,7 @@ mod tests {
                 Gated::Goes { taker: false }
             });
             visits.begin_turn(0);
-            let mut room_bytes = 4 * VISIT_LEAST_BYTES;
+            let mut room_bytes = 4 * VISIT_BYTES;
             while let Some((key, bytes)) = visits.next_visit() {
                 let bytes = bytes.min(room_bytes);
                 room_bytes -= bytes;
@@ -463,7 +459,7 @@ mod tests {
         /// Max-min fairness in bytes, but for what waits in a socket and a visit or two.
         #[test]
         fn nobody_gets_less_than_the_fair_share_of_what_is_committed(
-            wants in prop::collection::vec(prop_oneof![1..5_000usize, 1..=VISIT_LEAST_BYTES], 1..80),
+            wants in prop::collection::vec(prop_oneof![1..5_000usize, 1..=VISIT_BYTES], 1..80),
             committed_bytes in 1_000..TURN_BYTES,
         ) {
             let turns = 2_000;
@@ -472,7 +468,7 @@ mod tests {
             let demands: Vec<u64> = wants.iter().map(|bytes| (*bytes * turns) as u64).collect();
             let fair = max_min((committed_bytes * turns) as u64, &demands);
             for (peer, fair) in broker.peers.iter().zip(fair) {
-                let owed = 0.95 * fair as f64 - (SOCKET_BYTES + 2 * VISIT_MOST_BYTES) as f64;
+                let owed = 0.95 * fair as f64 - (SOCKET_BYTES + 2 * VISIT_BYTES) as f64;
                 prop_assert!(peer.read_bytes as f64 >= owed, "{} of {fair}", peer.read_bytes);
             }
         }

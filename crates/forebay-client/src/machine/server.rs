@@ -1,6 +1,6 @@
 //! What the broker says about itself in connection.start.
 
-use forebay_flow::{BrokerKind, FAIR_VISITS, VISIT_MOST_BYTES};
+use forebay_flow::{BrokerKind, FAIR_VISITS, VISIT_BYTES};
 use forebay_wire::{Table, Value};
 
 /// The peer's product, version and capabilities.
@@ -37,7 +37,7 @@ impl Server {
     pub fn kind(&self) -> BrokerKind {
         // What it says of its visits counts more than its name.
         if self.can(FAIR_VISITS) {
-            BrokerKind::FairVisits { bytes: VISIT_MOST_BYTES as u64 }
+            BrokerKind::FairVisits { bytes: VISIT_BYTES as u64 }
         } else if self.product == "RabbitMQ" {
             BrokerKind::RabbitMq
         } else {
@@ -61,7 +61,7 @@ mod tests {
             let capabilities = capabilities.iter().map(ToString::to_string).collect();
             Server { product: product.into(), version: String::new(), capabilities }.kind()
         };
-        let fair = BrokerKind::FairVisits { bytes: VISIT_MOST_BYTES as u64 };
+        let fair = BrokerKind::FairVisits { bytes: VISIT_BYTES as u64 };
         assert_eq!(kind("RabbitMQ", &["publisher_confirms"]), BrokerKind::RabbitMq);
         assert_eq!(kind("RabbitMQ", &[FAIR_VISITS]), fair);
         assert_eq!(kind("Broker", &[FAIR_VISITS]), fair);
