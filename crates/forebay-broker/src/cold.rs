@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use forebay_store::{Home, QueueId, RunBuilder, RunId, Seq};
 
+use crate::memory::release;
 use crate::message::Message;
 use crate::queue::{ColdRun, Entry, Queue, Spilling};
-use crate::shard::{Shard, release};
+use crate::shard::Shard;
 use crate::topology::QueueKey;
 
 /// Bytes of messages in one run file.

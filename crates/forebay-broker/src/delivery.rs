@@ -11,10 +11,11 @@ use forebay_wire::{
 use crate::ack_timeout::AckLimit;
 use crate::connection::{OUT_SOFT_MAX_BYTES, Stage};
 use crate::marks::{Clock, told};
+use crate::memory::release;
 use crate::message::Message;
 use crate::queue::Entry;
 use crate::round_robin::Gathers;
-use crate::shard::{Shard, release};
+use crate::shard::Shard;
 use crate::topology::QueueKey;
 use crate::unacked::Delivery;
 use crate::waits::Gate;

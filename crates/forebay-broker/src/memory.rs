@@ -10,12 +10,15 @@
 //! else a broker's process takes (buffers, runs being built, tables, memory that the allocator keeps) nobody counts:
 //! the operating system knows it, and the shell tells.
 
+use std::sync::Arc;
+
 use forebay_flow::WindowedMax;
 
+use crate::message::Message;
 use crate::shard::Shard;
+use crate::warm::Warm;
 
-/// Receive buffers of publishers' sockets together take this part of the memory budget at most; three quarters of that
-/// at the middle, since each is a power of two.
+/// Receive buffers of publishers' sockets together take this part of the memory budget at most.
 pub(crate) const RECEIVE_PER_MEMORY: u64 = 3;
 
 /// What the store holds for the disk counts for this part of the memory budget at most: runs and batches on their way,
@@ -55,6 +58,17 @@ impl Beside {
 }
 
 impl Shard {
+    /// Counts a message's memory, until its last reference is given up.
+    pub(crate) fn shared(&mut self, message: Message) -> Arc<Message> {
+        self.memory_bytes += message.memory_bytes();
+        Arc::new(message)
+    }
+
+    /// Gives up one reference to a message.
+    pub(crate) fn release(&mut self, message: Arc<Message>) {
+        release(&mut self.memory_bytes, &mut self.warm_messages, message);
+    }
+
     /// Says what the process takes at `now_us`, in bytes, all in all; only where it is the broker's alone. Who says nothing
     /// has the whole budget for messages and what waits for the disk.
     pub fn set_resident(&mut self, now_us: u64, bytes: u64) {
@@ -77,5 +91,14 @@ impl Shard {
         let sockets = self.receive_bytes.min(budget / RECEIVE_PER_MEMORY);
         let disk = self.store.buffered_bytes().min(budget / BUFFERED_PER_MEMORY);
         budget - sockets - disk - self.ahead_bytes()
+    }
+}
+
+/// Gives up one reference to a message and takes it off the memory count with the last.
+pub(crate) fn release(memory_bytes: &mut u64, warm: &mut Warm, message: Arc<Message>) {
+    if let Some(message) = Arc::into_inner(message) {
+        debug_assert!(*memory_bytes >= message.memory_bytes());
+        *memory_bytes -= message.memory_bytes();
+        warm.give(message.into_bytes());
     }
 }

@@ -7,9 +7,10 @@ use crate::ack_timeout::timeout_argument;
 use crate::connection::Stage;
 use crate::error::AmqpError;
 use crate::input::ConnectionId;
+use crate::memory::release;
 use crate::queue::Queue;
 use crate::reply_to::REPLY_TO;
-use crate::shard::{Shard, release};
+use crate::shard::Shard;
 use crate::topology::{
     Bind, BindTo, Change, ExchangeKind, MetaWrite, QueueDeclaration, QueueKey, QueueRecord,
     Resource, ResourceKind, VhostTopology, check_queue_arguments, check_queue_equivalent,

@@ -2,7 +2,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::sync::Arc;
 
 use forebay_flow::{CommitCost, CommitSize, Gathering, IngressBudget};
 use forebay_store::{BatchNo, Event, Recovered, Request, RunId, Store, StoreFailed};
@@ -19,7 +18,6 @@ use crate::flow::INGRESS_PER_MEMORY;
 use crate::input::{CloseHow, ConnectionId, Input};
 use crate::latencies::Latencies;
 use crate::memory::Beside;
-use crate::message::Message;
 use crate::publisher::Publishers;
 use crate::queue::Queue;
 use crate::restore::RestoreError;
@@ -398,17 +396,6 @@ impl Shard {
         }
     }
 
-    /// Counts a message's memory, until its last reference is given up.
-    pub(crate) fn shared(&mut self, message: Message) -> Arc<Message> {
-        self.memory_bytes += message.memory_bytes();
-        Arc::new(message)
-    }
-
-    /// Gives up one reference to a message.
-    pub(crate) fn release(&mut self, message: Arc<Message>) {
-        release(&mut self.memory_bytes, &mut self.warm_messages, message);
-    }
-
     /// The next number of a splitmix64 sequence (Steele et al. 2014), for names and tokens.
     pub(crate) fn random(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -539,15 +526,6 @@ impl Shard {
                 Some(_) => self.close_socket(id, CloseHow::Flushed),
             }
         }
-    }
-}
-
-/// Gives up one reference to a message and takes it off the memory count with the last.
-pub(crate) fn release(memory_bytes: &mut u64, warm: &mut Warm, message: Arc<Message>) {
-    if let Some(message) = Arc::into_inner(message) {
-        debug_assert!(*memory_bytes >= message.memory_bytes());
-        *memory_bytes -= message.memory_bytes();
-        warm.give(message.into_bytes());
     }
 }
 

@@ -12,8 +12,8 @@
 //!   refill    2.25 s / n / (1 + mean size / 500 B) - net, at least 0, where 1 MB is in flight to our broker, or it tells
 //!             its commit time, and that n publishers share it; else 0
 //!   batches   between 0.6 and 20 ms, the less the larger W: [crate::batch_wait]
-//!   visit     messages of one visit and a quarter: 80 KiB / (mean size + 200 B) on our broker, in a crowd of one of its visits,
-//!             which are half as long; 0 elsewhere and where the link is narrow
+//!   visit     messages of one visit and a quarter: 80 KiB / (mean size + 200 B) on our broker, in a crowd of one;
+//!             0 elsewhere and where the link is narrow
 //!   sig       least of the last 3 means, see [crate::pfw]
 //! ```
 //!
@@ -457,23 +457,23 @@ mod tests {
     #[test]
     fn up_to_what_a_visit_takes_the_target_is_the_latency_at_which_the_window_is_as_large() {
         let target_us = |latency_us, window| waiting(latency_us, window).us();
-        assert!((target_us(3_000.0, 16.0) - 3_000.0 * 64.0 / 16.0).abs() < 1.0);
-        assert!((target_us(10_000.0, 64.0) - 10_000.0).abs() < 1.0);
-        assert!(target_us(10_000.0, 128.0) < 10_000.0, "larger than that it is as any other");
+        assert!((target_us(3_000.0, 32.0) - 3_000.0 * 64.0 / 32.0).abs() < 1.0);
+        assert!((target_us(6_000.0, 64.0) - 6_000.0).abs() < 1.0);
+        assert!(target_us(6_000.0, 128.0) < 6_000.0, "larger than that it is as any other");
         assert!((target_us(90_000.0, 1.0) - 400_100.0).abs() < 1.0, "there is a limit");
         assert!(target_us(200.0, 64.0) > 2_000.0, "and no less than without it");
     }
 
     #[test]
-    fn in_a_crowd_a_window_fills_one_of_its_shorter_visits() {
-        let mut target = waiting(12_600.0, 64.0);
+    fn in_a_crowd_a_window_fills_one_visit() {
+        let mut target = waiting(7_300.0, 64.0);
         assert!(
             (target.window_max() - 1.25 * 51.2).abs() < 0.1,
-            "25.6 messages would wait for 5 ms"
+            "51.2 messages would wait for 5.8 ms"
         );
-        for latency_us in [15_600.0, 5_000_000.0] {
+        for latency_us in [7_800.0, 5_000_000.0] {
             target.set(latency_us, latency_us, 64.0, 800.0);
-            assert!((target.window_max() - 0.5 * 51.2).abs() < 0.1);
+            assert!((target.window_max() - 51.2).abs() < 0.1);
         }
     }
 
@@ -486,7 +486,7 @@ mod tests {
             if commit_us > 0 {
                 target.set_commit(CommitTime { us: commit_us, publishers: 1_000 });
             }
-            target.set(80_000.0, 80_000.0, 51.2, 800.0);
+            target.set(80_000.0, 80_000.0, 102.4, 800.0);
             target.us()
         };
         assert!((target_us(0) - 40_000.0).abs() < 1.0, "with half of the window");

@@ -449,7 +449,7 @@ mod tests {
                 visits.list(key, false);
                 bringers += 1;
             }
-            assert_eq!(bringers, 8, "what takers brought is not theirs to pay");
+            assert_eq!(bringers, 4, "what takers brought is not theirs to pay");
         }
     }
 
