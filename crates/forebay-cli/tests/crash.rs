@@ -26,6 +26,8 @@ use support::{PATIENCE, scaled};
 /// SIGKILLs under load; rounds that end with SIGTERM come on top.
 const KILLS: u64 = scaled(55, 8);
 const PUBLISHERS: u32 = 3;
+/// What a check leaves unacknowledged at most: the least of the budgets below lets nobody hold much more.
+const LEFT_MAX_BYTES: usize = 2 << 20;
 const MEMORY_BUDGETS: [&str; 3] = ["16MiB", "64MiB", "256MiB"];
 
 struct Scene {
@@ -147,15 +149,21 @@ impl Scene {
         let unbounded = ConsumeOptions { prefetch: 0, ..ConsumeOptions::default() };
         let mut consumer = channel.consume(queue, unbounded).unwrap();
         let (mut found, mut left, mut wrong) = (Vec::new(), Vec::new(), Vec::new());
+        let mut left_bytes = 0;
         for number in 0..there.message_count {
             let message = consumer.next_message(Some(PATIENCE)).unwrap();
             let Some(message) = message else {
-                panic!("only {number} of {} messages came from '{queue}'", there.message_count);
+                panic!(
+                    "only {number} of {} messages came from '{queue}', with {left_bytes} bytes unacknowledged",
+                    there.message_count
+                );
             };
             match self.messages.check(&message, queue) {
                 Ok(id) => {
                     found.push(Found { id, redelivered: message.redelivered() });
-                    if self.keep_all || self.random.percent(5) {
+                    let leave = left_bytes < LEFT_MAX_BYTES && self.random.percent(5);
+                    if self.keep_all || leave {
+                        left_bytes += message.body().len();
                         left.push(id);
                     } else {
                         consumer.ack(&message, false).unwrap();
