@@ -63,6 +63,8 @@ pub(crate) struct Publisher {
     left: u64,
     /// `connection.blocked` came; a publisher that tunes itself stops, as our client does.
     blocked: bool,
+    /// The last message was not taken, as the send buffer was full.
+    socket_full: bool,
     kernel_rtt: Option<KernelRtt>,
     next_rtt_us: u64,
     pub(crate) published: u64,
@@ -105,6 +107,7 @@ impl Publisher {
             schedule: Schedule::new(plan.rate, &plan.profile),
             left: if plan.messages > 0 { share + extra } else { u64::MAX },
             blocked: false,
+            socket_full: false,
             kernel_rtt: None,
             next_rtt_us: 0,
             published: 0,
@@ -212,6 +215,7 @@ impl Publisher {
             RawProperties::trusted(&self.properties),
             &self.body,
         );
+        self.socket_full = published == Err(PublishError::Full);
         if let Err(PublishError::Full | PublishError::NotOpen) = published {
             if let (Err(PublishError::Full), Permits::Tuned(window)) =
                 (published, &mut self.permits)
@@ -220,6 +224,12 @@ impl Publisher {
             }
             return false;
         }
+        self.sent(at);
+        true
+    }
+
+    /// The next message was taken.
+    fn sent(&mut self, at: SentAt) {
         self.published += 1;
         self.left -= 1;
         if self.answers != Answers::None {
@@ -230,12 +240,13 @@ impl Publisher {
                 window.sent(at.called_us, Load { in_flight, waiting: false });
             }
         }
-        true
     }
 
     /// Takes a confirm; neighbours with the same times are recorded together.
     pub(crate) fn settle(&mut self, settled: Settled, now_us: u64, confirm: &mut Timing) {
-        let waiting = self.left > 0 && self.due_us().is_none_or(|due_us| due_us <= now_us);
+        // Who is behind and has room waits for its turn, and learns nothing of a larger window.
+        let held = self.socket_full || !self.permits();
+        let waiting = held && self.left > 0 && self.due_us().is_none_or(|due_us| due_us <= now_us);
         let bytes = self.body.len();
         let mut open = self.in_flight.open();
         let (mut run_at, mut run) = (SentAt { intended_us: 0, called_us: 0 }, 0);
@@ -337,6 +348,33 @@ pub(crate) fn stamp_of(body: &[u8]) -> Option<SentAt> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What the window of a publisher is that is always behind its schedule, in messages: it has so many in flight as the window
+    /// lets in, `most` at most, and each is confirmed after a tenth of a millisecond, for ten rounds.
+    fn window_after_ten_rounds(most: u64, socket_full: bool) -> u64 {
+        let plan = Plan { window: Window::Auto, rate: 1_000_000.0, ..Plan::default() };
+        let mut publisher = Publisher::new(&plan, 0);
+        publisher.start(0, 0, 1, None);
+        publisher.socket_full = socket_full;
+        let mut confirm = Timing::new(true);
+        for round in 1..=10 {
+            let now_us = round * 100_000;
+            let first = publisher.published + 1;
+            while publisher.permits() && publisher.unanswered() < most {
+                publisher.sent(SentAt { intended_us: now_us, called_us: now_us });
+            }
+            let settled = Settled { first, last: publisher.published, acked: true };
+            publisher.settle(settled, now_us + 100, &mut confirm);
+        }
+        publisher.window().unwrap()
+    }
+
+    #[test]
+    fn who_is_behind_learns_of_larger_windows_only_while_the_window_or_the_socket_is_why() {
+        assert!(window_after_ten_rounds(u64::MAX, false) > 1_000);
+        assert_eq!(window_after_ten_rounds(7, false), 8);
+        assert!(window_after_ten_rounds(7, true) > 1_000, "as a client's, which waits before it");
+    }
 
     #[test]
     fn a_body_carries_both_times_or_what_fits() {
