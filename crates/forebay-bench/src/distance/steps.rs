@@ -64,6 +64,9 @@ pub struct Steps {
     /// Bytes of a body
     #[arg(long, value_name = "BYTES", default_value_t = 200)]
     size: usize,
+    /// Every publisher keeps so many messages in flight, to see what is not the window's doing; otherwise it tunes itself
+    #[arg(long, value_name = "MESSAGES", value_parser = clap::value_parser!(u32).range(1..))]
+    window: Option<u32>,
     /// A confirm that takes longer is a timeout, in seconds
     #[arg(long, value_name = "S", default_value_t = 10.0)]
     patience: f64,
@@ -343,7 +346,7 @@ impl Steps {
             queue: queue.name.clone(),
             publishers,
             size_bytes: self.size,
-            choice: Choice::Tuned,
+            choice: self.window.map_or(Choice::Tuned, Choice::Fixed),
             first: early,
             later: Duration::from_micros(end_us) - early,
             patience: Duration::from_secs_f64(self.patience),
