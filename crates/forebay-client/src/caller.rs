@@ -91,14 +91,14 @@ struct CallerShared {
 
 impl Drop for CallerShared {
     fn drop(&mut self) {
-        self.guard.link.with(|session, _| session.drop_calls(self.key));
+        self.guard.link.with(|session| session.drop_calls(self.key));
     }
 }
 
 impl Caller {
     pub(crate) fn new(connection: &Connection) -> Caller {
         let guard = connection.main().clone();
-        let key = guard.link.with(|session, _| session.add_calls(Calls::default()));
+        let key = guard.link.with(|session| session.add_calls(Calls::default()));
         Caller { shared: Arc::new(CallerShared { guard, key }) }
     }
 
@@ -134,7 +134,7 @@ impl Caller {
     /// What it counts.
     pub fn metrics(&self) -> CallerMetrics {
         let key = self.shared.key;
-        self.shared.guard.link.with(|session, _| session.calls(key).metrics())
+        self.shared.guard.link.with(|session| session.calls(key).metrics())
     }
 
     async fn ask(
@@ -149,12 +149,11 @@ impl Caller {
                 return Err(CallError::TooLong(TooLong { what: "route", bytes }));
             }
         }
-        let number = link.with(|session, now_us| {
+        let number = link.with_now(|session, now_us| {
             session.call(key, &route.exchange, &route.routing_key, message, now_us)
         })?;
         let mut waiting = Waiting { shared: &self.shared, number: Some(number) };
-        let answer =
-            poll_fn(|cx| link.with(|session, _| session.calls(key).poll_answer(number, cx)));
+        let answer = poll_fn(|cx| link.with(|session| session.calls(key).poll_answer(number, cx)));
         match tokio::time::timeout(patience, answer).await {
             Ok(answer) => {
                 waiting.number = None;
@@ -180,10 +179,7 @@ struct Waiting<'c> {
 impl Waiting<'_> {
     fn give_up(&mut self) -> bool {
         let Some(number) = self.number.take() else { return false };
-        self.shared
-            .guard
-            .link
-            .with(|session, _| session.calls(self.shared.key).give_up_call(number))
+        self.shared.guard.link.with(|session| session.calls(self.shared.key).give_up_call(number))
     }
 }
 

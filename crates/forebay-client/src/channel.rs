@@ -92,7 +92,7 @@ pub(crate) struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.guard.link.with(|session, _| session.drop_user_channel(self.key, self.number));
+        self.guard.link.with(|session| session.drop_user_channel(self.key, self.number));
     }
 }
 
@@ -107,7 +107,7 @@ impl Answer<'_> {
         let Some(ticket) = self.ticket else { return Err(ChannelError::NotOpen.into()) };
         let (link, key) = (&self.inner.guard.link, self.inner.key);
         let reply =
-            poll_fn(|cx| link.with(|session, _| session.user(key).0.poll_reply(ticket, cx))).await;
+            poll_fn(|cx| link.with(|session| session.user(key).0.poll_reply(ticket, cx))).await;
         self.ticket = None;
         reply
     }
@@ -116,14 +116,14 @@ impl Answer<'_> {
 impl Drop for Answer<'_> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
-            self.inner.guard.link.with(|session, _| session.user(self.inner.key).0.abandon(ticket));
+            self.inner.guard.link.with(|session| session.user(self.inner.key).0.abandon(ticket));
         }
     }
 }
 
 impl Channel {
     pub(crate) async fn open(guard: Arc<Guard>) -> Result<Channel, ChannelFault> {
-        let (key, number, ticket) = guard.link.with(|session, _| session.open_user_channel())?;
+        let (key, number, ticket) = guard.link.with(|session| session.open_user_channel())?;
         let inner = Arc::new(Inner { guard, key, number });
         Answer { inner: &inner, ticket: Some(ticket) }.wait().await?;
         Ok(Channel { inner })
@@ -302,7 +302,7 @@ impl Channel {
         let properties = RawProperties::validate(&encoded)
             .map_err(|_| ChannelFault::NameTooLong { bytes: encoded.len() })?;
         poll_fn(|cx| {
-            self.inner.guard.link.with(|session, _| {
+            self.inner.guard.link.with(|session| {
                 let (user, machine) = session.user(self.inner.key);
                 if let Err(fault) = user.usable() {
                     return Poll::Ready(Err(fault));
@@ -323,7 +323,7 @@ impl Channel {
 
     /// Asks for confirms of what is published from now on; see [`Channel::next_settled`].
     pub async fn confirm_select(&self) -> Result<(), ChannelFault> {
-        let ticket = self.inner.guard.link.with(|session, _| {
+        let ticket = self.inner.guard.link.with(|session| {
             let (user, machine) = session.user(self.inner.key);
             user.usable()?;
             machine.select_confirms(self.inner.number)?;
@@ -336,22 +336,18 @@ impl Channel {
     pub async fn next_settled(&self) -> Result<Settled, ChannelFault> {
         let key = self.inner.key;
         let link = &self.inner.guard.link;
-        poll_fn(|cx| link.with(|session, _| session.user(key).0.poll_settled(cx))).await
+        poll_fn(|cx| link.with(|session| session.user(key).0.poll_settled(cx))).await
     }
 
     /// How many publishes have no outcome yet; 0 without confirms.
     pub fn unconfirmed(&self) -> u64 {
-        self.inner.guard.link.with(|session, _| session.machine.unconfirmed(self.inner.number))
+        self.inner.guard.link.with(|session| session.machine.unconfirmed(self.inner.number))
     }
 
     /// Mandatory messages that came back. Each came before its confirm. At most
     /// [`RETURNS_KEPT_MAX`](crate::RETURNS_KEPT_MAX) are kept.
     pub fn take_returns(&self) -> Vec<ReturnedMessage> {
-        self.inner
-            .guard
-            .link
-            .with(|session, _| session.user(self.inner.key).0.take_returns())
-            .into()
+        self.inner.guard.link.with(|session| session.user(self.inner.key).0.take_returns()).into()
     }
 
     // ---- consuming
@@ -444,7 +440,7 @@ impl Channel {
 
     /// Closes the channel and waits for the broker's agreement.
     pub async fn close(self) -> Result<(), ChannelFault> {
-        let ticket = self.inner.guard.link.with(|session, _| {
+        let ticket = self.inner.guard.link.with(|session| {
             let (user, machine) = session.user(self.inner.key);
             user.usable()?;
             machine.close_channel(self.inner.number)?;
@@ -460,7 +456,7 @@ impl Channel {
         if let Some(bytes) = declaration.too_long() {
             return Err(ChannelFault::NameTooLong { bytes });
         }
-        let ticket = self.inner.guard.link.with(|session, _| {
+        let ticket = self.inner.guard.link.with(|session| {
             let (user, machine) = session.user(self.inner.key);
             user.usable()?;
             declaration.send(machine, self.inner.number)?;
@@ -470,7 +466,7 @@ impl Channel {
     }
 
     pub(crate) async fn request(&self, method: &impl WireMethod) -> Result<Reply, ChannelFault> {
-        let ticket = self.inner.guard.link.with(|session, _| {
+        let ticket = self.inner.guard.link.with(|session| {
             let (user, machine) = session.user(self.inner.key);
             user.usable()?;
             machine.send(self.inner.number, method)?;
@@ -480,7 +476,7 @@ impl Channel {
     }
 
     fn tell(&self, method: &impl WireMethod) -> Result<(), ChannelFault> {
-        self.inner.guard.link.with(|session, _| {
+        self.inner.guard.link.with(|session| {
             let (user, machine) = session.user(self.inner.key);
             user.usable()?;
             Ok(machine.send(self.inner.number, method)?)

@@ -314,18 +314,18 @@ impl Connection {
     /// Why the broker takes no publishes at the moment, if it does not.
     pub fn blocked(&self) -> Option<String> {
         let blocked =
-            |guard: &Arc<Guard>| guard.link.with(|session, _| session.blocked().map(str::to_owned));
+            |guard: &Arc<Guard>| guard.link.with(|session| session.blocked().map(str::to_owned));
         self.shared.pool.members().iter().find_map(blocked)
     }
 
     /// What the broker says about itself; of the last connection while there is none.
     pub fn server(&self) -> Server {
-        self.shared.main.link.with(|session, _| session.machine.server().clone())
+        self.shared.main.link.with(|session| session.machine.server().clone())
     }
 
     /// What was agreed on with the broker.
     pub fn limits(&self) -> Limits {
-        self.shared.main.link.with(|session, _| session.machine.limits())
+        self.shared.main.link.with(|session| session.machine.limits())
     }
 
     /// Brings every publish to its outcome, gives back what waits in consumers, and closes. Outcomes are waited for as
@@ -345,7 +345,7 @@ impl Connection {
         let further = further.into_iter().chain([self.shared.main.clone()]);
         let mut lost = None;
         for guard in consuming.into_iter().chain(further) {
-            let before = guard.link.with(|session, _| session.over().cloned());
+            let before = guard.link.with(|session| session.over().cloned());
             let driver = guard.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
             if before.is_none() {
                 guard.link.close();
@@ -355,7 +355,7 @@ impl Connection {
                 let _ = driver.await;
             }
             let (after, here) =
-                guard.link.with(|session, _| (session.over().cloned(), session.unheard()));
+                guard.link.with(|session| (session.over().cloned(), session.unheard()));
             unheard.add(here);
             lost = lost.or(before).or(after.filter(|after| *after != Lost::ClosedByUs));
         }
@@ -395,7 +395,7 @@ impl Connection {
     pub(crate) async fn consuming(&self) -> Result<Arc<Guard>, OpenError> {
         let mut consuming = self.shared.consuming.lock().await;
         if let Some(guard) = &*consuming {
-            let over = guard.link.with(|session, _| matches!(session.phase(), Phase::Over(_)));
+            let over = guard.link.with(|session| matches!(session.phase(), Phase::Over(_)));
             if !over {
                 return Ok(guard.clone());
             }

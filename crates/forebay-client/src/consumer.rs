@@ -230,7 +230,7 @@ impl ConsumerBuilder {
             stall_us: self.stall_us,
         };
         let max = u32::from(self.credit_max);
-        let key = guard.link.with(|session, now_us| {
+        let key = guard.link.with_now(|session, now_us| {
             let credit =
                 Credit::new(now_us, u32::from(self.workers), max, self.credit.map(u32::from));
             session.add_intake(Intake::new(how, credit), now_us)
@@ -239,7 +239,7 @@ impl ConsumerBuilder {
         let shared = ConsumerShared { guard, key, clock, queue, spans: self.spans };
         let consumer = Consumer { shared: Arc::new(shared) };
         let shared = &consumer.shared;
-        poll_fn(|cx| shared.guard.link.with(|session, _| session.intake(key).0.poll_consuming(cx)))
+        poll_fn(|cx| shared.guard.link.with(|session| session.intake(key).0.poll_consuming(cx)))
             .await
             .map_err(BuildConsumerError::Refused)?;
         Ok(consumer)
@@ -337,7 +337,7 @@ impl ConsumerShared {
         }
         let (redelivered, body_bytes) = (delivery.redelivered(), delivery.body().len());
         delivery.timed = TimedDelivery::begin(&self.queue, redelivered, body_bytes, || {
-            let metrics = self.guard.link.with(|session, _| session.intake(self.key).0.metrics());
+            let metrics = self.guard.link.with(|session| session.intake(self.key).0.metrics());
             (metrics.credit, metrics.in_work)
         });
         delivery
@@ -346,7 +346,7 @@ impl ConsumerShared {
 
 impl Drop for ConsumerShared {
     fn drop(&mut self) {
-        self.guard.link.with(|session, _| session.drop_intake(self.key));
+        self.guard.link.with(|session| session.drop_intake(self.key));
     }
 }
 
@@ -379,7 +379,7 @@ impl Consumer {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Delivery>, ConsumeError>> {
         let shared = &self.shared;
-        let polled = shared.guard.link.with(|session, now_us| {
+        let polled = shared.guard.link.with_now(|session, now_us| {
             let (intake, machine) = session.intake(shared.key);
             let polled = intake.poll_next(machine, now_us, cx);
             polled.map_ok(|ready| Some(shared.delivery(ready?, now_us)))
@@ -390,7 +390,7 @@ impl Consumer {
     /// A message that is here already, without waiting.
     pub fn try_next(&mut self) -> Option<Delivery> {
         let shared = &self.shared;
-        let taken = shared.guard.link.with(|session, now_us| {
+        let taken = shared.guard.link.with_now(|session, now_us| {
             let (intake, machine) = session.intake(shared.key);
             Some(shared.delivery(intake.take_ready(machine, now_us)?, now_us))
         });
@@ -400,7 +400,7 @@ impl Consumer {
     /// Takes no more messages: those that wait here go back to their queue at once. Deliveries taken before
     /// can still be settled.
     pub fn stop(&mut self) {
-        self.shared.guard.link.with(|session, _| {
+        self.shared.guard.link.with(|session| {
             let (intake, machine) = session.intake(self.shared.key);
             intake.stop(machine);
         });
@@ -408,7 +408,7 @@ impl Consumer {
 
     /// What it counts, and its credit.
     pub fn metrics(&self) -> ConsumerMetrics {
-        self.shared.guard.link.with(|session, _| session.intake(self.shared.key).0.metrics())
+        self.shared.guard.link.with(|session| session.intake(self.shared.key).0.metrics())
     }
 }
 
@@ -494,7 +494,7 @@ impl Delivery {
 
     fn settle(&mut self, verdict: Verdict) -> Settlement {
         let Some(consumer) = self.consumer.take() else { return Settlement(Ok(())) };
-        let (known, service_us) = consumer.guard.link.with(|session, now_us| {
+        let (known, service_us) = consumer.guard.link.with_now(|session, now_us| {
             let worked_us = self.worked.map(|worked| worked.as_micros() as u64);
             let service_us = worked_us.unwrap_or_else(|| now_us.saturating_sub(self.taken_us));
             let (intake, machine) = session.intake(consumer.key);

@@ -32,7 +32,7 @@ impl Deliveries {
     pub async fn next(&mut self) -> Result<Option<Received>, ChannelFault> {
         let (link, key) = (&self.inner.guard.link, self.inner.key);
         poll_fn(|cx| {
-            link.with(|session, _| {
+            link.with(|session| {
                 let polled = session.user(key).0.poll_delivery(&self.tag, cx);
                 if let Poll::Ready(Ok(Some(message))) = &polled {
                     session.taken(message.size_bytes());
@@ -49,7 +49,7 @@ impl Deliveries {
         let cancel =
             basic::Cancel { consumer_tag: ShortStr::truncated(&self.tag), ..Default::default() };
         channel.request(&cancel).await?;
-        self.inner.guard.link.with(|session, _| {
+        self.inner.guard.link.with(|session| {
             let mut wakeups = Vec::new();
             session.user(self.inner.key).0.cancelled(&self.tag, &mut wakeups);
             session.wakeups.append(&mut wakeups);
@@ -60,7 +60,7 @@ impl Deliveries {
 
 impl Drop for Deliveries {
     fn drop(&mut self) {
-        self.inner.guard.link.with(|session, _| {
+        self.inner.guard.link.with(|session| {
             let (user, machine) = session.user(self.inner.key);
             if user.usable().is_ok() {
                 let consumer_tag = ShortStr::truncated(&self.tag);

@@ -26,7 +26,7 @@ pub(crate) struct Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        self.guard.link.with(|session, _| session.drop_ledger(self.key));
+        self.guard.link.with(|session| session.drop_ledger(self.key));
     }
 }
 
@@ -34,22 +34,22 @@ impl Lane {
     /// Every admitted message has its outcome, and nobody waits.
     pub(crate) async fn idle(&self) {
         std::future::poll_fn(|cx| {
-            self.guard.link.with(|session, _| session.ledger(self.key).0.poll_idle(cx))
+            self.guard.link.with(|session| session.ledger(self.key).0.poll_idle(cx))
         })
         .await;
     }
 
     fn is_idle(&self) -> bool {
-        self.guard.link.with(|session, _| session.ledger(self.key).0.is_idle())
+        self.guard.link.with(|session| session.ledger(self.key).0.is_idle())
     }
 
     fn metrics(&self) -> PublisherMetrics {
-        self.guard.link.with(|session, _| session.ledger(self.key).0.metrics())
+        self.guard.link.with(|session| session.ledger(self.key).0.metrics())
     }
 
     /// `offered_us` of a message that gets marks.
     fn publish(&self, message: Message, offered_us: Option<u64>, window: &Window) -> Published {
-        self.guard.link.with(|session, now_us| {
+        self.guard.link.with_now(|session, now_us| {
             let fixed = window.fixed_messages();
             let stamps = offered_us.map(|us| Stamps::new(us, since_1970_us(), now_us, fixed));
             session.publish(self.key, message, stamps, now_us)
@@ -57,7 +57,7 @@ impl Lane {
     }
 
     fn has_room(&self) -> bool {
-        self.guard.link.with(|session, _| session.has_room(self.key))
+        self.guard.link.with(|session| session.has_room(self.key))
     }
 }
 
@@ -266,7 +266,7 @@ impl Plan {
         let mut ledger = Ledger::new(self.target.clone(), &id_prefix, self.window.clone().make());
         ledger.set_stall_us(self.stall_us);
         ledger.set_limit_us(self.limit_us);
-        let key = guard.link.with(|session, now_us| session.add_ledger(ledger, now_us));
+        let key = guard.link.with_now(|session, now_us| session.add_ledger(ledger, now_us));
         if self.limit_us.is_some() {
             guard.link.limited();
         }

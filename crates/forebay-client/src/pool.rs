@@ -181,7 +181,7 @@ impl State {
         let State { retired, unheard, .. } = self;
         retired.retain(|guard| {
             let (used, here) =
-                guard.link.with(|session, _| (session.has_publishers(), session.unheard()));
+                guard.link.with(|session| (session.has_publishers(), session.unheard()));
             if !used {
                 unheard.add(here);
             }

@@ -238,7 +238,7 @@ impl PublisherBuilder {
                 return Err(ChannelFault::NameTooLong { bytes: name.len() });
             }
         }
-        let over = self.connection.main().link.with(|session, _| match session.phase() {
+        let over = self.connection.main().link.with(|session| match session.phase() {
             Phase::Over(lost) => Some(lost.clone()),
             _ => None,
         });
@@ -432,7 +432,7 @@ impl Waiting<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, (NotPublishedReason, Message)>> {
         let id = self.id.expect("it is polled until it is ready");
         let Lane { guard, key } = self.lane;
-        let polled = guard.link.with(|session, _| session.ledger(*key).0.poll_admitted(id, cx));
+        let polled = guard.link.with(|session| session.ledger(*key).0.poll_admitted(id, cx));
         if polled.is_ready() {
             self.id = None;
         }
@@ -443,7 +443,7 @@ impl Waiting<'_> {
     fn give_up(&mut self) -> Result<usize, Message> {
         let id = self.id.take().expect("it was not ready");
         let Lane { guard, key } = self.lane;
-        guard.link.with(|session, _| session.ledger(*key).0.withdraw(id))
+        guard.link.with(|session| session.ledger(*key).0.withdraw(id))
     }
 }
 
@@ -451,7 +451,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
             let Lane { guard, key } = self.lane;
-            guard.link.with(|session, _| {
+            guard.link.with(|session| {
                 session.ledger(*key).0.stop_waiting(id);
             });
         }
@@ -477,7 +477,7 @@ impl Future for Outcome {
         let entry = self.entry.expect("an outcome is not polled after it was told");
         let key = self.lane.key;
         let polled =
-            self.lane.guard.link.with(|session, _| session.ledger(key).0.poll_outcome(entry, cx));
+            self.lane.guard.link.with(|session| session.ledger(key).0.poll_outcome(entry, cx));
         if polled.is_ready() {
             self.entry = None;
         }
@@ -489,7 +489,7 @@ impl Drop for Outcome {
     fn drop(&mut self) {
         if let Some(entry) = self.entry {
             let key = self.lane.key;
-            self.lane.guard.link.with(|session, _| session.ledger(key).0.abandon(entry));
+            self.lane.guard.link.with(|session| session.ledger(key).0.abandon(entry));
         }
     }
 }

@@ -85,6 +85,8 @@ pub(crate) struct NetworkRtt {
     unsent_bytes: u64,
     full: bool,
     full_until_us: u64,
+    /// [NetworkRtt::get]: each message asks for it, and it changes with a reading.
+    believed_us: Option<u64>,
 }
 
 impl Default for NetworkRtt {
@@ -106,6 +108,7 @@ impl Default for NetworkRtt {
             unsent_bytes: 0,
             full: false,
             full_until_us: 0,
+            believed_us: None,
         }
     }
 }
@@ -137,6 +140,7 @@ impl NetworkRtt {
             self.own_until_us = now_us + OWN_QUEUE_US;
         }
         self.own = now_us < self.own_until_us;
+        self.believed_us = self.believed_us();
         let Some(seen_us) = self.seen() else { return false };
         if self.taken >= READINGS {
             self.least_seen.add(now_us, seen_us);
@@ -167,7 +171,8 @@ impl NetworkRtt {
             // A slow average, so that noise does not look like a change, and a gradual change does.
             false => (15 * self.route_us + seen_us.min(self.longest_own_us())) / 16,
         };
-        let route_us = self.get().unwrap_or(0);
+        self.believed_us = self.believed_us();
+        let route_us = self.believed_us.unwrap_or(0);
         let waits_us = (latency_us - route_us as f64).max(0.0);
         let standing_us = self.recent.iter().copied().min().unwrap_or(0); // 0 until there are as many
         let queued_us = standing_us.saturating_sub(route_us) as f64;
@@ -243,6 +248,11 @@ impl NetworkRtt {
 
     /// The route's round trip, without what our own queue adds.
     pub(crate) fn get(&self) -> Option<u64> {
+        self.believed_us
+    }
+
+    /// The same, of the readings there are.
+    fn believed_us(&self) -> Option<u64> {
         let counts_us = longer_by(COUNTS_FACTOR, &self.least_seen).min(self.longest_own_us());
         self.seen().map(|us| us.min(counts_us))
     }

@@ -140,9 +140,11 @@ impl Load {
                     break;
                 }
             }
+            // Asked for once, and not for each of the many that one confirm may be for.
+            let mut told_us = None;
             while let Some((published_us, told)) = told(&mut in_flight) {
                 match told {
-                    true => tally.confirmed(published_us, now_us()),
+                    true => tally.confirmed(published_us, *told_us.get_or_insert_with(now_us)),
                     false => tally.failed(1),
                 }
             }

@@ -69,10 +69,10 @@ impl Driver {
     async fn expire(&self) {
         loop {
             let (now_us, next_us) =
-                self.link.with(|session, now_us| (now_us, session.next_expiry_us(now_us)));
+                self.link.with_now(|session, now_us| (now_us, session.next_expiry_us(now_us)));
             match next_us {
                 Some(next_us) if next_us <= now_us => {
-                    self.link.with(|session, now_us| session.expire(now_us));
+                    self.link.with_now(|session, now_us| session.expire(now_us));
                 }
                 Some(next_us) => {
                     let sleep = tokio::time::sleep(Duration::from_micros(next_us - now_us));
@@ -125,7 +125,7 @@ impl Driver {
                         return self.give_up(lost);
                     }
                     reason = lost.to_string();
-                    self.link.with(|session, now_us| {
+                    self.link.with_now(|session, now_us| {
                         session.lost(&lost, now_us);
                         session.reconnects += 1;
                     });
@@ -179,7 +179,7 @@ impl Driver {
             Err(error) => return Ended::NotOpened(error),
         };
         let topology = self.topology.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        self.link.with(|session, _| session.begin(self.options.clone(), topology));
+        self.link.with(|session| session.begin(self.options.clone(), topology));
         let mut serving = Serving::new(self, stream);
         let lost = poll_fn(|cx| {
             let polled = serving.poll(cx);
@@ -198,7 +198,7 @@ impl Driver {
         if serving.announced {
             return Ended::Lost(lost);
         }
-        self.link.with(|session, now_us| session.lost(&lost, now_us));
+        self.link.with_now(|session, now_us| session.lost(&lost, now_us));
         Ended::NotOpened(match lost {
             Lost::Closed(refusal) => OpenError::Refused(refusal),
             lost => OpenError::Lost(lost),
@@ -210,7 +210,7 @@ impl Driver {
     }
 
     fn give_up(&self, lost: Lost) {
-        self.link.with(|session, _| session.give_up(&lost));
+        self.link.with(|session| session.give_up(&lost));
     }
 }
 
@@ -298,7 +298,7 @@ impl<'l> Serving<'l> {
             self.writing.clear();
             self.writing.shrink_to(WRITE_BYTES_KEPT);
             self.written = 0;
-            self.link.with(|session, now_us| {
+            self.link.with_now(|session, now_us| {
                 session.machine.take_outgoing(&mut self.writing);
                 session.drained(now_us);
             });
@@ -359,7 +359,7 @@ impl<'l> Serving<'l> {
     fn take_in(&mut self) -> Result<(), Lost> {
         let pending = self.input.pending();
         let mut rest = pending;
-        let (outcome, phase_up) = self.link.with(|session, now_us| {
+        let (outcome, phase_up) = self.link.with_now(|session, now_us| {
             let outcome = session.receive(&mut rest, now_us);
             (outcome, *session.phase() == Phase::Up)
         });
@@ -374,14 +374,14 @@ impl<'l> Serving<'l> {
                 let reading = rtt.read();
                 let rtt_us = reading.map_or(0, |reading| reading.rtt_us);
                 self.link.counters.network_us.store(rtt_us, Ordering::Relaxed);
-                self.link.with(|session, now_us| session.network(now_us, reading));
+                self.link.with_now(|session, now_us| session.network(now_us, reading));
             }
         }
         Ok(())
     }
 
     fn hung_up(&mut self, reason: Option<String>) -> Lost {
-        self.link.with(|session, _| session.hung_up(reason))
+        self.link.with(|session| session.hung_up(reason))
     }
 
     /// What the clock calls for.
