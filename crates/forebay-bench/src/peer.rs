@@ -177,6 +177,8 @@ impl Peer {
             Err(error) if is_momentary(&error) => return Ok(false),
             Err(error) => return Err(PeerLost::Io(error)),
         };
+        // What comes brings acknowledgements, and the kernel does not tell of room until a third of the socket is free.
+        self.writable = true;
         let mut input = &shared[..kept + count];
         while let Some(event) = self.machine.poll_event(&mut input).map_err(PeerLost::Failed)? {
             each(event);

@@ -217,11 +217,6 @@ impl Publisher {
         );
         self.socket_full = published == Err(PublishError::Full);
         if let Err(PublishError::Full | PublishError::NotOpen) = published {
-            if let (Err(PublishError::Full), Permits::Tuned(window)) =
-                (published, &mut self.permits)
-            {
-                window.socket_full();
-            }
             return false;
         }
         self.sent(at);

@@ -23,6 +23,7 @@ use tokio_rustls::rustls::{
 };
 
 use crate::error::OpenError;
+use crate::shell::KeptFull;
 use crate::tls_stream::TlsStream;
 
 /// How to speak TLS with the hosts of one URI: for programs that drive the [machine](crate::machine) over sockets of
@@ -103,12 +104,12 @@ impl Tls {
         Ok(TlsStream::new(session, tcp))
     }
 
-    /// The same over a stream of tokio's.
+    /// The same over a socket of tokio's.
     pub(crate) async fn connect_async(
         &self,
         host: &str,
-        tcp: tokio::net::TcpStream,
-    ) -> Result<TokioTlsStream<tokio::net::TcpStream>, OpenError> {
+        tcp: KeptFull,
+    ) -> Result<TokioTlsStream<KeptFull>, OpenError> {
         let connector = TlsConnector::from(self.config.clone());
         let connected = connector.connect(self.name(host)?, tcp).await;
         connected.map_err(|error| no_agreement(host, &error))

@@ -1,7 +1,7 @@
 //! How long messages may wait so that many are worked on at once.
 //!
 //! ```text
-//!   our broker   0.6 ms + max(0, 0.2 us * mean size / B - net) + 0.25 s / V
+//!   our broker   0.3 ms + max(0, 0.3 us * mean size / B - net) + 0.25 s / V
 //!   RabbitMQ     11.5 ms / W^(1/8) - s, and 1 ms at least
 //!   others       2.4 s / V, 1 ms at least
 //!   narrow link  1.2 s / V (2.4 s if the broker does not tell its visits), between 1 and 100 ms
@@ -29,8 +29,8 @@ use crate::delay_target::ALLOWANCE_MAX_US;
 /// Microseconds of waiting times messages of window: what a visit costs, weighed against the wait.
 const OURS_VISIT_US: f64 = 250_000.0;
 /// Beside it on our broker: whatever the window, and for each byte of a message.
-const OURS_US: f64 = 600.0;
-const OURS_BYTE_US: f64 = 0.2;
+const OURS_US: f64 = 300.0;
+const OURS_BYTE_US: f64 = 0.3;
 /// The same law where the link is narrow.
 const BATCH_US: f64 = 1_200_000.0;
 /// Of brokers that do not tell their visits; a message costs more there, and so does what is done for many at once.
@@ -82,8 +82,8 @@ mod tests {
 
     #[test]
     fn a_smaller_window_may_wait_longer_for_its_batch() {
-        assert!((wait_us(OURS, 1_000.0, 0.0) - 850.0).abs() < 1.0);
-        assert!((wait_us(OURS, 250.0, 0.0) - 1_600.0).abs() < 1.0);
+        assert!((wait_us(OURS, 1_000.0, 0.0) - 550.0).abs() < 1.0);
+        assert!((wait_us(OURS, 250.0, 0.0) - 1_300.0).abs() < 1.0);
         for window in [300.0, 600.0] {
             let wait_us = wait_us(BrokerKind::Unknown, window, 0.0);
             assert!((wait_us - 2_400_000.0 / window).abs() < 1.0, "{wait_us}");
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn a_commit_of_large_messages_may_take_longer_on_our_broker_unless_the_way_does() {
         let wait_us = |net_us, bytes| batch_wait_us(OURS, false, net_us, 100.0, 1e9, bytes);
-        for (net_us, more_us) in [(0.0, 1_000.0), (500.0, 500.0), (10_000.0, 0.0)] {
+        for (net_us, more_us) in [(0.0, 1_500.0), (500.0, 1_000.0), (10_000.0, 0.0)] {
             let added_us = wait_us(net_us, 5_000.0) - wait_us(net_us, 0.0);
             assert!((added_us - more_us).abs() < 1.0, "{added_us}");
         }

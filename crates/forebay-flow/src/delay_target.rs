@@ -11,7 +11,7 @@
 //!   commits   max(1.25 * least ever s, 0.75 s + refill); before RabbitMQ 0.5 s
 //!   refill    2.25 s / n / (1 + mean size / 500 B) - net, at least 0, where 1 MB is in flight to our broker, or it tells
 //!             its commit time, and that n publishers share it; else 0
-//!   batches   between 0.6 and 20 ms, the less the larger W: [crate::batch_wait]
+//!   batches   between 0.3 and 20 ms, the less the larger W: [crate::batch_wait]
 //!   visit     messages of one visit and a quarter: 80 KiB / (mean size + 200 B) on our broker, in a crowd of one;
 //!             0 elsewhere and where the link is narrow
 //!   sig       least of the last 3 means, see [crate::pfw]
@@ -56,10 +56,6 @@ pub(crate) const ALLOWANCE_MAX_US: f64 = 100_000.0;
 /// What the network is allowed at most, on top of it.
 pub(crate) const NETWORK_ALLOWANCE_MAX_US: f64 = NETWORK_NEAR_US + NETWORK_VARIANCE_MAX_US;
 const NETWORK_NEAR_US: f64 = 4_000.0;
-/// A socket that is full of less still grows: Linux lets it, up to 4 MiB.
-const SOCKET_BYTES: f64 = 3_500_000.0;
-/// So many times what may be added a round trip shows in the latency of those that wait for one more.
-const FAR_FACTOR: f64 = 2.0;
 const NETWORK_VARIANCE: f64 = 0.15;
 const NETWORK_VARIANCE_MAX_US: f64 = 20_000.0;
 /// Waiting for the running commit, in units of the least `s` ever and of `s`.
@@ -171,14 +167,6 @@ impl DelayTarget {
     pub(crate) fn is_distant(&self) -> bool {
         let network_us = self.network.get().unwrap_or(0) as f64;
         network_us >= DISTANT_MIN_US as f64 && network_us > 0.5 * self.base_us
-    }
-
-    /// Whether a full socket is the limit: as full as it can be, and another round trip much longer than what the
-    /// queue may add.
-    pub(crate) fn ends_at_socket(&self) -> bool {
-        let network_us = self.network.get().unwrap_or(0) as f64;
-        let filled = self.in_flight_bytes >= SOCKET_BYTES;
-        filled && self.is_distant() && network_us > FAR_FACTOR * (self.target_us - self.base_us)
     }
 
     /// The kernel has seen no shorter round trip for some minutes.

@@ -11,8 +11,6 @@
 //!             W from the second round in a row on with r in the first quarter, if there is no edge)
 //!             sig > target: the edge = W if net is 2 ms and most of the base, W *= max(0.7, target / sig),
 //!             velocity = 1, then one round without a change
-//!             the socket full, 3.5 MB in W, net > 2 (target - base): no growth; in the third such round in a row, or near
-//!             the edge at once: the edge = W, W *= 15/16, velocity = 1, then one round without a change
 //!   both      W grows no further than a visit while sig is above what the target were without visits
 //!   longer    a route that is twice as long, and 0.6 of r: startup again, from W; a commit: velocity = W/8
 //!   pace      net 2 ms and most of the base, startup over: 1.1 W messages in r, taken between base and target, 16 at a time or the eighth
@@ -34,10 +32,6 @@
 //! - **The edge.** Over a distance the window that was cut last is approached slowly: [crate::edge].
 //! - **The pace.** RabbitMQ confirms many messages at once; what is confirmed together would be published together, arrive
 //!   together, and be one clump for ever, in whose pauses the broker rests: W in net + W x service time.
-//! - **The full socket.** Linux keeps 4 MiB of what the peer has not acknowledged. Over a distance that is the knee:
-//!   what is more waits for most of a round trip, too few of the messages to move the mean. While TCP still
-//!   grows, the room does, too, so it takes three rounds to believe it, and most of those 4 MiB. Where a round
-//!   trip is little beside what is allowed, a burst fills it.
 //! - **The floor.** What a visit to a connection costs is shared by the messages it brings. Not so on a narrow link: 20
 //!   publishers with 8 messages of 5 kB each are 6 s at 1 Mbit/s, and what is lost on the way comes later still.
 //! - **limited.** A program that sends little learns nothing about a larger window.
@@ -49,10 +43,10 @@ use crate::amount::Amount;
 use crate::broker_kind::BrokerKind;
 use crate::commit_cost::CommitTime;
 use crate::delay_target::{DelayTarget, NETWORK_ALLOWANCE_MAX_US, VISIT_ALLOWANCE_MAX_US};
-use crate::edge::Edge;
+use crate::edge::{Edge, STEPS};
 use crate::ewma::Ewma;
 use crate::round::Round;
-use crate::startup::{FULL_ROUNDS, INITIAL_BYTES, Startup, Step};
+use crate::startup::{INITIAL_BYTES, Startup, Step};
 use crate::window::{Load, Pace, Phase, Sample, Window, WindowState};
 
 /// The window never falls below this, so that what a visit costs is shared, unless it is a narrow link that messages wait for.
@@ -73,8 +67,6 @@ const CUT_MIN: f64 = 0.7;
 const CUT_MIN_NARROW: f64 = 0.25;
 /// What waits in the kernel was counted some time before.
 const CUT_MIN_UNSENT: f64 = 0.5;
-/// What a full socket leaves of the window.
-const FULL_CUT: f64 = 15.0 / 16.0;
 /// Up to here, as a share of the allowance, nothing waits to speak of.
 const CALM: f64 = 0.25;
 /// After startup a round lasts at least this long, so that a scheduler's time slices average out.
@@ -135,7 +127,6 @@ pub struct Pfw {
     velocity: f64,
     steps_up: u32,
     calm_rounds: u32,
-    full_rounds: u32, // in a row, without a cut
     edge: Edge,
     held: bool,
     history: Vec<f64>, // means of the last rounds, at most 3
@@ -173,7 +164,6 @@ impl Pfw {
             velocity: 1.0,
             steps_up: 0,
             calm_rounds: 0,
-            full_rounds: 0,
             edge: Edge::Far,
             held: false,
             history: Vec::with_capacity(3),
@@ -224,21 +214,15 @@ impl Pfw {
                 Step::Stay => {}
                 Step::Grow(factor) => self.window = self.bounded(factor * self.window),
                 Step::End(factor) => self.end_startup(factor),
-                Step::EndAtSocket(factor) => {
-                    self.edge = Edge::of_socket(self.window);
-                    self.end_startup(factor);
-                }
             }
         } else if let Some(messages) = self.delay.too_many(self.window) {
             self.cut((1.0 - messages / self.window).max(CUT_MIN_UNSENT));
         } else if standing_us > self.delay.us() {
             if self.delay.is_distant() {
-                self.edge = Edge::of_latency(self.window);
+                self.edge = Edge::at(self.window);
             }
             let least = if self.delay.is_narrow() { CUT_MIN_NARROW } else { CUT_MIN };
             self.cut((self.delay.us() / standing_us).max(least));
-        } else if round.socket_full() && self.delay.ends_at_socket() {
-            self.leave_room();
         } else if round.limited() && !stalled {
             self.grow(mean_us);
         }
@@ -264,17 +248,7 @@ impl Pfw {
         }
     }
 
-    /// The socket has no room for all of the window, over a distance.
-    fn leave_room(&mut self) {
-        self.full_rounds += 1;
-        if self.full_rounds >= FULL_ROUNDS || self.edge.steps(self.window).is_some() {
-            self.edge = Edge::of_socket(self.window);
-            self.cut(FULL_CUT);
-        }
-    }
-
     fn grow(&mut self, mean_us: f64) {
-        self.full_rounds = 0;
         self.steps_up += 1;
         // Only of a base that is certain can be said that nothing waits above it.
         let calm = self.delay.knows_network() && mean_us < self.delay.part_us(CALM);
@@ -289,10 +263,10 @@ impl Pfw {
                 self.calm_rounds = 0;
             }
         } else {
-            let steps = match self.edge.steps(self.window) {
-                Some(steps) => steps,
-                None if mean_us > self.delay.part_us(BRAKE) => 32.0,
-                None => FASTEST,
+            let steps = match self.edge.is_near(self.window) {
+                true => STEPS,
+                false if mean_us > self.delay.part_us(BRAKE) => 32.0,
+                false => FASTEST,
             };
             // One message more is a queue where few of them fill the link.
             let least = if self.delay.is_narrow() { 0.0 } else { 1.0 };
@@ -312,7 +286,6 @@ impl Pfw {
         self.window *= factor;
         self.steps_up = 0;
         self.calm_rounds = 0;
-        self.full_rounds = 0;
         self.velocity = 1.0;
         self.held = true;
         self.history.clear();
@@ -485,10 +458,6 @@ impl Window for Pfw {
 
     fn link_full(&mut self, unsent_bytes: u64) {
         self.delay.set_unsent(unsent_bytes);
-    }
-
-    fn socket_full(&mut self) {
-        self.round.set_socket_full();
     }
 
     fn blocked(&mut self, _now_us: u64) {

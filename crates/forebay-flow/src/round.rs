@@ -9,7 +9,6 @@ pub(crate) struct Round {
     samples: u32,
     peak_messages: u32,
     limited: bool,
-    socket_full: bool,
     stalled: bool,
 }
 
@@ -22,7 +21,6 @@ impl Round {
             samples: 0,
             peak_messages: 0,
             limited: false,
-            socket_full: false,
             stalled: false,
         }
     }
@@ -60,15 +58,6 @@ impl Round {
 
     pub(crate) fn limited(&self) -> bool {
         self.limited
-    }
-
-    /// Messages waited for room in the socket.
-    pub(crate) fn set_socket_full(&mut self) {
-        self.socket_full = true;
-    }
-
-    pub(crate) fn socket_full(&self) -> bool {
-        self.socket_full
     }
 
     /// Some of its messages waited for a broker that stood still.

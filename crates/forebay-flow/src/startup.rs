@@ -4,7 +4,6 @@
 //!   r <= target, limited            W *= 2; over a distance, r <= 1.25 base: to 16 KiB at once if that is more
 //!   r > target                      as it is; in a second round in a row the end: W *= max(1/4, target / r)
 //!     over a distance               in a third one, and while r falls by a tenth from one to the next as it is
-//!   the socket full, 3.5 MB in W    as it is; in a third round in a row the end: W *= 3/4, and what it was is the edge
 //! ```
 //!
 //! - **A second round** above the target: one slow commit is not a queue.
@@ -13,7 +12,6 @@
 //!   publisher over 100 ms stood still for four rounds.
 //! - **16 KiB** leave at once on a new connection (RFC 6928). Before anything was confirmed nobody knows that the way is long;
 //!   next door a thousand publishers may begin together.
-//! - **The socket** has room for half of it, as the round before showed. While TCP still grows, its room does, too.
 
 use crate::delay_target::DelayTarget;
 use crate::round::Round;
@@ -25,10 +23,6 @@ const UNDISTURBED: f64 = 1.25;
 const CUT_MIN: f64 = 0.25;
 /// So much shorter than the one before is a round for which TCP has grown.
 const FALLS: f64 = 0.9;
-/// Rounds in a row in which the socket has to be full.
-pub(crate) const FULL_ROUNDS: u32 = 3;
-/// Of a window that has no room in the socket, whose half had.
-const SOCKET_SHARE: f64 = 0.75;
 
 /// What a round calls for.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,15 +33,12 @@ pub(crate) enum Step {
     Grow(f64),
     /// It was too much: this factor is left, and startup is over.
     End(f64),
-    /// The socket has no room for it: this factor is left, and startup is over.
-    EndAtSocket(f64),
 }
 
 /// Rounds of which some may have been above the target.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Startup {
     over_rounds: u32,
-    full_rounds: u32,
     last_us: f64,
 }
 
@@ -67,13 +58,9 @@ impl Startup {
         let tcp_grows = delay.is_distant()
             && !delay.is_narrow()
             && (self.over_rounds == 2 || mean_us <= FALLS * last_us);
-        let full = round.socket_full() && delay.ends_at_socket();
-        self.full_rounds = if full { self.full_rounds + 1 } else { 0 };
-        if self.full_rounds == FULL_ROUNDS {
-            Step::EndAtSocket(SOCKET_SHARE)
-        } else if self.over_rounds >= 2 && !tcp_grows {
+        if self.over_rounds >= 2 && !tcp_grows {
             Step::End((delay.us() / mean_us).max(CUT_MIN))
-        } else if over || full || !round.limited() || round.stalled() {
+        } else if over || !round.limited() || round.stalled() {
             Step::Stay
         } else if delay.is_distant() && mean_us <= UNDISTURBED * delay.base_us() {
             Step::Grow((INITIAL_BYTES / bytes.max(1.0) / window).max(2.0))
@@ -156,21 +143,5 @@ mod tests {
         assert!((grown(FAR, 101_000.0, 100.0) - 200.0).abs() < 1e-6);
         assert!((grown(FAR, 130_000.0, 8.0) - 16.0).abs() < 1e-6, "others wait there");
         assert!((grown(NEAR, 1_100.0, 8.0) - 16.0).abs() < 1e-6);
-    }
-
-    #[test]
-    fn a_socket_that_is_as_full_as_it_can_be_ends_it() {
-        let mut full = limited();
-        full.set_socket_full();
-        let steps = |window, rounds: [&Round; 4]| {
-            let mut startup = Startup::default();
-            let delay = target(FAR, 101_000.0, window);
-            rounds.map(|round| startup.after(101_000.0, round, &delay, window, 200.0))
-        };
-        let end = Step::EndAtSocket(SOCKET_SHARE);
-        assert_eq!(steps(16_000.0, [&full; 4])[..3], [Step::Stay, Step::Stay, end]);
-        let mixed = steps(16_000.0, [&full, &full, &limited(), &full]);
-        assert_eq!(mixed, [Step::Stay, Step::Stay, Step::Grow(2.0), Step::Stay]);
-        assert_eq!(steps(4_000.0, [&full; 4]), [Step::Grow(2.0); 4], "it still grows");
     }
 }

@@ -135,9 +135,6 @@ pub trait Window {
         let _ = told;
     }
 
-    /// The socket takes no more at present: what was admitted waits in front of it. As often as that is seen.
-    fn socket_full(&mut self) {}
-
     /// `connection.blocked` arrived. Close the gate as well.
     fn blocked(&mut self, now_us: u64);
 

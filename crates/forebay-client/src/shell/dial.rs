@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use forebay_wire::AmqpUri;
 
+use super::kept_full::KeptFull;
 use super::stream::{ByteStream, Stream};
 use crate::error::OpenError;
 use crate::tls::Tls;
@@ -90,6 +91,7 @@ async fn connect(host: &str, port: u16, tls: Option<&Tls>) -> Result<Stream, Ope
             Ok(tcp) => {
                 // We write in batches already; waiting for more would only delay acks and confirms.
                 let _ = tcp.set_nodelay(true);
+                let tcp = KeptFull::new(tcp);
                 return match tls {
                     Some(tls) => Ok(Stream::Tls(Box::new(tls.connect_async(host, tcp).await?))),
                     None => Ok(Stream::Tcp(tcp)),

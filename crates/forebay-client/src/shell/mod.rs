@@ -2,6 +2,7 @@
 
 mod dial;
 mod driver;
+mod kept_full;
 mod kernel_rtt;
 mod link;
 mod stream;
@@ -9,6 +10,7 @@ mod stream;
 pub(crate) use dial::Dialer;
 pub use dial::StreamFuture;
 pub(crate) use driver::Driver;
+pub(crate) use kept_full::KeptFull;
 pub use kernel_rtt::KernelRtt;
 pub use link::HAPPENINGS_KEPT;
 pub(crate) use link::{Link, random_u64};

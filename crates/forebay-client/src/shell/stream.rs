@@ -8,6 +8,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
+use super::kept_full::KeptFull;
+
 /// A stream of somebody else's making, for instance an in-process pipe.
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -15,8 +17,8 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 
 /// One stream. TCP is named, for its calls are on the hot path.
 pub(crate) enum Stream {
-    Tcp(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Tcp(KeptFull),
+    Tls(Box<TlsStream<KeptFull>>),
     Other(Box<dyn ByteStream>),
 }
 
@@ -67,8 +69,8 @@ impl Stream {
     /// The TCP connection below, if there is one.
     pub(crate) fn tcp(&self) -> Option<&TcpStream> {
         match self {
-            Stream::Tcp(stream) => Some(stream),
-            Stream::Tls(stream) => Some(stream.get_ref().0),
+            Stream::Tcp(stream) => Some(stream.stream()),
+            Stream::Tls(stream) => Some(stream.get_ref().0.stream()),
             Stream::Other(_) => None,
         }
     }

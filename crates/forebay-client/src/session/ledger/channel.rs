@@ -118,7 +118,6 @@ impl Ledger {
     /// Bytes of ours still leave, so an answer cannot be due.
     pub(crate) fn still_writing(&mut self, now_us: u64) {
         self.health.alive(now_us);
-        self.window.socket_full();
     }
 
     /// Whether the channel has to be replaced now. One that rejects is not while answers are due, or not for

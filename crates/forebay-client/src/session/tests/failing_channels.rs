@@ -219,10 +219,9 @@ fn no_answer_is_due_while_the_broker_takes_nothing() {
     assert_eq!(rig.replaced(), 0, "it was told to wait for ever");
 }
 
-/// What a window hears of socket and broker.
+/// What a window hears of kernel and broker.
 #[derive(Debug, Default)]
 struct Heard {
-    socket_full: AtomicU32,
     commit_us: AtomicU32,
     publishers: AtomicU32,
     unsent_bytes: AtomicU64,
@@ -252,10 +251,6 @@ impl Window for Listening {
 
     fn rejected(&mut self, _now_us: u64, _load: Load) {}
 
-    fn socket_full(&mut self) {
-        self.1.socket_full.fetch_add(1, Ordering::Relaxed);
-    }
-
     fn least_rtt(&mut self, us: u64) {
         self.1.least_rtt_us.store(us, Ordering::Relaxed);
     }
@@ -280,15 +275,6 @@ impl Window for Listening {
     fn state(&self) -> WindowState {
         self.0.state()
     }
-}
-
-#[test]
-fn a_window_hears_that_the_socket_is_full() {
-    let (mut rig, heard) = Listening::rig();
-    rig.publish(b"one");
-    assert_eq!(heard.socket_full.load(Ordering::Relaxed), 0);
-    rig.session.still_writing(rig.now_us);
-    assert_eq!(heard.socket_full.load(Ordering::Relaxed), 1);
 }
 
 #[test]
