@@ -39,15 +39,16 @@ impl KeptFull {
     /// The kernel does not call it writable. Room that there is all the same takes what fits; what is wrong with the socket it
     /// tells by being writable.
     fn fill(&mut self, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let heard = std::mem::take(&mut self.heard);
         #[cfg(target_os = "linux")]
-        if std::mem::take(&mut self.heard) {
+        if heard {
             use rustix::net::{SendFlags, send};
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             if let Ok(count @ 1..) = send(&self.stream, bytes, flags) {
                 return Poll::Ready(Ok(count));
             }
         }
-        let _ = bytes;
+        let _ = (heard, bytes);
         Poll::Pending
     }
 }
