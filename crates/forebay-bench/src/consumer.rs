@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use forebay_client::machine::{ChannelError, Delivery, Machine};
+use forebay_client::machine::{ChannelError, Delivery, Machine, PublishError};
 use forebay_client::{CREDIT_MAX, Credit as TunedCredit};
 use forebay_wire::{RawProperties, ShortStr, basic};
 
@@ -155,18 +155,19 @@ impl Consumer {
         }
     }
 
-    /// Answers the calls that it took, as far as there is room.
-    pub(crate) fn reply(&mut self, machine: &mut Machine) {
-        let Some(replies) = &mut self.replies else { return };
+    /// Answers the calls that it took. True: the send buffer is full, and there are more.
+    pub(crate) fn reply(&mut self, machine: &mut Machine) -> bool {
+        let Some(replies) = &mut self.replies else { return false };
         while let Some(Reply { to, body }) = replies.front() {
             let key = ShortStr::new(to).unwrap_or_default();
             let properties = RawProperties::default();
             let exchange = ShortStr::default();
-            if machine.publish(self.channel, exchange, key, false, properties, body).is_err() {
-                break;
-            }
-            replies.pop_front();
+            match machine.publish(self.channel, exchange, key, false, properties, body) {
+                Ok(_) => replies.pop_front(),
+                Err(refused) => return refused == PublishError::Full,
+            };
         }
+        false
     }
 
     /// Delivered and not acknowledged.

@@ -355,10 +355,7 @@ impl<'a> Generator<'a> {
             if event.writable {
                 let actor = &mut self.actors[event.key];
                 actor.peer.writable = true;
-                if let Role::Consumer(consumer) = &mut actor.role {
-                    consumer.reply(&mut actor.peer.machine);
-                }
-                actor.peer.send().map_err(lost)?;
+                send(actor)?;
                 self.make_runnable(event.key);
             }
             if event.readable {
@@ -528,7 +525,7 @@ impl<'a> Generator<'a> {
                 machine.ack(consumer.channel, tag, true).map_err(not_open)?;
             }
         }
-        actor.peer.send().map_err(lost)?;
+        send(actor)?;
         self.pace(index);
         self.make_runnable(index);
         Ok(())
@@ -556,6 +553,20 @@ impl<'a> Generator<'a> {
 
     fn totals(&self) -> Totals {
         Totals::of(&self.actors, self.now_us())
+    }
+}
+
+/// Sends what waits, and the replies for which that makes room: with all of it sent no event would bring their turn.
+fn send(actor: &mut Actor) -> Result<(), LoadError> {
+    loop {
+        let more = match &mut actor.role {
+            Role::Consumer(consumer) => consumer.reply(&mut actor.peer.machine),
+            _ => false,
+        };
+        actor.peer.send().map_err(lost)?;
+        if !more || !actor.peer.writable {
+            return Ok(());
+        }
     }
 }
 

@@ -140,8 +140,10 @@ impl NetworkRtt {
             self.own_until_us = now_us + OWN_QUEUE_US;
         }
         self.own = now_us < self.own_until_us;
-        self.believed_us = self.believed_us();
-        let Some(seen_us) = self.seen() else { return false };
+        let Some(seen_us) = self.seen() else {
+            self.believed_us = None;
+            return false;
+        };
         if self.taken >= READINGS {
             self.least_seen.add(now_us, seen_us);
         }
