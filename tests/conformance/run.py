@@ -257,6 +257,42 @@ def judge(program, traces, known):
         yield name, complaints
 
 
+# ------------------------------------------------------------------------------------------------------------ once again
+
+AGAIN_CASES = 5  # more than a few cases that fail are no accident
+
+
+def in_doubt(programs, traces, known):
+    """The cases that failed though Forebay, judged by itself, saw what it should: [(program, case)]."""
+    doubtful = []
+    for program in programs:
+        here = traces[program.name]
+        alone = dict(judge(program.name, {broker: lines for broker, lines in here.items() if broker == Forebay.name}, known))
+        for case, complaints in judge(program.name, here, known):
+            if complaints and len(here) == 2 and not alone.get(case):
+                doubtful.append((program, case))
+    return doubtful
+
+
+def ask_rabbitmq_again(doubtful, traces, directory, verbose):
+    """Has RabbitMQ, started afresh and with nothing beside it, answer these cases once more.
+
+    RabbitMQ is the measure here and not what is tested: on a busy machine it now and then lets a client wait
+    longer than the client's patience. A difference that is real is seen again. Forebay is never asked twice.
+    """
+    broker = RabbitMq(directory)
+    broker.start()
+    try:
+        for program, case in doubtful:
+            print(f"  again on {broker.name}: {program.name} {case}", file=sys.stderr)
+            lines, problem = program.run(broker, case, verbose)
+            if problem is None:
+                others = [line for line in traces[program.name][broker.name] if line["case"] != case]
+                traces[program.name][broker.name] = others + [line for line in lines if line["case"] == case]
+    finally:
+        broker.stop()
+
+
 # ------------------------------------------------------------------------------------------------------------------ main
 
 
@@ -315,18 +351,24 @@ def main():
         thread.join()
     failed += trouble + [fault for broker in brokers for fault in broker.faults]
 
+    traces = {program.name: {} for program in runnable}
     for program in runnable:
-        traces = {}
         for broker, (lines, problem) in outcomes[program.name].items():
             if problem:
                 failed.append(f"{program.name} on {broker} {problem}")
             if options.case:
                 lines = [line for line in lines if fnmatch.fnmatchcase(line["case"], options.case)]
-            traces[broker] = lines
+            traces[program.name][broker] = lines
+    doubtful = in_doubt(runnable, traces, known)
+    if 0 < len(doubtful) <= AGAIN_CASES:
+        ask_rabbitmq_again(doubtful, traces, work / "rabbitmq-again", options.verbose)
+
+    for program in runnable:
+        for broker, lines in traces[program.name].items():
             kept = CACHE / "conformance" / broker / f"{program.name}.jsonl"
             kept.parent.mkdir(parents=True, exist_ok=True)
             kept.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
-        for case, complaints in judge(program.name, traces, known):
+        for case, complaints in judge(program.name, traces[program.name], known):
             if complaints:
                 failed.append(f"{program.name} {case}\n    " + "\n    ".join(complaints))
             else:
