@@ -295,7 +295,8 @@ impl Connection {
         self.shared.setup.happenings.subscribe()
     }
 
-    /// What the sockets for publishing count, one for each; the first is that of [`Connection::metrics`].
+    /// What the sockets for publishing count, one for each; the first is that of [`Connection::metrics`], or what took its place when
+    /// the route became longer.
     pub fn publishing_metrics(&self) -> Vec<ConnectionMetrics> {
         self.shared.pool.members().iter().map(|guard| guard.link.metrics()).collect()
     }

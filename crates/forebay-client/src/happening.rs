@@ -40,6 +40,12 @@ pub enum Happening {
         /// How many.
         connections: usize,
     },
+    /// The route to the broker became longer, and TCP did not follow: what was published over one connection goes over another
+    /// that begins afresh.
+    LongerRoute {
+        /// Its round trip in microseconds, as the kernel last told.
+        rtt_us: u64,
+    },
     /// A connection broke.
     Lost {
         /// Why.

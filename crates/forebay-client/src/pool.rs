@@ -1,8 +1,9 @@
 //! The connections that publishers share: one, and more while more deliver more.
 //!
 //! `forebay_flow::connections` decides; here its decisions are carried out. A connection is opened beside the others
-//! and publishers move over to it, or it is left by all its publishers and closes once nothing is in flight on it.
-//! Each connection recovers by itself. Callers, channels and declarations stay on the first.
+//! and publishers move over to it, or it is left by all its publishers and closes once nothing is in flight on it. One
+//! whose TCP does not suit its route any more is left for another in its place.
+//! Each connection recovers by itself. Callers, channels and declarations stay on the first there was.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -21,15 +22,20 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The same while nothing is published.
 const LOOK_IDLE: Duration = Duration::from_secs(1);
 
+/// After a connection took another's place, none does for so long: a route that keeps changing is not followed each time.
+const RENEWAL_REST: Duration = Duration::from_secs(3);
+
 /// See the module's documentation.
 pub(crate) struct Pool {
     setup: Setup,
+    /// The connection's own, which others may take the place of here.
+    main: Arc<Guard>,
     max: u32,
     state: Mutex<State>,
 }
 
 struct State {
-    /// The first is the connection's own. Empty once the pool is closed.
+    /// At first the connection's own. Empty once the pool is closed.
     members: Vec<Arc<Guard>>,
     /// Left by all publishers; each goes when nothing is in flight on it, and no outcome of it is kept.
     retired: Vec<Arc<Guard>>,
@@ -50,13 +56,13 @@ struct Publishing {
 impl Pool {
     pub(crate) fn new(setup: Setup, main: Arc<Guard>, max: u32) -> Arc<Pool> {
         let state = State {
-            members: vec![main],
+            members: vec![main.clone()],
             retired: Vec::new(),
             unheard: Unheard::default(),
             publishers: Vec::new(),
             kept: false,
         };
-        Arc::new(Pool { setup, max: max.max(1), state: Mutex::new(state) })
+        Arc::new(Pool { setup, main, max: max.max(1), state: Mutex::new(state) })
     }
 
     /// A new publisher: `make` gets the connections, the least crowded first. `None`: the pool is closed.
@@ -81,18 +87,19 @@ impl Pool {
         Some(lanes)
     }
 
-    /// Its connections; the first is the connection's own.
+    /// Its connections; the first is the connection's own, or what took its place.
     pub(crate) fn members(&self) -> Vec<Arc<Guard>> {
         self.lock().members.clone()
     }
 
-    /// No connection will be opened or left any more; those there were beside the first one, and what nobody was told
+    /// No connection will be opened or left any more; those there were beside the connection's own, and what nobody was told
     /// of on those that are gone.
     pub(crate) fn close(&self) -> (Vec<Arc<Guard>>, Unheard) {
         let mut state = self.lock();
         let mut guards = std::mem::take(&mut state.members);
         guards.append(&mut state.retired);
-        (guards.into_iter().skip(1).collect(), state.unheard)
+        guards.retain(|guard| !Arc::ptr_eq(guard, &self.main));
+        (guards, state.unheard)
     }
 
     /// What all publishers did since the last look, and how many connections they could use.
@@ -164,6 +171,41 @@ impl Pool {
         let connections = state.members.len();
         drop(state);
         guard.link.announce(Happening::PublishingOver { connections });
+    }
+
+    /// A connection whose TCP does not suit its route any more.
+    fn outgrown(&self) -> Option<Arc<Guard>> {
+        let members = self.members();
+        members.into_iter().find(|guard| guard.link.with(|session| session.is_outgrown()))
+    }
+
+    /// Another connection in the place of `old`, which its publishers leave. False: it cannot be had.
+    pub(crate) async fn renew(pool: &Weak<Pool>, old: &Arc<Guard>) -> bool {
+        let Some(setup) = pool.upgrade().map(|pool| pool.setup.clone()) else { return false };
+        let new = match setup.open(" (publishing anew)").await {
+            Ok(guard) => guard,
+            Err(error) => {
+                tracing::info!("no other connection for publishers: {error}");
+                return false;
+            }
+        };
+        let Some(pool) = pool.upgrade() else { return false };
+        let mut state = pool.lock();
+        let Some(place) = state.place_of(old) else { return false };
+        state.members[place] = new.clone();
+        for publishing in &state.publishers {
+            let Some(lanes) = publishing.lanes.upgrade() else { continue };
+            if !lanes.is_ordered() {
+                lanes.enter(&new);
+            }
+            lanes.leave(old, &new);
+        }
+        if !Arc::ptr_eq(old, &pool.main) {
+            state.retired.push(old.clone());
+        }
+        drop(state);
+        new.link.announce(Happening::LongerRoute { rtt_us: old.link.metrics().network_us });
+        true
     }
 
     fn len(&self) -> usize {
@@ -241,8 +283,16 @@ async fn keep(pool: Weak<Pool>) {
     let max = pool.upgrade().map_or(1, |pool| pool.max);
     let mut connections = Connections::new(max);
     let mut pause = LOOK;
+    let mut renewals_from_us = 0;
     loop {
         tokio::time::sleep(pause).await;
+        if now_us() >= renewals_from_us
+            && let Some(outgrown) = pool.upgrade().and_then(|pool| pool.outgrown())
+        {
+            Pool::renew(&pool, &outgrown).await;
+            renewals_from_us = now_us() + RENEWAL_REST.as_micros() as u64;
+            connections.renewed(now_us(), outgrown.link.metrics().network_us);
+        }
         let Some((delivered, useful)) = pool.upgrade().and_then(|pool| pool.look()) else { return };
         let idle = delivered.messages == 0 && !delivered.waited;
         pause = if idle { LOOK_IDLE } else { LOOK };

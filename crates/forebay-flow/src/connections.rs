@@ -152,10 +152,9 @@ impl Connections {
     /// A decision counts as carried out; if one more cannot be had, say so with [`Connections::refused`].
     pub fn look(&mut self, now_us: u64, delivered: Delivered, useful: u32) -> Decision {
         let most = useful.clamp(1, self.max);
-        let settle_us = SETTLE_US + SETTLE_LATENCIES * delivered.latency_us;
         let decision = self.decide(now_us, delivered, most);
         if decision != Decision::Hold {
-            self.settled_from_us = now_us + settle_us;
+            self.settled_from_us = settled_from_us(now_us, delivered.latency_us);
             self.bin = Bin::default();
             self.bins.clear();
             self.low_since_us = None;
@@ -168,6 +167,17 @@ impl Connections {
         self.count = (self.count - 1).max(1);
         self.fewer.truncate(self.count as usize - 1);
         self.rest(now_us);
+    }
+
+    /// What is delivered has become another matter, and so have the connections themselves: what was seen before is forgotten.
+    pub fn renewed(&mut self, now_us: u64, latency_us: u64) {
+        self.settled_from_us = settled_from_us(now_us, latency_us);
+        self.bin = Bin::default();
+        let from_us = match self.state {
+            State::Watching { more_from_us, less_from_us } => more_from_us.max(less_from_us),
+            State::Trying { .. } => now_us + self.rest_us,
+        };
+        self.watch(from_us, from_us);
     }
 
     fn decide(&mut self, now_us: u64, delivered: Delivered, most: u32) -> Decision {
@@ -292,6 +302,11 @@ impl Connections {
         self.low_since_us = None;
         self.bins.clear();
     }
+}
+
+/// When the windows of new connections have found what they may have.
+fn settled_from_us(now_us: u64, latency_us: u64) -> u64 {
+    now_us + SETTLE_US + SETTLE_LATENCIES * latency_us
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -427,15 +427,17 @@ impl Window for Pfw {
         }
     }
 
-    fn network(&mut self, now_us: u64, rtt_us: Option<u64>) {
+    fn network(&mut self, now_us: u64, rtt_us: Option<u64>) -> bool {
         // A connection that rests shows the same reading again and again, which says nothing about it.
         if rtt_us.is_some() && !std::mem::take(&mut self.confirmed_since_reading) {
-            return;
+            return false;
         }
-        if self.delay.set_network(now_us, rtt_us, self.window, self.measured_us) {
+        let longer = self.delay.set_network(now_us, rtt_us, self.window, self.measured_us);
+        if longer {
             // What the window learned was about another route. While the reading lagged it was even cut.
             self.restart();
         }
+        longer
     }
 
     fn broker(&mut self, kind: BrokerKind) {

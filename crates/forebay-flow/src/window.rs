@@ -108,9 +108,11 @@ pub trait Window {
     fn rejected(&mut self, now_us: u64, load: Load);
 
     /// The kernel's smoothed round trip (Linux `TCP_INFO.tcpi_rtt`), at most ten times a second; `None`
-    /// where there is none, as over TLS proxies or in memory. Zero counts as none.
-    fn network(&mut self, now_us: u64, rtt_us: Option<u64>) {
+    /// where there is none, as over TLS proxies or in memory. Zero counts as none. True if with this one the route has become
+    /// much longer, which is told once.
+    fn network(&mut self, now_us: u64, rtt_us: Option<u64>) -> bool {
         let _ = (now_us, rtt_us);
+        false
     }
 
     /// The least round trip that the kernel has seen for some minutes (`TCP_INFO.tcpi_min_rtt`); 0: it does not say. Told before

@@ -144,13 +144,17 @@ proptest! {
 
     #[test]
     fn whatever_it_sees_it_keeps_within_bounds(
-        looks in prop::collection::vec((1..3_000_000_u64, 0..1_000_000_u64, any::<bool>(), 0..5_000_000_u64, 0..12_u32, prop::bool::weighted(0.2)), 1..400),
+        looks in prop::collection::vec((1..3_000_000_u64, 0..1_000_000_u64, any::<bool>(), 0..5_000_000_u64, 0..12_u32, prop::bool::weighted(0.2), prop::bool::weighted(0.1)), 1..400),
         max in 0..9_u32,
     ) {
         let mut connections = Connections::new(max);
         let mut now_us = 0;
-        for (after_us, messages, waited, latency_us, useful, refuse) in looks {
+        for (after_us, messages, waited, latency_us, useful, refuse, renew) in looks {
             now_us += after_us;
+            if renew {
+                connections.renewed(now_us, latency_us);
+                prop_assert!(!connections.is_trying());
+            }
             let delivered = Delivered { messages, waited, latency_us };
             let before = connections.count();
             match connections.look(now_us, delivered, useful) {
@@ -224,4 +228,19 @@ fn no_more_than_there_are_publishers() {
     run.useful = 1;
     run.seconds(1);
     assert_eq!(run.connections.count(), 1);
+}
+
+#[test]
+fn a_trial_is_not_judged_by_what_the_route_was_before() {
+    let mut run = Run::new(saturated(1000.0, 100_000.0), 8, 5);
+    while !run.connections.is_trying() {
+        run.seconds(1);
+    }
+    let (count, trials) = (run.connections.count(), run.changes.len());
+    run.world = World { latency_us: 150_000, ..saturated(100.0, 100_000.0) };
+    run.connections.renewed(run.now_us, run.world.latency_us);
+    run.seconds(9);
+    assert_eq!((run.connections.count(), run.changes.len()), (count, trials), "{:?}", run.changes);
+    run.seconds(300);
+    assert_eq!(run.settled(), 8, "{:?}", run.changes);
 }

@@ -118,7 +118,9 @@ impl Client {
             }
             Event::Reject { place } => self.settle(place % self.in_flight.len().max(1), false),
             Event::Pause { us } => self.now_us += us,
-            Event::Network { us } => self.window.network(self.now_us, us),
+            Event::Network { us } => {
+                self.window.network(self.now_us, us);
+            }
             Event::Commits(told) => self.window.commit_time(told),
             Event::Block => {
                 self.gate.close();

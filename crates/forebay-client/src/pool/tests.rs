@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forebay_server::{Config, Data, Server};
 
-use crate::{CloseError, Connection, Message, Outcome, Publisher, Queue, Route, Topology, Window};
+use crate::{CloseError, Connection, Happening, Message, Outcome, Publisher, Queue, Route, Topology, Window};
 
 use super::Pool;
 
@@ -61,6 +61,12 @@ async fn grow(connection: &Connection) {
     assert!(Pool::grow(&Arc::downgrade(pool(connection))).await);
 }
 
+async fn renew(connection: &Connection, place: usize) {
+    let old = connection.pool().members()[place].clone();
+    assert!(Pool::renew(&Arc::downgrade(pool(connection)), &old).await);
+    assert!(!connection.pool().members().iter().any(|guard| Arc::ptr_eq(guard, &old)));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn order_is_kept_while_publishers_move() {
     const MESSAGES: u32 = 2000;
@@ -78,17 +84,17 @@ async fn order_is_kept_while_publishers_move() {
     }
     let mut changes = 0;
     while publishing.iter().any(|task| !task.is_finished()) {
-        // Up to three, down to one, and so on.
-        if changes % 4 < 2 {
-            grow(&connection).await;
-        } else {
-            pool(&connection).shrink();
+        // Up to three, others in their places, down to one, and so on.
+        match changes % 6 {
+            0 | 1 => grow(&connection).await,
+            2 | 3 => renew(&connection, changes % 3).await,
+            _ => pool(&connection).shrink(),
         }
         changes += 1;
         pool(&connection).look();
         tokio::task::yield_now().await;
     }
-    assert!(changes > 4, "{changes} changes");
+    assert!(changes > 6, "{changes} changes");
     for task in publishing {
         task.await.unwrap();
     }
@@ -133,6 +139,61 @@ async fn an_unordered_publisher_uses_every_connection_and_loses_nothing_with_one
     assert_eq!(numbers, (0..3000).collect::<Vec<_>>());
     assert_eq!(publisher.metrics().confirmed, 3000);
     connection.close().await.unwrap();
+    broker.stop().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_route_has_outgrown_is_left_for_another_that_loses_nothing() {
+    let broker = broker();
+    let uri = format!("amqp://guest:guest@{}/%2f", broker.addresses().amqp[0]);
+    let connection = Connection::open(&uri).await.unwrap();
+    let queues = ["spread".to_owned(), "ordered".to_owned()];
+    declare(&connection, &queues).await;
+    let mut happenings = connection.happenings();
+    let spread = connection.publisher(Route::queue("spread")).unordered().build().await.unwrap();
+    let ordered = connection.publisher(Route::queue("ordered")).build().await.unwrap();
+    let publishing: Vec<_> = [spread, ordered]
+        .map(|publisher| tokio::spawn(publish(publisher, 3000)))
+        .into_iter()
+        .collect();
+    let first = connection.pool().members()[0].clone();
+    first.link.with(|session| session.outgrow());
+    while !matches!(happenings.recv().await.unwrap(), Happening::LongerRoute { .. }) {}
+    for task in publishing {
+        task.await.unwrap();
+    }
+    assert!(!Arc::ptr_eq(&first, &connection.pool().members()[0]));
+    assert_eq!(contents(&connection, "ordered").await, (0..3000).collect::<Vec<_>>());
+    let mut numbers = contents(&connection, "spread").await;
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..3000).collect::<Vec<_>>());
+    let idle = || !first.link.with(|session| session.has_publishers());
+    while !idle() {
+        pool(&connection).look();
+        tokio::task::yield_now().await;
+    }
+    connection.close().await.unwrap();
+    broker.stop().unwrap();
+}
+
+#[tokio::test]
+async fn closing_counts_what_was_not_confirmed_where_others_took_the_place() {
+    let broker = broker();
+    let connection = connect(&broker).await;
+    let publisher = connection.publisher(Route::queue("nowhere")).build().await.unwrap();
+    for place in 0..3 {
+        drop(publisher.publish("x").await.unwrap());
+        if place < 2 {
+            renew(&connection, 0).await;
+        }
+    }
+    publisher.idle().await;
+    pool(&connection).look();
+    assert!(pool(&connection).lock().retired.is_empty());
+    match connection.close().await {
+        Err(CloseError::Unconfirmed { returned: 3, .. }) => {}
+        other => panic!("{other:?}"),
+    }
     broker.stop().unwrap();
 }
 

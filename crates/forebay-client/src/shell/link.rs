@@ -164,6 +164,9 @@ impl Link {
             Happening::PublishingOver { connections } => {
                 tracing::info!(connections, "publishers use so many connections");
             }
+            Happening::LongerRoute { rtt_us } => {
+                tracing::info!(rtt_us, "a longer route: publishers move to a new connection");
+            }
             Happening::Lost { lost } => tracing::warn!("{lost}"),
             Happening::Retrying { attempt, delay_ms, reason } => {
                 tracing::info!(attempt, delay_ms, reason, "connecting again");

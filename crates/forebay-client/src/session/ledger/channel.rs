@@ -85,10 +85,11 @@ impl Ledger {
         self.window.commit_time(told);
     }
 
-    pub(crate) fn network(&mut self, now_us: u64, reading: Option<KernelReading>) {
+    /// True if to its window the route has become longer.
+    pub(crate) fn network(&mut self, now_us: u64, reading: Option<KernelReading>) -> bool {
         self.window.link_full(reading.map_or(0, |reading| reading.unsent_bytes));
         self.window.least_rtt(reading.map_or(0, |reading| reading.least_rtt_us));
-        self.window.network(now_us, reading.map(|reading| reading.rtt_us));
+        self.window.network(now_us, reading.map(|reading| reading.rtt_us))
     }
 
     // ---- whether the channel is any good
