@@ -40,10 +40,9 @@ pub enum Happening {
         /// How many.
         connections: usize,
     },
-    /// The route to the broker became longer, and TCP did not follow: what was published over one connection goes over another
-    /// that begins afresh.
+    /// The route to the broker became longer: what was published over one connection goes over another, whose TCP begins afresh.
     LongerRoute {
-        /// Its round trip in microseconds, as the kernel last told.
+        /// Its round trip in microseconds.
         rtt_us: u64,
     },
     /// A connection broke.

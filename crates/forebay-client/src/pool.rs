@@ -2,7 +2,9 @@
 //!
 //! `forebay_flow::connections` decides; here its decisions are carried out. A connection is opened beside the others
 //! and publishers move over to it, or it is left by all its publishers and closes once nothing is in flight on it. One
-//! whose TCP does not suit its route any more is left for another in its place.
+//! whose route has become longer is left for another in its place: its TCP keeps what suited the route before. BBR goes on for up to ten
+//! seconds with the least round trip that it has seen (draft-ietf-ccwg-bbr, `MinRTTFilterLen`), Cubic leaves slow start once and
+//! then takes seconds to where it began (RFC 9438).
 //! Each connection recovers by itself. Callers, channels and declarations stay on the first there was.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -24,6 +26,11 @@ const LOOK_IDLE: Duration = Duration::from_secs(1);
 
 /// After a connection took another's place, none does for so long: a route that keeps changing is not followed each time.
 const RENEWAL_REST: Duration = Duration::from_secs(3);
+/// Where the route was no longer after all it is twice as long each time, up to this.
+const RENEWAL_REST_MAX: Duration = Duration::from_secs(600);
+/// A new connection's first round trip is at least this share of what the other one has now, if it is the route that is long and not
+/// a broker that acknowledges late.
+const LONGER_SHARE: f64 = 0.5;
 
 /// See the module's documentation.
 pub(crate) struct Pool {
@@ -173,38 +180,59 @@ impl Pool {
         guard.link.announce(Happening::PublishingOver { connections });
     }
 
-    /// A connection whose TCP does not suit its route any more.
+    /// A connection whose route has become longer.
     fn outgrown(&self) -> Option<Arc<Guard>> {
         let members = self.members();
-        members.into_iter().find(|guard| guard.link.with(|session| session.is_outgrown()))
+        members.into_iter().find(|guard| guard.link.with(|session| session.take_longer_route()))
     }
 
-    /// Another connection in the place of `old`, which its publishers leave. False: it cannot be had.
-    pub(crate) async fn renew(pool: &Weak<Pool>, old: &Arc<Guard>) -> bool {
-        let Some(setup) = pool.upgrade().map(|pool| pool.setup.clone()) else { return false };
-        let new = match setup.open(" (publishing anew)").await {
-            Ok(guard) => guard,
+    /// Another connection in the place of `old`, which its publishers leave. False: it cannot be had, or the route is not as
+    /// long as that of `old` seems.
+    async fn renew(pool: &Weak<Pool>, old: &Arc<Guard>) -> bool {
+        // What is let in beyond this has to be waited for before they are gone.
+        old.link.with(|session| session.hold_windows(true));
+        let new = Pool::another(pool, old).await;
+        let moved = match (new, pool.upgrade()) {
+            (Some(new), Some(pool)) => pool.take_over(old, &new),
+            _ => false,
+        };
+        if !moved {
+            old.link.with(|session| session.hold_windows(false));
+        }
+        moved
+    }
+
+    async fn another(pool: &Weak<Pool>, old: &Arc<Guard>) -> Option<Arc<Guard>> {
+        let setup = pool.upgrade()?.setup.clone();
+        match setup.open(" (publishing anew)").await {
+            Ok(new) => {
+                let (new_us, old_us) = (new.link.network_us(), old.link.network_us());
+                (new_us as f64 >= LONGER_SHARE * old_us as f64).then_some(new)
+            }
             Err(error) => {
                 tracing::info!("no other connection for publishers: {error}");
-                return false;
+                None
             }
-        };
-        let Some(pool) = pool.upgrade() else { return false };
-        let mut state = pool.lock();
+        }
+    }
+
+    /// Publishers on `old` go on on `new`. False: it is no member any more.
+    fn take_over(&self, old: &Arc<Guard>, new: &Arc<Guard>) -> bool {
+        let mut state = self.lock();
         let Some(place) = state.place_of(old) else { return false };
         state.members[place] = new.clone();
         for publishing in &state.publishers {
             let Some(lanes) = publishing.lanes.upgrade() else { continue };
             if !lanes.is_ordered() {
-                lanes.enter(&new);
+                lanes.enter(new);
             }
-            lanes.leave(old, &new);
+            lanes.leave(old, new);
         }
-        if !Arc::ptr_eq(old, &pool.main) {
+        if !Arc::ptr_eq(old, &self.main) {
             state.retired.push(old.clone());
         }
         drop(state);
-        new.link.announce(Happening::LongerRoute { rtt_us: old.link.metrics().network_us });
+        new.link.announce(Happening::LongerRoute { rtt_us: new.link.network_us() });
         true
     }
 
@@ -284,14 +312,19 @@ async fn keep(pool: Weak<Pool>) {
     let mut connections = Connections::new(max);
     let mut pause = LOOK;
     let mut renewals_from_us = 0;
+    let mut renewal_rest = RENEWAL_REST;
     loop {
         tokio::time::sleep(pause).await;
         if now_us() >= renewals_from_us
             && let Some(outgrown) = pool.upgrade().and_then(|pool| pool.outgrown())
         {
-            Pool::renew(&pool, &outgrown).await;
-            renewals_from_us = now_us() + RENEWAL_REST.as_micros() as u64;
-            connections.renewed(now_us(), outgrown.link.metrics().network_us);
+            if Pool::renew(&pool, &outgrown).await {
+                renewal_rest = RENEWAL_REST;
+                connections.renewed(now_us(), outgrown.link.network_us());
+            } else {
+                renewal_rest = RENEWAL_REST_MAX.min(2 * renewal_rest);
+            }
+            renewals_from_us = now_us() + renewal_rest.as_micros() as u64;
         }
         let Some((delivered, useful)) = pool.upgrade().and_then(|pool| pool.look()) else { return };
         let idle = delivered.messages == 0 && !delivered.waited;

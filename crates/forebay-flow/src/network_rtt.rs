@@ -3,7 +3,7 @@
 //! It is the round trip as it is, so a queue in the link, or a machine that is slow to acknowledge, is in it. Where
 //! that queue is ours, a base that follows the reading feeds itself. So what counts is at most 1.15 times the
 //! least of the last 10 to 20 s (1 ms more if that is longer), and from 1.3 times on it is a queue. A route that is really
-//! longer is told from a queue by our window: it has not grown since the route was last seen without one; by its lasting; and
+//! longer is told from a queue by our window: it has not grown since the route was last seen without one, or half as long; by its lasting; and
 //! by its being most of what a confirm takes, since a longer route lets our own queue run empty. A busy broker's kernel
 //! acknowledges when the broker reads: twenty publishers on one machine read 2 to 3 ms there, of the 5 to 8 ms that a
 //! confirm took.
@@ -21,6 +21,8 @@
 //! `tcpi_rtt` is a smoothed value that moves with every acknowledged segment, by microseconds at least. One
 //! that stands still comes from something that is not measuring, such as a tunnel's end, and then none is
 //! better: see [`crate::pfw`] on what changes without it.
+
+use std::collections::VecDeque;
 
 use crate::windowed_min::WindowedMin;
 
@@ -63,6 +65,9 @@ const QUEUE_MIN_US: u64 = 1_000;
 const LEAST_BUCKET_US: u64 = 10_000_000;
 /// A rise is our own queue if the window grew by this since the route was last seen without one.
 const GREW_FACTOR: f64 = 1.25;
+/// Or since it was half as long: of so many readings, 10 s of a busy connection, the window is remembered. A machine whose queue
+/// is always a little longer than the least shows no route without one.
+const REMEMBERED: usize = 100;
 /// A queue of our own is thought to last for so long after the window that made it.
 const OWN_QUEUE_US: u64 = 2_000_000;
 
@@ -76,8 +81,9 @@ pub(crate) struct NetworkRtt {
     least: WindowedMin,
     least_seen: WindowedMin, // of [NetworkRtt::seen], on which noise shows less
     calm_window: f64,        // the largest window at which the route showed no queue
-    own: bool,               // the window has grown since
-    own_until_us: u64,
+    under: VecDeque<Under>,  // the last readings, at most REMEMBERED
+    grew: bool,              // the window has since the route showed no queue, or was larger lately
+    own: bool,               // and since a reading was half as long
     /// As the kernel tells it, of some minutes; 0: it does not. Not believed while it is of the route before.
     kernel_least_us: u64,
     former_least_us: u64,
@@ -87,6 +93,14 @@ pub(crate) struct NetworkRtt {
     full_until_us: u64,
     /// [NetworkRtt::get]: each message asks for it, and it changes with a reading.
     believed_us: Option<u64>,
+}
+
+/// A reading and the window under which it was taken.
+#[derive(Debug, Clone, Copy)]
+struct Under {
+    now_us: u64,
+    rtt_us: u64,
+    window: f64,
 }
 
 impl Default for NetworkRtt {
@@ -100,8 +114,9 @@ impl Default for NetworkRtt {
             least: WindowedMin::new(LEAST_BUCKET_US),
             least_seen: WindowedMin::new(LEAST_BUCKET_US),
             calm_window: 0.0,
+            under: VecDeque::new(),
+            grew: false,
             own: false,
-            own_until_us: 0,
             kernel_least_us: 0,
             former_least_us: 0,
             quickest: WindowedMin::new(QUICKEST_BUCKET_US),
@@ -136,10 +151,14 @@ impl NetworkRtt {
         if rtt_us <= longer_by(QUEUE_FACTOR, &self.least) {
             self.calm_window = self.calm_window.max(window);
         }
-        if window > GREW_FACTOR * self.calm_window {
-            self.own_until_us = now_us + OWN_QUEUE_US;
+        if self.under.len() == REMEMBERED {
+            self.under.pop_front();
         }
-        self.own = now_us < self.own_until_us;
+        self.under.push_back(Under { now_us, rtt_us, window });
+        let lately = self.largest_window(|under| under.now_us + OWN_QUEUE_US > now_us);
+        let at_half = self.largest_window(|under| 2 * under.rtt_us <= rtt_us);
+        self.grew = lately > GREW_FACTOR * self.calm_window;
+        self.own = lately > GREW_FACTOR * self.calm_window.max(at_half);
         let Some(seen_us) = self.seen() else {
             self.believed_us = None;
             return false;
@@ -164,6 +183,7 @@ impl NetworkRtt {
             self.least.add(now_us, seen_us);
             self.least_seen = self.least;
             self.calm_window = window;
+            self.under.clear();
             self.former_least_us = self.kernel_least_us;
         } else if self.outlasts_confirms(NEVER_QUICKEST) {
             self.former_least_us = 0;
@@ -194,6 +214,12 @@ impl NetworkRtt {
     /// A message was confirmed after so long, which is not less than a round trip.
     pub(crate) fn confirmed(&mut self, now_us: u64, latency_us: u64) {
         self.quickest.add(now_us, latency_us);
+    }
+
+    /// The largest window of the remembered readings for which this holds.
+    fn largest_window(&self, which: impl Fn(&Under) -> bool) -> f64 {
+        let windows = self.under.iter().filter(|under| which(under)).map(|under| under.window);
+        windows.fold(0.0, f64::max)
     }
 
     /// Whether most readings are longer than the quickest confirm, by this factor: what they show is no route.
@@ -240,7 +266,7 @@ impl NetworkRtt {
 
     /// Whether the last readings rise: the kernel smooths, so that after a change of route they lag.
     pub(crate) fn rises(&self) -> bool {
-        if self.taken <= RISE_READINGS || self.own {
+        if self.taken <= RISE_READINGS || self.grew {
             return false;
         }
         let last_us = self.recent[(self.taken - 1) % READINGS];
@@ -313,6 +339,24 @@ mod tests {
             ));
         }
         assert!(network.get() <= Some(11_600));
+    }
+
+    #[test]
+    fn a_longer_route_is_told_though_there_always_was_a_queue() {
+        let mut network = NetworkRtt::default();
+        let mut told = 0;
+        for reading in 0..200 {
+            // The window grew while the link filled, and has been the same since.
+            let window = if reading < 5 { 100.0 } else { 1_500.0 };
+            let route_us = if reading < 100 { 10_000 } else { 100_000 };
+            let queue_us = if reading < 5 { 0 } else { 6_000 };
+            let rtt_us = route_us + queue_us + reading;
+            let longer = network.set(reading * 100_000, Some(rtt_us), window, rtt_us as f64);
+            assert!(!longer || reading > 100, "with reading {reading}");
+            told += u32::from(longer);
+        }
+        assert_eq!(told, 1);
+        assert!(network.get() >= Some(100_000));
     }
 
     #[test]

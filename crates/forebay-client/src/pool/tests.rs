@@ -4,8 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_server::{Config, Data, Server};
+use tokio::net::TcpStream;
 
-use crate::{CloseError, Connection, Happening, Message, Outcome, Publisher, Queue, Route, Topology, Window};
+use crate::machine::Options;
+use crate::{
+    ByteStream, CloseError, Connection, Happening, Message, Outcome, Publisher, Queue, Route,
+    Topology, Window,
+};
 
 use super::Pool;
 
@@ -63,7 +68,8 @@ async fn grow(connection: &Connection) {
 
 async fn renew(connection: &Connection, place: usize) {
     let old = connection.pool().members()[place].clone();
-    assert!(Pool::renew(&Arc::downgrade(pool(connection)), &old).await);
+    let new = pool(connection).setup.open(" (anew)").await.unwrap();
+    assert!(pool(connection).take_over(&old, &new));
     assert!(!connection.pool().members().iter().any(|guard| Arc::ptr_eq(guard, &old)));
 }
 
@@ -145,8 +151,15 @@ async fn an_unordered_publisher_uses_every_connection_and_loses_nothing_with_one
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_route_has_outgrown_is_left_for_another_that_loses_nothing() {
     let broker = broker();
-    let uri = format!("amqp://guest:guest@{}/%2f", broker.addresses().amqp[0]);
-    let connection = Connection::open(&uri).await.unwrap();
+    // The kernel is not asked about streams of one's own: nothing but the test says how long the route is.
+    let address = broker.addresses().amqp[0].to_string();
+    let to = address.clone();
+    let make = move || {
+        let to = to.clone();
+        async move { Ok(Box::new(TcpStream::connect(to).await?) as Box<dyn ByteStream>) }
+    };
+    let builder = Connection::builder().connections_max(2);
+    let connection = builder.over(address, Options::default(), make).await.unwrap();
     let queues = ["spread".to_owned(), "ordered".to_owned()];
     declare(&connection, &queues).await;
     let mut happenings = connection.happenings();
@@ -157,7 +170,7 @@ async fn what_a_route_has_outgrown_is_left_for_another_that_loses_nothing() {
         .into_iter()
         .collect();
     let first = connection.pool().members()[0].clone();
-    first.link.with(|session| session.outgrow());
+    first.link.with(|session| session.set_longer_route());
     while !matches!(happenings.recv().await.unwrap(), Happening::LongerRoute { .. }) {}
     for task in publishing {
         task.await.unwrap();

@@ -106,6 +106,8 @@ pub(crate) struct Ledger {
     /// What it tells of its commits.
     commit_time: CommitTime,
     window: Box<dyn Window + Send>,
+    /// The window admits no more than this, as its publisher is about to leave.
+    held: Option<Amount>,
     gate: Gate,
     channel: Option<u16>,
     health: ChannelHealth,
@@ -129,6 +131,8 @@ pub(crate) struct Ledger {
     doubt: Option<doubt::Doubt>,
     unsent: VecDeque<usize>,
     waiting: BTreeMap<WaiterId, Waiting>,
+    /// Somebody had to wait since the last reading of the kernel's.
+    waited: bool,
     next_number: u64,
     /// Admitted and not settled.
     open: usize,
@@ -156,6 +160,7 @@ impl Ledger {
             broker: BrokerKind::Unknown,
             commit_time: CommitTime::default(),
             window,
+            held: None,
             gate,
             channel: None,
             health: ChannelHealth::default(),
@@ -171,6 +176,7 @@ impl Ledger {
             doubt: None,
             unsent: VecDeque::new(),
             waiting: BTreeMap::new(),
+            waited: false,
             next_number: 1,
             open: 0,
             idle_wakers: Vec::new(),
@@ -213,6 +219,7 @@ impl Ledger {
                     waker: None,
                 };
                 self.waiting.insert(id, waiting);
+                self.waited = true;
                 Published::Waiting(id)
             }
         }
@@ -284,6 +291,11 @@ impl Ledger {
     /// Whether every admitted message has its outcome, and nobody waits to be admitted.
     pub(crate) fn is_idle(&self) -> bool {
         self.open == 0 && self.gate.waiting() == 0
+    }
+
+    /// No more than now is let in, or again what the window lets in.
+    pub(crate) fn hold_window(&mut self, hold: bool) {
+        self.held = hold.then(|| self.window.window());
     }
 
     /// Whether a message would be admitted at once, as far as messages are counted.
@@ -374,9 +386,18 @@ impl Ledger {
         self.follow_window(now_us);
     }
 
+    /// What may be in flight.
+    fn allowed(&self) -> Amount {
+        let window = self.window.window();
+        self.held.map_or(window, |held| Amount {
+            messages: held.messages.min(window.messages),
+            bytes: held.bytes.min(window.bytes),
+        })
+    }
+
     /// The gate lets pass what the window does.
     fn follow_window(&mut self, now_us: u64) {
-        self.gate.set_window(self.window.window());
+        self.gate.set_window(self.allowed());
         self.gate.set_pace(now_us, self.window.pace());
     }
 
@@ -491,7 +512,7 @@ impl Ledger {
                 self.writes += 1;
                 self.window.sent(now_us, self.gate.load());
                 // Before anything is confirmed it goes by the size of what is sent.
-                self.gate.set_window(self.window.window());
+                self.gate.set_window(self.allowed());
                 true
             }
             Err(PublishError::Full | PublishError::NotOpen) => false,

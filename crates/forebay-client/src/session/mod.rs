@@ -23,7 +23,6 @@ mod events;
 mod intake;
 mod ledger;
 mod message_id;
-mod outgrown;
 mod publishers;
 mod requests;
 mod seen_workers;
@@ -51,7 +50,6 @@ pub(crate) use channel_health::STALL_US;
 pub use credit::{CREDIT_MAX, Credit};
 pub(crate) use intake::{DeliveryKey, How, Intake, Ready, Verdict};
 pub(crate) use ledger::{Ledger, MakeWindow, Published};
-use outgrown::Outgrown;
 pub use requests::{RETURNS_KEPT_MAX, ReturnedMessage};
 pub(crate) use requests::{Reply, Ticket, UserChannel};
 pub(crate) use taken::NAMED_PUBLISHERS;
@@ -106,8 +104,8 @@ pub(crate) struct Session {
     blocked: Option<String>,
     /// What the broker tells of its commits.
     commit_time: CommitTime,
-    /// Whether TCP still suits the route.
-    outgrown: Outgrown,
+    /// The route became longer while somebody waited for his window, and nobody has asked since.
+    longer_route: bool,
     /// Why the broker closed the connection; told when the stream ends.
     closed: Option<Refusal>,
     todo: Vec<Todo>,
@@ -138,7 +136,7 @@ impl Session {
             inbox_bytes: 0,
             blocked: None,
             commit_time: CommitTime::default(),
-            outgrown: Outgrown::default(),
+            longer_route: false,
             closed: None,
             todo: Vec::new(),
             arrived: Vec::new(),
@@ -180,7 +178,7 @@ impl Session {
         debug_assert_eq!(self.phase, Phase::Down);
         self.topology = topology;
         self.machine = Machine::new(options);
-        self.outgrown = Outgrown::default();
+        self.longer_route = false;
         self.phase = Phase::LoggingIn;
     }
 
@@ -305,28 +303,25 @@ impl Session {
 
     /// What the kernel tells of the connection, if it does.
     pub(crate) fn network(&mut self, now_us: u64, reading: Option<KernelReading>) {
-        let mut longer = false;
         for (_, ledger) in &mut self.ledgers {
-            longer |= ledger.network(now_us, reading);
+            self.longer_route |= ledger.network(now_us, reading);
         }
         if let Some(reading) = reading {
-            self.outgrown.reading(longer, reading.unsent_bytes);
             for (_, intake) in &mut self.intakes {
                 intake.network(reading.rtt_us);
             }
         }
     }
 
-    /// Whether the route has become longer, and TCP does not follow: publishers do better on another connection.
-    pub(crate) fn is_outgrown(&self) -> bool {
-        self.outgrown.get()
+    /// Whether the route has become longer for publishers who wait, and TCP, which suits the one before, may hold them. Told once.
+    pub(crate) fn take_longer_route(&mut self) -> bool {
+        std::mem::take(&mut self.longer_route)
     }
 
-    /// As if the kernel had told so.
+    /// As if a window had told so.
     #[cfg(test)]
-    pub(crate) fn outgrow(&mut self) {
-        self.outgrown.reading(true, 1);
-        self.outgrown.reading(false, 1);
+    pub(crate) fn set_longer_route(&mut self) {
+        self.longer_route = true;
     }
 
     // ---- user channels

@@ -44,6 +44,13 @@ impl Session {
         self.sweep_ledger(key);
     }
 
+    /// No window of a publisher grows from now on, or those that want to may again.
+    pub(crate) fn hold_windows(&mut self, hold: bool) {
+        for (_, ledger) in &mut self.ledgers {
+            ledger.hold_window(hold);
+        }
+    }
+
     /// Gives a publisher another channel if its own is no good.
     pub(super) fn replace_faulty(&mut self, key: usize, now_us: u64) {
         let ledger = &mut self.ledgers[key];

@@ -117,6 +117,11 @@ impl Link {
         locked.asleep && locked.socket_full
     }
 
+    /// The round trip that the kernel last told; 0: none.
+    pub(crate) fn network_us(&self) -> u64 {
+        self.counters.network_us.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn metrics(&self) -> ConnectionMetrics {
         let (connected, blocked, reconnects) = {
             let locked = self.lock();

@@ -85,11 +85,12 @@ impl Ledger {
         self.window.commit_time(told);
     }
 
-    /// True if to its window the route has become longer.
+    /// True if to its window the route has become longer, and somebody had to wait for that window lately.
     pub(crate) fn network(&mut self, now_us: u64, reading: Option<KernelReading>) -> bool {
         self.window.link_full(reading.map_or(0, |reading| reading.unsent_bytes));
         self.window.least_rtt(reading.map_or(0, |reading| reading.least_rtt_us));
-        self.window.network(now_us, reading.map(|reading| reading.rtt_us))
+        let longer = self.window.network(now_us, reading.map(|reading| reading.rtt_us));
+        std::mem::take(&mut self.waited) && longer
     }
 
     // ---- whether the channel is any good
