@@ -135,6 +135,9 @@ impl ConnectionBuilder {
     /// tenth more is delivered, and closed otherwise; trials become rare where they lead to nothing. Publishers are
     /// spread over them, each on one, so that its messages stay in order
     /// ([`PublisherBuilder::unordered`] uses all).
+    ///
+    /// Unless it is 1, publishers who wait move to a new socket when the route to the broker became longer
+    /// ([`Happening::LongerRoute`]); the first one stays beside it, for all else.
     #[must_use]
     pub fn connections_max(mut self, connections: u32) -> Self {
         self.connections_max = Some(connections.max(1));

@@ -28,6 +28,8 @@ const LOOK_IDLE: Duration = Duration::from_secs(1);
 const RENEWAL_REST: Duration = Duration::from_secs(3);
 /// Where the route was no longer after all it is twice as long each time, up to this.
 const RENEWAL_REST_MAX: Duration = Duration::from_secs(600);
+/// How long another connection may take to be there, while windows are held for it.
+const RENEWAL_PATIENCE: Duration = Duration::from_secs(10);
 /// A new connection's first round trip is at least this share of what the other one has now, if it is the route that is long and not
 /// a broker that acknowledges late.
 const LONGER_SHARE: f64 = 0.5;
@@ -191,9 +193,9 @@ impl Pool {
     async fn renew(pool: &Weak<Pool>, old: &Arc<Guard>) -> bool {
         // What is let in beyond this has to be waited for before they are gone.
         old.link.with(|session| session.hold_windows(true));
-        let new = Pool::another(pool, old).await;
+        let new = tokio::time::timeout(RENEWAL_PATIENCE, Pool::another(pool, old)).await;
         let moved = match (new, pool.upgrade()) {
-            (Some(new), Some(pool)) => pool.take_over(old, &new),
+            (Ok(Some(new)), Some(pool)) => pool.take_over(old, &new),
             _ => false,
         };
         if !moved {

@@ -189,6 +189,18 @@ async fn what_a_route_has_outgrown_is_left_for_another_that_loses_nothing() {
     broker.stop().unwrap();
 }
 
+/// A broker that acknowledges late looks as if it was far away; whoever logs in beside it hears that it is not.
+#[tokio::test]
+async fn a_route_that_only_seems_longer_is_not_left() {
+    let broker = broker();
+    let connection = connect(&broker).await;
+    let first = connection.pool().members()[0].clone();
+    first.link.set_network_us(600_000_000);
+    assert!(!Pool::renew(&Arc::downgrade(pool(&connection)), &first).await);
+    assert!(Arc::ptr_eq(&first, &connection.pool().members()[0]));
+    broker.stop().unwrap();
+}
+
 #[tokio::test]
 async fn closing_counts_what_was_not_confirmed_where_others_took_the_place() {
     let broker = broker();
@@ -230,6 +242,8 @@ async fn a_new_connection_gets_its_share_of_the_publishers() {
     publishers.push(connection.publisher(Route::queue("shared")).build().await.unwrap());
     publishers.push(connection.publisher(Route::queue("shared")).build().await.unwrap());
     assert_eq!(crowds(), [4, 4], "a new one goes where there are fewer");
+    renew(&connection, 0).await;
+    assert_eq!(crowds(), [4, 4], "all go along");
     drop(publishers);
     assert_eq!(crowds(), [0, 0]);
     broker.stop().unwrap();

@@ -3,6 +3,7 @@
 mod consuming;
 mod expiring;
 mod failing_channels;
+mod longer_route;
 mod pacing;
 mod stalled_consumers;
 

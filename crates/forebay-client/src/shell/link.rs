@@ -122,6 +122,12 @@ impl Link {
         self.counters.network_us.load(Ordering::Relaxed)
     }
 
+    /// As if the kernel had told so.
+    #[cfg(test)]
+    pub(crate) fn set_network_us(&self, us: u64) {
+        self.counters.network_us.store(us, Ordering::Relaxed);
+    }
+
     pub(crate) fn metrics(&self) -> ConnectionMetrics {
         let (connected, blocked, reconnects) = {
             let locked = self.lock();
