@@ -3,7 +3,7 @@
 //! It is the round trip as it is, so a queue in the link, or a machine that is slow to acknowledge, is in it. Where
 //! that queue is ours, a base that follows the reading feeds itself. So what counts is at most 1.15 times the
 //! least of the last 10 to 20 s (1 ms more if that is longer), and from 1.3 times on it is a queue. A route that is really
-//! longer is told from a queue by our window: it has not grown since the route was last seen without one, or half as long; by its lasting; and
+//! longer is told from a queue by our window: it has not grown since the route was last seen without one, or, far away, half as long; by its lasting; and
 //! by its being most of what a confirm takes, since a longer route lets our own queue run empty. A busy broker's kernel
 //! acknowledges when the broker reads: twenty publishers on one machine read 2 to 3 ms there, of the 5 to 8 ms that a
 //! confirm took.
@@ -66,7 +66,8 @@ const LEAST_BUCKET_US: u64 = 10_000_000;
 /// A rise is our own queue if the window grew by this since the route was last seen without one.
 const GREW_FACTOR: f64 = 1.25;
 /// Or since it was half as long: of so many readings, 10 s of a busy connection, the window is remembered. A machine whose queue
-/// is always a little longer than the least shows no route without one.
+/// is always a little longer than the least shows no route without one. Not next door, where what becomes twice as long is the time
+/// until a crowded broker reads.
 const REMEMBERED: usize = 100;
 /// A queue of our own is thought to last for so long after the window that made it.
 const OWN_QUEUE_US: u64 = 2_000_000;
@@ -156,7 +157,11 @@ impl NetworkRtt {
         }
         self.under.push_back(Under { now_us, rtt_us, window });
         let lately = self.largest_window(|under| under.now_us + OWN_QUEUE_US > now_us);
-        let at_half = self.largest_window(|under| 2 * under.rtt_us <= rtt_us);
+        let far = self.believed_us.unwrap_or(0) >= DISTANT_MIN_US;
+        let at_half = match far {
+            true => self.largest_window(|under| 2 * under.rtt_us <= rtt_us),
+            false => 0.0,
+        };
         self.grew = lately > GREW_FACTOR * self.calm_window;
         self.own = lately > GREW_FACTOR * self.calm_window.max(at_half);
         let Some(seen_us) = self.seen() else {
@@ -357,6 +362,17 @@ mod tests {
         }
         assert_eq!(told, 1);
         assert!(network.get() >= Some(100_000));
+    }
+
+    #[test]
+    fn a_broker_that_reads_later_and_later_is_no_longer_route() {
+        let mut network = NetworkRtt::default();
+        for reading in 0..200 {
+            let window = if reading < 20 { 10.0 } else { 70.0 };
+            let rtt_us = 60 + reading + 500 * (reading / 5) * (reading / 5);
+            network.set_least(50);
+            assert!(!network.set(reading * 100_000, Some(rtt_us), window, 1.2 * rtt_us as f64));
+        }
     }
 
     #[test]
