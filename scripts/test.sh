@@ -85,7 +85,7 @@ count() { # name exit-code log
   esac
 }
 
-passed=0 failed=0 report=""
+passed=0 failed=0 report="" failures=""
 step() { # name seconds what
   local name=$1 limit_s=$2 what=$3 code p f log=.cache/test/$1.log began=$SECONDS
   printf '\n==> %s: %s\n' "$name" "$what"
@@ -102,7 +102,11 @@ step() { # name seconds what
   passed=$((passed + p)) failed=$((failed + f))
   local word=ok; [ "$f" = 0 ] || word=FAIL
   report+=$(printf '%-4s %-12s %5d passed %3d failed %5d s' "$word" "$name" "$p" "$f" $((SECONDS - began)))$'\n'
-  [ "$f" = 0 ] || report+="     see .cache/test/$name.log"$'\n'
+  [ "$f" = 0 ] && return
+  report+="     see .cache/test/$name.log"$'\n'
+  failures+=$(printf '\n==> %s failed; the last lines of .cache/test/%s.log, and what is said of failures in it:\n' "$name" "$name"
+    { grep -nE 'FAILED|^FAIL|panicked|^error|^seed [0-9]+ after|failed:|Traceback' "$log" | head -40; echo ...; tail -20 "$log"; } |
+      cut -c1-400)$'\n'
 }
 
 if [ "${1:-}" = --run ]; then "run_$2"; exit; fi
@@ -119,6 +123,8 @@ while read -r name limit_s what <&3; do
   step "$name" "$limit_s" "$what"
 done 3<<<"$all_steps"
 
+# Of a run elsewhere often only the end is kept: what failed is said once more there.
+[ -z "$failures" ] || printf '%s\n' "$failures"
 printf '\n%s\n' "$report"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

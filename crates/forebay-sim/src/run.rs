@@ -1,6 +1,7 @@
 //! One run: a seed, or a list of events, to its end.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use forebay_store::MemDisk;
@@ -12,7 +13,7 @@ use crate::model::Model;
 use crate::random::Random;
 use crate::swarm::Swarm;
 use crate::trace::Trace;
-use crate::violation::Violation;
+use crate::violation::{Violation, violation};
 use crate::world::{Statistics, Step, Stop, World};
 
 /// How a run went.
@@ -46,10 +47,16 @@ pub fn replay(seed: u64, swarm: &Swarm, events: &[Event], verbose: bool) -> Repo
 
 fn drive(seed: u64, swarm: &Swarm, source: Source<'_>, verbose: bool) -> Report {
     let mut events = Vec::new();
-    let (result, world) = match World::new(seed, swarm, verbose) {
+    // An assertion that does not hold is a violation like any other: told with its seed, and shrunk.
+    let ran = catch_unwind(AssertUnwindSafe(|| match World::new(seed, swarm, verbose) {
         Ok(mut world) => (world.live(source, &mut events), Some(world)),
         Err(stop) => (Err(stop), None),
-    };
+    }));
+    let (result, world) = ran.unwrap_or_else(|panic| {
+        let what = panic.downcast_ref::<String>().map(String::as_str);
+        let what = what.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        (violation("panic", what).map_err(Stop::Violated), None)
+    });
     let mut statistics = world.as_ref().map(|world| world.statistics.clone()).unwrap_or_default();
     let violation = match result {
         Ok(()) => None,
