@@ -2,15 +2,15 @@
 //!
 //! `forebay_flow::connections` decides; here its decisions are carried out. A connection is opened beside the others
 //! and publishers move over to it, or it is left by all its publishers and closes once nothing is in flight on it. One
-//! whose route has become longer is left for another in its place: its TCP keeps what suited the route before. BBR goes on for up to ten
-//! seconds with the least round trip that it has seen (draft-ietf-ccwg-bbr, `MinRTTFilterLen`), Cubic leaves slow start once and
-//! then takes seconds to where it began (RFC 9438).
+//! whose route has become longer is left for another in its place (`forebay_flow::renewal`): its TCP keeps what suited the
+//! route before. BBR goes on for up to ten seconds with the least round trip that it has seen (draft-ietf-ccwg-bbr,
+//! `MinRTTFilterLen`), Cubic leaves slow start once and then takes seconds to where it began (RFC 9438).
 //! Each connection recovers by itself. Callers, channels and declarations stay on the first there was.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use forebay_flow::{Connections, Decision, Delivered};
+use forebay_flow::{Connections, Decision, Delivered, Renewal};
 
 use crate::connection::{Guard, Setup};
 use crate::happening::Happening;
@@ -23,16 +23,6 @@ pub(crate) const CONNECTIONS_MAX: u32 = 4;
 const LOOK: Duration = Duration::from_millis(100);
 /// The same while nothing is published.
 const LOOK_IDLE: Duration = Duration::from_secs(1);
-
-/// After a connection took another's place, none does for so long: a route that keeps changing is not followed each time.
-const RENEWAL_REST: Duration = Duration::from_secs(3);
-/// Where the route was no longer after all it is twice as long each time, up to this.
-const RENEWAL_REST_MAX: Duration = Duration::from_secs(600);
-/// How long another connection may take to be there, while windows are held for it.
-const RENEWAL_PATIENCE: Duration = Duration::from_secs(10);
-/// A new connection's first round trip is at least this share of what the other one has now, if it is the route that is long and not
-/// a broker that acknowledges late.
-const LONGER_SHARE: f64 = 0.5;
 
 /// See the module's documentation.
 pub(crate) struct Pool {
@@ -193,7 +183,7 @@ impl Pool {
     async fn renew(pool: &Weak<Pool>, old: &Arc<Guard>) -> bool {
         // What is let in beyond this has to be waited for before they are gone.
         old.link.with(|session| session.hold_windows(true));
-        let new = tokio::time::timeout(RENEWAL_PATIENCE, Pool::another(pool, old)).await;
+        let new = tokio::time::timeout(Renewal::PATIENCE, Pool::another(pool, old)).await;
         let moved = match (new, pool.upgrade()) {
             (Ok(Some(new)), Some(pool)) => pool.take_over(old, &new),
             _ => false,
@@ -209,7 +199,7 @@ impl Pool {
         match setup.open(" (publishing anew)").await {
             Ok(new) => {
                 let (new_us, old_us) = (new.link.network_us(), old.link.network_us());
-                (new_us as f64 >= LONGER_SHARE * old_us as f64).then_some(new)
+                Renewal::is_longer(new_us, old_us).then_some(new)
             }
             Err(error) => {
                 tracing::info!("no other connection for publishers: {error}");
@@ -313,20 +303,17 @@ async fn keep(pool: Weak<Pool>) {
     let max = pool.upgrade().map_or(1, |pool| pool.max);
     let mut connections = Connections::new(max);
     let mut pause = LOOK;
-    let mut renewals_from_us = 0;
-    let mut renewal_rest = RENEWAL_REST;
+    let mut renewal = Renewal::new();
     loop {
         tokio::time::sleep(pause).await;
-        if now_us() >= renewals_from_us
+        if renewal.is_ready(now_us())
             && let Some(outgrown) = pool.upgrade().and_then(|pool| pool.outgrown())
         {
-            if Pool::renew(&pool, &outgrown).await {
-                renewal_rest = RENEWAL_REST;
+            let moved = Pool::renew(&pool, &outgrown).await;
+            renewal.tried(now_us(), moved);
+            if moved {
                 connections.renewed(now_us(), outgrown.link.network_us());
-            } else {
-                renewal_rest = RENEWAL_REST_MAX.min(2 * renewal_rest);
             }
-            renewals_from_us = now_us() + renewal_rest.as_micros() as u64;
         }
         let Some((delivered, useful)) = pool.upgrade().and_then(|pool| pool.look()) else { return };
         let idle = delivered.messages == 0 && !delivered.waited;

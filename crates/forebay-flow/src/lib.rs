@@ -10,6 +10,7 @@
 //! | [`Demand`] | how many messages a consumer holds, and when it gives some back |
 //! | [`Occupancy`] | how many workers there are, and how many are busy |
 //! | [`Connections`] | how many connections publishers share |
+//! | [`Renewal`] | when one whose route became longer is left for another |
 //! | [`Workers`] | how many calls of a handler at a time, where each waits for something with a knee |
 //! | [`IngressBudget`], [`Visits`] | how much a broker reads, and from whom |
 //! | [`Gathering`] | how long it gathers deliveries when it is overloaded |
@@ -53,6 +54,7 @@ mod occupancy;
 pub mod pfw;
 mod receive_buffer;
 mod recent_median;
+mod renewal;
 mod round;
 mod startup;
 mod token_bucket;
@@ -86,6 +88,7 @@ pub use occupancy::{Occupancy, Occupied};
 pub use pfw::{Pfw, PfwOptions};
 pub use receive_buffer::receive_buffer_bytes;
 pub use recent_median::RecentMedian;
+pub use renewal::Renewal;
 pub use token_bucket::{NotYet, TokenBucket};
 pub use vegas::Vegas;
 pub use visits::{Gated, Visits};
