@@ -23,10 +23,10 @@ unit            1800    unit, property and integration tests, and the examples i
 binary          1800    the binary's commands, as users run them, rightly and wrongly
 sim             1200    the simulator: fixed seeds and fresh ones, three minutes of them
 build           1800    release build of the binary
-conformance     1200    other people's clients, on Forebay and on RabbitMQ, case by case
+conformance     1800    other people's clients, on Forebay and on RabbitMQ, case by case
 crash           1800    kill -9 under load, again and again, and peers that misbehave: nothing confirmed may be missing
-cluster         1200    the client on every engine, from one to another, and on a RabbitMQ cluster of three that is hurt: nothing confirmed may be missing
-docs             180    the commands and programs in README and guide, as written; the report of bench in Chromium
+cluster         1800    the client on every engine, from one to another, and on a RabbitMQ cluster of three that is hurt: nothing confirmed may be missing
+docs             300    the commands and programs in README and guide, as written; the report of bench in Chromium
 demo              60    forebay demo for 5 seconds into a pipe
 "
 

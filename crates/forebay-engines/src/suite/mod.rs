@@ -19,8 +19,8 @@ use forebay::{Connection, DeclareQueue, Message, Publisher, Route, Topology};
 use crate::Tried;
 use crate::engine::{Engine, Failure};
 
-/// Much longer than any case takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Much longer than any case takes. A thousand logins at a cluster of three RabbitMQ take 30 s and more on a slow host.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Answers to questions that engines may answer differently.
 #[derive(Default)]
