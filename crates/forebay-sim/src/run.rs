@@ -55,7 +55,7 @@ fn drive(seed: u64, swarm: &Swarm, source: Source<'_>, verbose: bool) -> Report 
     let (result, world) = ran.unwrap_or_else(|panic| {
         let what = panic.downcast_ref::<String>().map(String::as_str);
         let what = what.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-        (violation("panic", what).map_err(Stop::Violated), None)
+        (violation("it never panics", what).map_err(Stop::Violated), None)
     });
     let mut statistics = world.as_ref().map(|world| world.statistics.clone()).unwrap_or_default();
     let violation = match result {
