@@ -107,7 +107,7 @@ step() { # name seconds what
   report+="     see .cache/test/$name.log"$'\n'
   failures+=$(printf '\n==> %s failed; the last lines of .cache/test/%s.log, and what is said of failures in it:\n' "$name" "$name"
     { grep -nE 'FAILED|^FAIL|panicked|^error|^seed [0-9]+ after|failed:|Traceback' "$log" | head -40; echo ...; tail -20 "$log"; } |
-      cut -c1-400)$'\n'
+      cut -c1-400 | sed 's/^/  /')$'\n'
 }
 
 if [ "${1:-}" = --run ]; then "run_$2"; exit; fi
