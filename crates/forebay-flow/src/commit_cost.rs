@@ -22,10 +22,10 @@ use crate::windowed_min::WindowedMin;
 /// `forebay.commit-time`; they tell it to [`Window::commit_time`](crate::Window::commit_time).
 pub const COMMIT_TIMES: &str = "forebay.commit_times";
 
-/// What a broker tells of its commits; of a quick disk, and if it tells nothing, all is 0.
+/// What a broker tells of its commits; if it tells nothing, all is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CommitTime {
-    /// What one takes however little is in it, in microseconds.
+    /// What one takes however little is in it, in microseconds; 0: next to nothing.
     pub us: u64,
     /// Connections that publish, and share it.
     pub publishers: u32,
@@ -37,7 +37,7 @@ impl CommitTime {
     pub fn differs(self, before: CommitTime) -> bool {
         let others =
             self.publishers.abs_diff(before.publishers) > before.publishers / CHANGE as u32;
-        self.us != before.us || (self.us > 0 && others)
+        self.us != before.us || others
     }
 }
 

@@ -7,6 +7,7 @@
 //!   base    net + s
 //!   target  base + min(max(commits, batches), 100 ms) + min(net, 4 ms) + min(0.15 net, 20 ms)
 //!           and if that is more, but 400 ms above the base at most: sig * visit / W
+//!           or, 5 ms above it at most: sig * fill / W
 //!
 //!   commits   max(1.25 * least ever s, 0.75 s + refill); before RabbitMQ 0.5 s
 //!   refill    2.25 s / n / (1 + mean size / 500 B) - net, at least 0, where 1 MB is in flight to our broker, or it tells
@@ -14,6 +15,8 @@
 //!   batches   between 0.3 and 20 ms, the less the larger W: [crate::batch_wait]
 //!   visit     messages of one visit and a quarter: 80 KiB / (mean size + 200 B) on our broker, in a crowd of one;
 //!             0 elsewhere and where the link is narrow
+//!   fill      what few publishers next door have in flight together, where the broker tells how many they are:
+//!             [crate::commit_fill]; 0 elsewhere
 //!   sig       least of the last 3 means, see [crate::pfw]
 //! ```
 //!
@@ -47,6 +50,7 @@
 use crate::batch_wait::{BATCH_BYTES, batch_wait_us};
 use crate::broker_kind::BrokerKind;
 use crate::commit_cost::CommitTime;
+use crate::commit_fill::{FILL_MAX_US, fill_messages};
 use crate::crowd::Crowd;
 use crate::network_rtt::{DISTANT_MIN_US, NetworkRtt};
 use crate::windowed_min::WindowedMin;
@@ -100,8 +104,8 @@ pub(crate) struct DelayTarget {
     service_least: f64,
     /// As the broker tells it; 0: not worth it, or it does not.
     commit_us: f64,
-    /// Those who share its commits; 1 where it does not tell.
-    publishers: f64,
+    /// Those who share its commits; `None` where it does not tell.
+    publishers: Option<f64>,
     /// Of a full window, the overhead included.
     in_flight_bytes: f64,
     /// Messages wait for a link that carries little.
@@ -124,7 +128,7 @@ impl DelayTarget {
             service: WindowedMin::new(SERVICE_BUCKET_US),
             service_least: f64::INFINITY,
             commit_us: 0.0,
-            publishers: 1.0,
+            publishers: None,
             in_flight_bytes: 0.0,
             narrow: false,
             base_us: 0.0,
@@ -236,7 +240,8 @@ impl DelayTarget {
         let alone = self.commit_us > 0.0 || in_flight_bytes >= HEAVY_BYTES;
         let heavy = self.broker.visit_bytes() > 0 && alone;
         let refill = if heavy { COMMITS_HEAVY / (1.0 + size_bytes / BATCH_BYTES) } else { 0.0 };
-        let refill_us = (refill / self.publishers * service_us - network_us).max(0.0);
+        let refill_us =
+            (refill / self.publishers.unwrap_or(1.0) * service_us - network_us).max(0.0);
         let commits_us = match self.broker {
             BrokerKind::RabbitMq => COMMITS_RABBITMQ * service_us,
             _ => (COMMITS_OF_LEAST * least_us).max(COMMITS * service_us + refill_us),
@@ -247,11 +252,21 @@ impl DelayTarget {
             + network_us.min(NETWORK_NEAR_US)
             + (NETWORK_VARIANCE * network_us).min(NETWORK_VARIANCE_MAX_US);
         self.base_us = network_us + service_us;
+        let fill_messages = match self.publishers {
+            Some(publishers) if near && visit_bytes > 0.0 => fill_messages(publishers, size_bytes),
+            _ => 0.0,
+        };
+        let in_flight_us = |messages: f64| standing_us * messages / window - self.base_us;
         let visit_messages = messages * self.crowd.visits();
-        let visit_us = standing_us * visit_messages / window - self.base_us;
-        let raised = visit_us > allowance_us && standing_us - self.base_us > allowance_us;
-        self.window_max = if raised { visit_messages } else { f64::INFINITY };
-        let allowance_us = allowance_us.max(visit_us.min(VISIT_ALLOWANCE_MAX_US));
+        let visit_us = in_flight_us(visit_messages).min(VISIT_ALLOWANCE_MAX_US);
+        let fill_us = in_flight_us(fill_messages).min(FILL_MAX_US);
+        let (most_us, most_messages) = match fill_us > visit_us {
+            true => (fill_us, fill_messages),
+            false => (visit_us, visit_messages),
+        };
+        let raised = most_us > allowance_us && standing_us - self.base_us > allowance_us;
+        self.window_max = if raised { most_messages } else { f64::INFINITY };
+        let allowance_us = allowance_us.max(most_us);
         self.target_us = self.base_us + allowance_us.min(self.added_max_us);
     }
 
@@ -259,7 +274,7 @@ impl DelayTarget {
     /// and the service times seen until now are of another disk.
     pub(crate) fn set_commit(&mut self, told: CommitTime) -> bool {
         let commit_us = (told.us as f64).min(COMMIT_MAX_US);
-        self.publishers = f64::from(told.publishers.max(1));
+        self.publishers = (told.publishers > 0).then_some(f64::from(told.publishers));
         let known_us = self.service_least.max(self.commit_us);
         self.commit_us = commit_us;
         let slower = known_us.is_finite() && commit_us > COMMIT_SLOWER * known_us;
@@ -450,6 +465,43 @@ mod tests {
         assert!(target_us(6_000.0, 128.0) < 6_000.0, "larger than that it is as any other");
         assert!((target_us(90_000.0, 1.0) - 400_100.0).abs() < 1.0, "there is a limit");
         assert!(target_us(200.0, 64.0) > 2_000.0, "and no less than without it");
+    }
+
+    /// Of 200 B, with the base of 0.1 ms and `network_us`, told how many publish.
+    fn filling(publishers: u32, network_us: u64, latency_us: f64, window: f64) -> DelayTarget {
+        let mut target = DelayTarget::new(false, u64::MAX);
+        target.set_broker(telling(65_536));
+        target.set_commit(CommitTime { us: 0, publishers });
+        target.set_network(0, Some(network_us), 0.0, latency_us);
+        target.add(0, network_us + 100);
+        target.set(latency_us, latency_us, window, 200.0);
+        target
+    }
+
+    #[test]
+    fn few_publishers_next_door_keep_as_much_in_flight_as_makes_commits_large() {
+        for (publishers, window) in [(1, 2_428.0), (4, 607.0), (20, 205.0)] {
+            let target = filling(publishers, 50, 4_000.0, window - 1.0);
+            assert!(target.us() > 4_000.0, "{publishers}");
+            assert!((target.window_max() - window).abs() < 1.0, "{}", target.window_max());
+            assert!(filling(publishers, 50, 4_000.0, window + 1.0).us() < 4_000.0, "{publishers}");
+        }
+    }
+
+    #[test]
+    fn what_fills_commits_waits_for_5_ms_at_most_and_only_next_door() {
+        let window = 1_500.0;
+        let target = filling(1, 50, 30_000.0, window);
+        assert!((target.us() - target.base_us() - FILL_MAX_US).abs() < 1.0, "a slow machine");
+        assert!(filling(0, 50, 4_000.0, window).us() < 3_000.0, "the broker does not tell");
+        let target = filling(1, 10_000, 18_000.0, window);
+        assert!(target.us() < 18_000.0 && target.window_max().is_infinite(), "far away");
+    }
+
+    /// A visit may take longer than what fills commits may; who waits like a crowd is one.
+    #[test]
+    fn few_publishers_too_may_fill_a_visit_on_a_slow_machine() {
+        assert!((filling(1, 50, 30_000.0, 150.0).us() - 30_000.0 * 163.84 / 150.0).abs() < 50.0);
     }
 
     #[test]

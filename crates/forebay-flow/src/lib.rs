@@ -33,6 +33,7 @@ mod baseline;
 mod batch_wait;
 mod broker_kind;
 mod commit_cost;
+mod commit_fill;
 pub mod connections;
 mod crowd;
 mod delay_target;

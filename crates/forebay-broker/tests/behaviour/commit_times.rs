@@ -1,4 +1,4 @@
-//! `forebay.commit_times`: publishers hear of a disk that became slow, those who asked for it.
+//! `forebay.commit_times`: publishers hear with how many they share commits, and of a disk that became slow, those who asked for it.
 
 use std::sync::Arc;
 
@@ -72,7 +72,8 @@ fn is_slow(word: &str, publishers: u32) -> bool {
 fn a_publisher_hears_of_a_disk_that_becomes_slow_and_quick_again_before_its_confirms() {
     let mut scene = Scene::new();
     let id = scene.publisher(&["forebay.commit_times"]);
-    assert_eq!(scene.second(id, 200), [[""; 2]; 0], "a quick disk is not worth a word");
+    let told = scene.second(id, 200);
+    assert_eq!(told, [["0 forebay.commit-time 0 of 1", "1 basic.ack 1"]], "a quick disk: once");
     let told = scene.second(id, 8_000);
     assert!((1..=3).contains(&told.len()), "{told:?}");
     assert!(told.iter().all(|[word, then]| is_slow(word, 1) && then.starts_with("1 basic.ack")));
@@ -115,6 +116,19 @@ fn a_publisher_hears_how_many_share_a_slow_disk_when_they_are_a_quarter_more_or_
         scene.rig.disconnect(id);
     }
     assert_eq!(told_of(&mut scene), Some(1));
+}
+
+#[test]
+fn a_publisher_hears_how_many_publish_on_a_quick_disk_too() {
+    let mut scene = Scene::new();
+    let id = scene.publisher(&["forebay.commit_times"]);
+    scene.second(id, 200);
+    let other = scene.publisher(&[]);
+    assert_eq!(scene.publish(id, 200).len(), 1, "the other has published nothing");
+    scene.publish(other, 200);
+    assert_eq!(scene.publish(id, 200)[0], "0 forebay.commit-time 0 of 2");
+    scene.rig.disconnect(other);
+    assert_eq!(scene.publish(id, 200)[0], "0 forebay.commit-time 0 of 1");
 }
 
 #[test]

@@ -237,7 +237,8 @@ tx = 90 {
 /// Our own class: only who announces the capability that a method belongs to is sent it.
 forebay = 0xFF46 {
     /// `forebay.commit_times`: the server's commits take so many microseconds, however little they hold; 0 = next to none.
-    /// So many connections share them by publishing. On channel 0, before the confirms of a channel, when it has changed.
+    /// So many connections share them by publishing. On channel 0, before the confirms of a channel: with the first ones, and
+    /// when either has changed by a quarter.
     ForebayCommitTime => CommitTime = 10, "forebay.commit-time" { commit_us: u32, publishers: u32 }
 }
 
