@@ -1,0 +1,263 @@
+use super::*;
+
+fn telling(visit_bytes: u64) -> BrokerKind {
+    match visit_bytes {
+        0 => BrokerKind::Unknown,
+        bytes => BrokerKind::FairVisits { bytes },
+    }
+}
+
+/// What queueing may add with this service time, window and size, without a network between; the broker tells its visits.
+fn added_us(service_us: u64, window: f64, size_bytes: f64) -> f64 {
+    added_with_us(service_us, window, size_bytes, 65_536)
+}
+
+fn added_with_us(service_us: u64, window: f64, size_bytes: f64, visit_bytes: u64) -> f64 {
+    let mut target = DelayTarget::new(true, u64::MAX);
+    target.set_broker(telling(visit_bytes));
+    target.add(0, service_us);
+    target.set(service_us as f64, service_us as f64, window, size_bytes);
+    target.us() - target.base_us()
+}
+
+/// Of twenty that share one queue each would have as much more of it as it has seen less quick a moment.
+#[test]
+fn before_rabbitmq_all_steer_for_the_same_latency_whatever_was_the_quickest() {
+    let target_us = |service_us, window| {
+        let mut target = DelayTarget::new(true, u64::MAX);
+        target.set_broker(BrokerKind::RabbitMq);
+        target.add(0, service_us);
+        target.set(10_000.0, 10_000.0, window, 200.0);
+        target.us()
+    };
+    for service_us in [10, 1_000, 4_000] {
+        assert!((target_us(service_us, 1.0) - 11_500.0).abs() < 1.0);
+        assert!((target_us(service_us, 256.0) - 5_750.0).abs() < 250.1);
+    }
+    // A slow disk's commits are no queue.
+    assert!((target_us(20_000, 16.0) - 30_000.0).abs() < 1.0);
+}
+
+#[test]
+fn the_commit_before_ones_own_is_no_queue() {
+    // Idle, a message sees one commit; in a steady flow two.
+    let commit_us = 30_000;
+    assert!(added_us(commit_us, 20_000.0, 0.0) > commit_us as f64);
+}
+
+#[test]
+fn who_alone_keeps_our_disk_busy_may_have_three_commits_in_flight() {
+    let added_us = |window, size_bytes, visit_bytes| {
+        let mut target = DelayTarget::new(true, u64::MAX);
+        target.set_broker(telling(visit_bytes));
+        target.add(0, 10_000);
+        target.add(1, 30_000); // the least is of a quiet moment
+        target.set(10_000.0, 10_000.0, window, size_bytes);
+        target.us() - target.base_us()
+    };
+    assert!((added_us(10_000.0, 0.0, 65_536) - 30_000.0).abs() < 1.0);
+    assert!((added_us(10_000.0, 500.0, 65_536) - 18_750.0).abs() < 1.0);
+    for (window, visit_bytes) in [(4_000.0, 65_536), (10_000.0, 0)] {
+        assert!((added_us(window, 0.0, visit_bytes) - 12_500.0).abs() < 1.0);
+    }
+}
+
+#[test]
+fn who_shares_a_slow_disk_leaves_its_commits_to_the_others() {
+    let added_us = |publishers, window| {
+        let mut target = DelayTarget::new(true, u64::MAX);
+        target.set_broker(telling(65_536));
+        target.set_commit(CommitTime { us: 8_000, publishers });
+        target.add(0, 8_000);
+        target.set(8_000.0, 8_000.0, window, 500.0);
+        target.us() - target.base_us()
+    };
+    for window in [500.0, 10_000.0] {
+        assert!((added_us(1, window) - 15_000.0).abs() < 1.0);
+        assert!((added_us(20, window) - 10_000.0).abs() < 1.0);
+    }
+}
+
+/// Each would take the others' queue for what there is without.
+#[test]
+fn of_a_disk_that_is_known_two_commits_are_believed() {
+    let base_us = |us| {
+        let mut target = DelayTarget::new(true, u64::MAX);
+        target.set_commit(CommitTime { us, publishers: 20 });
+        target.add(0, 8_000);
+        target.set(8_000.0, 8_000.0, 100.0, 0.0);
+        target.add(20_000_000, 50_000); // and for long nothing less
+        target.set(50_000.0, 50_000.0, 100.0, 0.0);
+        target.base_us()
+    };
+    assert!((base_us(8_000) - 16_000.0).abs() < 1.0);
+    assert!((base_us(0) - 32_500.0).abs() < 1.0);
+}
+
+#[test]
+fn what_is_on_a_long_way_keeps_the_disk_busy_and_needs_no_commits_in_flight() {
+    let added_us = |network_us| {
+        let mut target = DelayTarget::new(false, u64::MAX);
+        target.set_broker(telling(65_536));
+        target.set_network(0, Some(network_us), 0.0, network_us as f64);
+        target.add(0, network_us + 10_000);
+        target.add(1, network_us + 30_000); // the least is of a quiet moment
+        let mean_us = network_us as f64 + 10_000.0;
+        target.set(mean_us, mean_us, 10_000.0, 0.0);
+        target.us() - target.base_us()
+    };
+    let distance_us = |network_us: f64| network_us.min(4_000.0) + 0.15 * network_us;
+    assert!((added_us(100) - 29_900.0 - distance_us(100.0)).abs() < 1.0);
+    assert!((added_us(10_000) - 20_000.0 - distance_us(10_000.0)).abs() < 1.0);
+    assert!((added_us(40_000) - 12_500.0 - distance_us(40_000.0)).abs() < 1.0);
+}
+
+#[test]
+fn a_turn_of_the_scheduler_is_no_distance_and_neither_is_a_way_that_a_slow_broker_outlasts() {
+    let is_distant = |network_us, service_us| {
+        let mut target = DelayTarget::new(false, u64::MAX);
+        target.set_network(0, Some(network_us), 0.0, network_us as f64);
+        target.add(0, network_us + service_us);
+        target.set((network_us + service_us) as f64, 0.0, 100.0, 200.0);
+        target.is_distant()
+    };
+    assert!(is_distant(10_000, 1_000));
+    assert!(!is_distant(1_500, 100) && !is_distant(10_000, 30_000));
+}
+
+/// Of 1000 B on a broker that reads 51.2 of them in a visit, and has nothing else to wait for than 0.1 ms.
+fn waiting(latency_us: f64, window: f64) -> DelayTarget {
+    let mut target = DelayTarget::new(true, u64::MAX);
+    target.set_broker(telling(51_200));
+    target.add(0, 100);
+    target.set(latency_us, latency_us, window, 800.0);
+    target
+}
+
+#[test]
+fn up_to_what_a_visit_takes_the_target_is_the_latency_at_which_the_window_is_as_large() {
+    let target_us = |latency_us, window| waiting(latency_us, window).us();
+    assert!((target_us(3_000.0, 32.0) - 3_000.0 * 64.0 / 32.0).abs() < 1.0);
+    assert!((target_us(6_000.0, 64.0) - 6_000.0).abs() < 1.0);
+    assert!(target_us(6_000.0, 128.0) < 6_000.0, "larger than that it is as any other");
+    assert!((target_us(90_000.0, 1.0) - 400_100.0).abs() < 1.0, "there is a limit");
+    assert!(target_us(200.0, 64.0) > 2_000.0, "and no less than without it");
+}
+
+/// Of 200 B, with the base of 0.1 ms and `network_us`, told how many publish.
+fn filling(publishers: u32, network_us: u64, latency_us: f64, window: f64) -> DelayTarget {
+    let mut target = DelayTarget::new(false, u64::MAX);
+    target.set_broker(telling(65_536));
+    target.set_commit(CommitTime { us: 0, publishers });
+    target.set_network(0, Some(network_us), 0.0, latency_us);
+    target.add(0, network_us + 100);
+    target.set(latency_us, latency_us, window, 200.0);
+    target
+}
+
+#[test]
+fn few_publishers_next_door_keep_as_much_in_flight_as_makes_commits_large() {
+    for (publishers, window) in [(1, 2_357.0), (4, 589.0), (20, 205.0)] {
+        let target = filling(publishers, 50, 4_000.0, window - 1.0);
+        assert!(target.us() > 4_000.0, "{publishers}");
+        assert!((target.window_max() - window).abs() < 1.0, "{}", target.window_max());
+        assert!(filling(publishers, 50, 4_000.0, window + 1.0).us() < 4_000.0, "{publishers}");
+    }
+}
+
+#[test]
+fn what_fills_commits_waits_for_6_ms_at_most_and_only_next_door() {
+    let window = 1_500.0;
+    let target = filling(1, 50, 30_000.0, window);
+    assert!((target.us() - target.base_us() - FILL_MAX_US).abs() < 1.0, "a slow machine");
+    assert!(filling(0, 50, 4_000.0, window).us() < 3_000.0, "the broker does not tell");
+    let target = filling(1, 10_000, 18_000.0, window);
+    assert!(target.us() < 18_000.0 && target.window_max().is_infinite(), "far away");
+}
+
+/// A visit may take longer than what fills commits may; who waits like a crowd is one.
+#[test]
+fn few_publishers_too_may_fill_a_visit_on_a_slow_machine() {
+    assert!((filling(1, 50, 30_000.0, 150.0).us() - 30_000.0 * 163.84 / 150.0).abs() < 50.0);
+}
+
+#[test]
+fn in_a_crowd_a_window_fills_one_visit() {
+    let mut target = waiting(7_300.0, 64.0);
+    assert!((target.window_max() - 1.25 * 51.2).abs() < 0.1, "51.2 messages would wait for 5.8 ms");
+    for latency_us in [7_800.0, 5_000_000.0] {
+        target.set(latency_us, latency_us, 64.0, 800.0);
+        assert!((target.window_max() - 51.2).abs() < 0.1);
+    }
+}
+
+#[test]
+fn a_member_of_a_crowd_does_not_take_its_queue_for_the_base() {
+    let target_us = |commit_us| {
+        let mut target = DelayTarget::new(true, u64::MAX);
+        target.set_broker(telling(51_200));
+        target.add(0, 40_000);
+        if commit_us > 0 {
+            target.set_commit(CommitTime { us: commit_us, publishers: 1_000 });
+        }
+        target.set(80_000.0, 80_000.0, 102.4, 800.0);
+        target.us()
+    };
+    assert!((target_us(0) - 40_000.0).abs() < 1.0, "with half of the window");
+    assert!(target_us(30_000) > 60_000.0, "of a slow disk it is told");
+}
+
+/// On a longer way the kernel's round trip is most of the wait.
+#[test]
+fn far_away_nobody_is_a_crowd() {
+    let mut target = waiting(50_000.0, 32.0);
+    assert!(target.crowd.is_known());
+    target.set_network(0, Some(10_000), 0.0, 50_000.0);
+    target.set(50_000.0, 50_000.0, 32.0, 800.0);
+    assert!(!target.crowd.is_known());
+}
+
+#[test]
+fn a_latency_that_is_good_for_a_visit_only_is_good_for_no_larger_window() {
+    assert!(waiting(50_000.0, 32.0).window_max() < 75.0);
+    assert!(waiting(500.0, 32.0).window_max().is_infinite(), "nothing waits to speak of");
+}
+
+/// Of a publisher of 1 kB behind a link of 33 ms that is full, of which it has so many bytes a second.
+fn behind_a_full_link(bytes_per_s: f64) -> DelayTarget {
+    let mut target = DelayTarget::new(false, u64::MAX);
+    target.set_broker(telling(65_536));
+    target.set_network(0, Some(33_000), 0.0, 33_000.0);
+    target.add(0, 34_000);
+    target.add(1, 60_000);
+    target.set_unsent(10_000);
+    target.set_network(100_000, Some(33_001), 8.0, 34_000.0);
+    let window = 0.1 * bytes_per_s / 1_200.0;
+    target.set(100_000.0, 100_000.0, window, 1_000.0);
+    target
+}
+
+#[test]
+fn behind_a_narrow_link_no_visit_is_worth_waiting_for() {
+    assert!(!behind_a_full_link(2_000_000.0).is_narrow());
+    assert!(behind_a_full_link(800_000.0).is_narrow());
+    // Otherwise the latency at which 68 messages are in flight, 10 of which take 100 ms.
+    assert!(behind_a_full_link(120_000.0).us() < 150_000.0);
+}
+
+#[test]
+fn what_waits_in_the_kernel_for_a_narrow_link_is_too_much() {
+    let mut narrow = behind_a_full_link(120_000.0);
+    let messages = narrow.too_many(10.0).expect("10 kB wait");
+    assert!((messages - (10_000.0 - UNSENT_BYTES) / 1_200.0).abs() < 1e-6);
+    assert_eq!(narrow.too_many(10.0), None, "until it is read again");
+    assert_eq!(behind_a_full_link(2_000_000.0).too_many(166.7), None);
+}
+
+#[test]
+fn what_the_user_allows_is_the_most() {
+    let mut target = DelayTarget::new(true, 500);
+    target.add(0, 1_000);
+    target.set(9_000.0, 9_000.0, 8.0, 100.0);
+    assert!((target.us() - 1_500.0).abs() < 1.0);
+}
