@@ -6,7 +6,7 @@
 //!
 //! A commit of few messages costs nearly as much as one of many, and what is in flight is what commits hold. On two slow
 //! cores windows of 700, 1300, 2000 and 4000 messages of 200 B carry 410, 590, 660 and 800 k/s of one publisher, at a p99
-//! of 7 to 14 ms; on two quick ones 2000 carry nine tenths of what any window does. Of 1 kB some 1500 do as well, of 5 kB 600 to 800.
+//! of 7 to 14 ms; on two quick ones 2000 carry nine tenths of what any window does. Of 1 kB 1600 carry more than 800, of 5 kB 600 to 800.
 //!
 //! The latency alone does not show this. Next door it is made of a disk's fraction of a millisecond and of threads that wake late, both as uneven as
 //! what a window adds: one publisher had between 200 and 2600 messages in flight within the same four seconds, and half of the rate. So where
