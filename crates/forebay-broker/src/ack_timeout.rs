@@ -13,6 +13,10 @@
 //!   delivered ───── timeout / 2 ─────▶ channel.flow ──── flow-ok ────▶ as if delivered at the asking
 //!                                          └──── nothing, timeout / 2 ────▶ channel.close 406
 //! ```
+//! Nobody who would answer is closed unasked: deliveries whose acknowledgement a transaction kept and `tx.rollback` gave
+//! back may be over the timeout at once. They are asked for first, and a quarter of the timeout is left for the answer.
+//! (Without leases they count from their delivery, as in RabbitMQ.)
+//!
 //! While publishes of its connection are held back, the answer may stand behind them and its delay is our doing: then
 //! the timeout counts anew.
 
@@ -54,6 +58,12 @@ impl AckLimit {
         // A started second counts as not passed.
         let until_us = self.since_us(renewed_s) + 1_000_000 + u64::from(self.timeout_ms) * 1_000;
         (self.timeout_ms > 0 && now_us >= until_us).then_some(self.timeout_ms)
+    }
+
+    /// The timeout, if it has passed and a quarter of it since the client was asked.
+    fn unanswered(self, now_us: u64, asked_s: u32, renewed_s: u32) -> Option<u32> {
+        let until_us = (u64::from(asked_s) + 1) * 1_000_000 + u64::from(self.timeout_ms) * 250;
+        self.passed(now_us, renewed_s).filter(|_| now_us >= until_us)
     }
 
     /// Whether it is time to ask.
@@ -117,14 +127,18 @@ impl Shard {
         for (number, channel) in connection.channels.iter_mut().enumerate() {
             let Some(channel) = channel else { continue };
             let Lease { renewed_s, asked_s } = channel.lease;
-            let answers = leases && asked_s.is_some();
-            let since_s = if answers { renewed_s.max(held_s) } else { renewed_s };
+            let since_s = if leases { renewed_s.max(held_s) } else { renewed_s };
             let deliveries = channel.unacked.iter();
             // With one timeout for all, nothing is later than the oldest.
             let looked_at = if channel.mixed_ack_limits { usize::MAX } else { 1 };
             let (mut passed, mut half_over) = (None, false);
             for Delivery { limit, .. } in deliveries.take(looked_at) {
-                passed = passed.or(limit.passed(now_us, since_s));
+                let late = || match asked_s {
+                    None if leases => None,
+                    Some(asked_s) => limit.unanswered(now_us, asked_s.max(held_s), since_s),
+                    None => limit.passed(now_us, since_s),
+                };
+                passed = passed.or_else(late);
                 half_over |= limit.is_half_over(now_us, renewed_s);
             }
             if let Some(timeout_ms) = passed {
@@ -192,6 +206,16 @@ mod tests {
         assert!(!limit.is_half_over(34_999_999, 0) && limit.is_half_over(35_000_000, 0));
         assert!(!limit.is_half_over(64_999_999, 35) && limit.is_half_over(65_000_000, 35));
         assert!(!AckLimit::from(0, 0).is_half_over(u64::MAX, 0));
+    }
+
+    #[test]
+    fn a_client_that_was_asked_late_has_a_quarter_of_it_to_answer() {
+        let limit = AckLimit::from(5_000_000, 60_000);
+        assert_eq!(limit.unanswered(65_999_999, 35, 0), None);
+        assert_eq!(limit.unanswered(66_000_000, 35, 0), Some(60_000));
+        assert_eq!(limit.unanswered(115_999_999, 100, 0), None);
+        assert_eq!(limit.unanswered(116_000_000, 100, 0), Some(60_000));
+        assert_eq!(limit.unanswered(116_000_000, 100, 100), None);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 use forebay_broker::{Admission, ConnectionId, Input, ShardConfig};
-use forebay_wire::{Properties, TableBuf, Value, basic, channel, write_method};
+use forebay_wire::{Properties, TableBuf, Value, basic, channel, tx, write_method};
 
 use crate::rig::{Rig, consume, declare, publish_bytes, short};
 
@@ -209,6 +209,51 @@ fn an_answer_behind_a_publish_that_is_held_back_is_waited_for() {
     rig.pass(2 * (60_000 + SHORT_SLACK_MS));
     let told = rig.sent(worker);
     assert!(told.last().unwrap().contains(TIMED_OUT), "the next time it does not: {told:?}");
+}
+
+/// Acknowledges the job in a transaction, and two minutes later takes that back.
+fn roll_back(rig: &mut Rig, worker: ConnectionId) {
+    rig.method(worker, 1, &tx::Select {});
+    rig.method(worker, 1, &basic::Ack { delivery_tag: 1, multiple: false });
+    rig.trace(worker);
+    rig.pass(120_000);
+    assert_eq!(rig.sent(worker), [""; 0], "nothing is unacknowledged as long as it may commit");
+    rig.method(worker, 1, &tx::Rollback {});
+    assert_eq!(rig.trace(worker), ["1 tx.rollback-ok"]);
+}
+
+#[test]
+fn what_a_rollback_gives_back_late_is_asked_for_first() {
+    let mut rig = Rig::new();
+    let (worker, other) = job(&mut rig, true);
+    roll_back(&mut rig, worker);
+    assert!(work(&mut rig, worker, 600) > 0);
+    rig.method(worker, 1, &basic::Ack { delivery_tag: 1, multiple: false });
+    rig.method(worker, 1, &tx::Commit {});
+    assert_eq!(rig.trace(worker), ["1 tx.commit-ok"]);
+    assert_eq!(rig.sent(other), [""; 0]);
+}
+
+#[test]
+fn what_a_rollback_gives_back_late_goes_to_another_if_nobody_answers() {
+    let mut rig = Rig::new();
+    let (worker, other) = job(&mut rig, true);
+    roll_back(&mut rig, worker);
+    rig.pass(60_000 + SHORT_SLACK_MS);
+    let told = rig.sent(worker);
+    assert_eq!(told[0], "1 channel.flow");
+    assert!(told[1].contains(TIMED_OUT), "{told:?}");
+    assert_eq!(rig.sent(other), ["1 basic.deliver o 1 redelivered [job]"]);
+}
+
+#[test]
+fn without_leases_what_a_rollback_gives_back_counts_from_its_delivery() {
+    let mut rig = Rig::new();
+    let (worker, other) = job(&mut rig, false);
+    roll_back(&mut rig, worker);
+    rig.pass(SHORT_SLACK_MS);
+    assert!(rig.sent(worker)[0].contains(TIMED_OUT));
+    assert_eq!(rig.sent(other), ["1 basic.deliver o 1 redelivered [job]"]);
 }
 
 #[test]
