@@ -37,20 +37,30 @@ run_format() { component rustfmt && cargo fmt --check; }
 run_clippy() {
   component clippy &&
     cargo clippy --workspace --all-targets --features forebay-bench/lapin,forebay/opentelemetry --locked -- -D warnings &&
-    cargo clippy -p forebay-cli --no-default-features --locked -- -D warnings
+    cargo clippy --workspace --no-default-features --locked -- -D warnings # and without spans
 }
-# The binary's own tests are whole processes, in steps of their own.
-# With spans; that all builds without them is seen where the engines' program is built.
-run_unit() { cargo test --workspace --exclude forebay-cli --features forebay/opentelemetry --locked --no-fail-fast; }
-# Those that ask much of the machine run in release, below; for the others its linker would take longer than they do.
-loaded="crash backlog demo starting stopping"
+# Cargo chooses the features of what we depend on for all packages that a command names. So every command here names
+# the whole workspace and then the tests that it wants: otherwise half of it would be built again for each step.
+cargo_test() { cargo test --workspace --features forebay/opentelemetry --locked --no-fail-fast "$@"; }
+# The binary's own tests are whole processes, in steps of their own; no other crate's tests have their names.
+run_unit() {
+  local test tests=() code=0
+  for test in crates/*/tests/*.rs crates/*/tests/*/main.rs; do
+    [[ $test == crates/forebay-cli/* ]] || tests+=(--test "$(basename "${test%/main.rs}" .rs)")
+  done
+  cargo_test --lib --bins "${tests[@]}" || code=1
+  cargo_test --doc || code=1
+  return $code
+}
+# Those that ask much of the machine run the release build, below.
+loaded="crash backlog demo not_starting stopping"
 run_binary() {
   local test tests=()
   for test in crates/forebay-cli/tests/*.rs; do
     test=$(basename "$test" .rs)
     [[ " $loaded " == *" $test "* ]] || tests+=(--test "$test")
   done
-  cargo test --locked --no-fail-fast -p forebay-cli --bins "${tests[@]}"
+  cargo_test "${tests[@]}"
 }
 # Fixed seeds, so that a change is compared with the same runs as before; fresh ones, so that time finds more.
 run_sim() {
@@ -63,10 +73,10 @@ run_conformance() { have_forebay && tests/conformance/run.py --broker both --for
 run_crash() {
   local test tests=()
   for test in $loaded; do tests+=(--test "$test"); done
-  cargo test --release --locked --no-fail-fast -p forebay-cli "${tests[@]}"
+  have_forebay && FOREBAY_BINARY=$(realpath "$forebay") cargo_test "${tests[@]}"
 }
 run_cluster() {
-  have_forebay && cargo build --locked -p forebay-engines &&
+  have_forebay && cargo build --workspace --features forebay/opentelemetry --locked --bin forebay-engines &&
     tests/engines/run.py --forebay "$forebay" --engines "$target_dir/debug/forebay-engines"
 }
 run_docs() { have_forebay && .cache/venv/bin/python tests/docs/run.py --forebay "$forebay"; }

@@ -12,7 +12,6 @@ use support::dir::Dir;
 use support::random::Random;
 use support::{PATIENCE, scaled};
 
-const MESSAGES: u64 = scaled(1_000_000, 40_000);
 const BODY_BYTES: usize = 1024;
 const BUDGET_MIB: u64 = 256;
 /// What may come on top of the budget for a moment, a tenth: what the process grew by before publishers stopped. Mostly
@@ -46,12 +45,12 @@ impl Bodies {
     }
 }
 
-fn fill(broker: &Broker, bodies: &Bodies) {
+fn fill(broker: &Broker, bodies: &Bodies, messages: u64) {
     let mut channel = broker.connect().channel().unwrap();
     channel.declare_queue("backlog", DeclareQueue { durable: true, ..Default::default() }).unwrap();
     channel.confirm_select(5_000).unwrap();
     let mut body = Vec::new();
-    for number in 0..MESSAGES {
+    for number in 0..messages {
         bodies.write(number, &mut body);
         let properties = Properties { delivery_mode: Some(2), ..Properties::default() };
         let message =
@@ -60,7 +59,7 @@ fn fill(broker: &Broker, bodies: &Bodies) {
     }
     channel.wait_settled().unwrap();
     let settled = channel.take_settled();
-    assert_eq!(settled.iter().map(|s| if s.acked { s.count() } else { 0 }).sum::<u64>(), MESSAGES);
+    assert_eq!(settled.iter().map(|s| if s.acked { s.count() } else { 0 }).sum::<u64>(), messages);
 }
 
 /// Takes and acks the messages from `first` until (not including) `end`, then makes sure the acks are
@@ -100,14 +99,15 @@ fn a_million_messages_fit_the_budget_survive_a_kill_and_drain_in_order() {
     let dir = Dir::new("backlog");
     let start = Start::on_disk(dir.path()).flag("--memory-budget", &format!("{BUDGET_MIB}MiB"));
     let bodies = Bodies::new();
+    let messages = scaled(1_000_000, 40_000);
 
     let broker = start.ready();
     let began = Instant::now();
-    fill(&broker, &bodies);
+    fill(&broker, &bodies, messages);
     let filled = began.elapsed();
     println!(
-        "filled: {MESSAGES} in {filled:?}, {} confirmed a second",
-        per_second(MESSAGES, filled)
+        "filled: {messages} in {filled:?}, {} confirmed a second",
+        per_second(messages, filled)
     );
     assert_bounded(&broker, "the fill");
     broker.kill();
@@ -117,10 +117,10 @@ fn a_million_messages_fit_the_budget_survive_a_kill_and_drain_in_order() {
     let mut channel = broker.connect().channel().unwrap();
     let passive = DeclareQueue { passive: true, ..DeclareQueue::default() };
     let there = channel.declare_queue("backlog", passive).unwrap();
-    assert_eq!(u64::from(there.message_count), MESSAGES);
+    assert_eq!(u64::from(there.message_count), messages);
     drop(channel);
     assert_bounded(&broker, "the restart");
-    let half = MESSAGES / 2;
+    let half = messages / 2;
     let began = Instant::now();
     drain(&broker, &bodies, 0, half);
     let drained = began.elapsed();
@@ -133,7 +133,7 @@ fn a_million_messages_fit_the_budget_survive_a_kill_and_drain_in_order() {
     let broker = start.ready();
     println!("restarted after a stop: ready in {:?}", broker.ready_after);
     let began = Instant::now();
-    drain(&broker, &bodies, half, MESSAGES);
+    drain(&broker, &bodies, half, messages);
     let drained = began.elapsed();
     println!("drained: {half} in {drained:?}, {} acked a second", per_second(half, drained));
     assert_bounded(&broker, "the drain");

@@ -11,7 +11,7 @@ use support::tls::Terminator;
 mod support;
 
 fn bench(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_forebay"))
+    Command::new(support::forebay())
         .arg("bench")
         .args(arguments)
         .env_remove("FOREBAY_URL")

@@ -24,7 +24,6 @@ use support::random::{Random, seed};
 use support::{PATIENCE, scaled};
 
 /// SIGKILLs under load; rounds that end with SIGTERM come on top.
-const KILLS: u64 = scaled(55, 8);
 const PUBLISHERS: u32 = 3;
 /// What a check leaves unacknowledged at most: the least of the budgets below lets nobody hold much more.
 const LEFT_MAX_BYTES: usize = 2 << 20;
@@ -60,7 +59,8 @@ fn nothing_confirmed_is_lost_by_kill_9() {
     let began = Instant::now();
     let (mut kills, mut stops, mut checked, mut confirmed) = (0, 0, 0, 0);
     let mut slowest_start = Duration::ZERO;
-    while kills < KILLS {
+    let kills_wanted = scaled(55, 8);
+    while kills < kills_wanted {
         let round = kills + stops;
         let broker = scene.start();
         slowest_start = slowest_start.max(broker.ready_after);
@@ -91,7 +91,7 @@ fn nothing_confirmed_is_lost_by_kill_9() {
         slowest_start.as_millis(),
         began.elapsed().as_secs_f64()
     );
-    assert!(confirmed > KILLS * 10, "there was hardly any load");
+    assert!(confirmed > kills_wanted * 10, "there was hardly any load");
 }
 
 impl Scene {

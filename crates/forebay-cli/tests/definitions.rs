@@ -33,7 +33,7 @@ struct Ended {
 }
 
 fn definitions(args: &[&str], input: &str) -> Ended {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_forebay"))
+    let mut child = Command::new(support::forebay())
         .arg("definitions")
         .args(args)
         .stdin(Stdio::piped())

@@ -12,7 +12,7 @@ use support::broker::Start;
 use support::dir::Dir;
 
 fn demo(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    let mut command = Command::new(support::forebay());
     command.arg("demo").args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

@@ -25,7 +25,7 @@ struct Stored {
 }
 
 fn moving(from: &str, to: &str, more: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    let mut command = Command::new(support::forebay());
     command.args(["move", "--from", from, "--to", to]).args(more);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command

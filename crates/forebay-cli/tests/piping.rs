@@ -29,7 +29,7 @@ struct Broker {
 }
 
 fn forebay(url: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    let mut command = Command::new(support::forebay());
     command.env("FOREBAY_URL", url).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

@@ -25,7 +25,7 @@ fn start(dir: &Dir) -> Start {
 }
 
 fn top() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    let mut command = Command::new(support::forebay());
     command.arg("top").stdin(Stdio::null());
     command
 }

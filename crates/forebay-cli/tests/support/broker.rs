@@ -91,7 +91,7 @@ impl Start {
     }
 
     fn command(&self) -> Command {
-        let forebay = env!("CARGO_BIN_EXE_forebay");
+        let forebay = super::forebay();
         let mut command = match self.file_size_max_bytes {
             None => Command::new(forebay),
             // The shell ignores SIGXFSZ for us, so that a write fails with EFBIG instead of killing.
@@ -99,7 +99,7 @@ impl Start {
                 let blocks = bytes / 512;
                 let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
                 let mut command = Command::new("sh");
-                command.args(["-c", &script, forebay]);
+                command.arg("-c").arg(script).arg(forebay);
                 command
             }
         };

@@ -12,12 +12,26 @@ pub mod random;
 pub mod tls;
 pub mod witness;
 
+use std::env;
+use std::ffi::OsString;
 use std::time::Duration;
 
 /// Longer than anything here takes; a test that waits so long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a release build does in full, a debug build (`cargo test --workspace`) does in part.
-pub const fn scaled(release: u64, debug: u64) -> u64 {
-    if cfg!(debug_assertions) { debug } else { release }
+/// The binary under test: the one that was built with the tests, or another one, which is the release build for
+/// those that ask much of the machine (`make crash`).
+pub fn forebay() -> OsString {
+    env::var_os(OTHER).unwrap_or_else(|| env!("CARGO_BIN_EXE_forebay").into())
+}
+
+/// The path of another binary.
+const OTHER: &str = "FOREBAY_BINARY";
+
+/// What is asked of a release build in full is asked of a debug build in part.
+pub fn scaled(release: u64, debug: u64) -> u64 {
+    match env::var_os(OTHER) {
+        None if cfg!(debug_assertions) => debug,
+        _ => release,
+    }
 }

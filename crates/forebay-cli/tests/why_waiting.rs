@@ -15,7 +15,7 @@ fn start(dir: &Dir) -> Broker {
 }
 
 fn explain(broker: &Broker, args: &[&str]) -> (Option<i32>, String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    let mut command = Command::new(support::forebay());
     command.arg("explain").args(["--seconds", "1", "--http", &broker.http()]).args(args);
     let ended = command.stdin(Stdio::null()).output().expect("it runs");
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();

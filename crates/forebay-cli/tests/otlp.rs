@@ -82,7 +82,7 @@ fn hex(bytes: &[u8]) -> String {
 
 /// `forebay` with these arguments, lines on its standard input, and variables of OpenTelemetry.
 fn forebay(url: &str, arguments: &[&str], input: &str, variables: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    let mut command = Command::new(support::forebay());
     command.args(arguments).env("FOREBAY_URL", url).envs(variables.iter().copied());
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the binary was built");
