@@ -462,6 +462,10 @@ impl Window for Pfw {
         self.delay.set_unsent(unsent_bytes);
     }
 
+    fn wants_full_packets(&self) -> bool {
+        self.delay.wants_full_packets(self.window)
+    }
+
     fn blocked(&mut self, _now_us: u64) {
         self.blocked = true;
     }

@@ -127,6 +127,12 @@ pub trait Window {
         let _ = unsent_bytes;
     }
 
+    /// Whether messages should leave in full packets: so small are they, and a link that carries little is what they wait
+    /// for, that the headers of a packet for each would be a good part of it. Changes with the readings of the network.
+    fn wants_full_packets(&self) -> bool {
+        false
+    }
+
     /// What is known of the broker. Told once, before anything is sent.
     fn broker(&mut self, kind: BrokerKind) {
         let _ = kind;

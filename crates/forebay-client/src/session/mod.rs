@@ -313,6 +313,11 @@ impl Session {
         }
     }
 
+    /// Whether what publishers send should leave in full packets; the others who share their connection wait for it.
+    pub(crate) fn wants_full_packets(&self) -> bool {
+        self.ledgers.iter().any(|(_, ledger)| ledger.wants_full_packets())
+    }
+
     /// Whether the route has become longer for publishers who wait, and TCP, which suits the one before, may hold them. Told once.
     pub(crate) fn take_longer_route(&mut self) -> bool {
         std::mem::take(&mut self.longer_route)

@@ -89,7 +89,8 @@ async fn connect(host: &str, port: u16, tls: Option<&Tls>) -> Result<Stream, Ope
     for address in addresses {
         match crate::tcp::connect(address).await {
             Ok(tcp) => {
-                // We write in batches already; waiting for more would only delay acks and confirms.
+                // We write in batches already; waiting for more would only delay acks and confirms. A narrow link
+                // changes that: Stream::set_full_packets.
                 let _ = tcp.set_nodelay(true);
                 let tcp = KeptFull::new(tcp);
                 return match tls {

@@ -38,6 +38,8 @@ const LOGIN_PATIENCE_US: u64 = 10_000_000;
 const AGREEMENT_PATIENCE_US: u64 = 5_000_000;
 /// How often the kernel is asked for the round trip, at most.
 const RTT_INTERVAL_US: u64 = 100_000;
+/// What TCP holds back where it is to fill packets is less than this: a segment, of 1500 bytes with headers.
+const SEGMENT_BYTES: u64 = 1_448;
 /// Rounds of writing and reading before other tasks have their turn.
 const ROUNDS_MAX: usize = 16;
 /// Memory that the write buffer keeps.
@@ -236,6 +238,7 @@ struct Serving<'l> {
     next_beat_us: u64,
     rtt: Option<KernelRtt>,
     next_rtt_us: u64,
+    full_packets: bool,
     up: bool,
     announced: bool,
 }
@@ -260,6 +263,7 @@ impl<'l> Serving<'l> {
             next_beat_us: u64::MAX,
             rtt: addresses.and_then(|(local, peer)| KernelRtt::new(local, peer)),
             next_rtt_us: now_us,
+            full_packets: false,
             up: false,
             announced: false,
             stream,
@@ -371,10 +375,23 @@ impl<'l> Serving<'l> {
         if self.up && now_us >= self.next_rtt_us {
             self.next_rtt_us = now_us + RTT_INTERVAL_US;
             if let Some(rtt) = &mut self.rtt {
-                let reading = rtt.read();
+                let mut reading = rtt.read();
+                if self.full_packets
+                    && let Some(reading) = &mut reading
+                {
+                    // What we let TCP hold back does not wait for the link.
+                    reading.unsent_bytes = reading.unsent_bytes.saturating_sub(SEGMENT_BYTES);
+                }
                 let rtt_us = reading.map_or(0, |reading| reading.rtt_us);
                 self.link.counters.network_us.store(rtt_us, Ordering::Relaxed);
-                self.link.with_now(|session, now_us| session.network(now_us, reading));
+                let wanted = self.link.with_now(|session, now_us| {
+                    session.network(now_us, reading);
+                    session.wants_full_packets()
+                });
+                if wanted != self.full_packets {
+                    self.full_packets = wanted;
+                    self.stream.set_full_packets(wanted);
+                }
             }
         }
         Ok(())

@@ -66,12 +66,38 @@ impl Stream {
         }
     }
 
+    /// What fills no packet waits until the packet before that was not full is acknowledged, or with what comes meanwhile it fills
+    /// one (Nagle's algorithm, RFC 896, as Minshall changed it); or leaves at once, as in the beginning. No socket, no
+    /// packets: then it does nothing.
+    pub(crate) fn set_full_packets(&self, wanted: bool) {
+        if let Some(tcp) = self.tcp() {
+            let _ = tcp.set_nodelay(!wanted);
+        }
+    }
+
     /// The TCP connection below, if there is one.
     pub(crate) fn tcp(&self) -> Option<&TcpStream> {
         match self {
             Stream::Tcp(stream) => Some(stream.stream()),
             Stream::Tls(stream) => Some(stream.get_ref().0.stream()),
             Stream::Other(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn full_packets_are_the_socket_s_and_may_be_taken_back() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        tcp.set_nodelay(true).unwrap();
+        let stream = Stream::Tcp(KeptFull::new(tcp));
+        for wanted in [true, false] {
+            stream.set_full_packets(wanted);
+            assert_eq!(stream.tcp().unwrap().nodelay().unwrap(), !wanted);
         }
     }
 }

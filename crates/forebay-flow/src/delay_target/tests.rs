@@ -225,6 +225,10 @@ fn a_latency_that_is_good_for_a_visit_only_is_good_for_no_larger_window() {
 
 /// Of a publisher of 1 kB behind a link of 33 ms that is full, of which it has so many bytes a second.
 fn behind_a_full_link(bytes_per_s: f64) -> DelayTarget {
+    of_size(1_000.0, bytes_per_s)
+}
+
+fn of_size(size_bytes: f64, bytes_per_s: f64) -> DelayTarget {
     let mut target = DelayTarget::new(false, u64::MAX);
     target.set_broker(telling(65_536));
     target.set_network(0, Some(33_000), 0.0, 33_000.0);
@@ -232,9 +236,20 @@ fn behind_a_full_link(bytes_per_s: f64) -> DelayTarget {
     target.add(1, 60_000);
     target.set_unsent(10_000);
     target.set_network(100_000, Some(33_001), 8.0, 34_000.0);
-    let window = 0.1 * bytes_per_s / 1_200.0;
-    target.set(100_000.0, 100_000.0, window, 1_000.0);
+    let window = 0.1 * bytes_per_s / (size_bytes + OVERHEAD_BYTES);
+    target.set(100_000.0, 100_000.0, window, size_bytes);
     target
+}
+
+#[test]
+fn small_messages_share_the_packets_of_a_narrow_link() {
+    let wants = |size_bytes, bytes_per_s: f64| {
+        let window = 0.1 * bytes_per_s / (size_bytes + OVERHEAD_BYTES);
+        of_size(size_bytes, bytes_per_s).wants_full_packets(window)
+    };
+    assert!(wants(200.0, 120_000.0));
+    assert!(!wants(200.0, 2_000_000.0), "it carries much");
+    assert!(!wants(1_000.0, 120_000.0), "each fills a packet");
 }
 
 #[test]

@@ -93,6 +93,10 @@ impl Ledger {
         std::mem::take(&mut self.waited) && longer
     }
 
+    pub(crate) fn wants_full_packets(&self) -> bool {
+        self.window.wants_full_packets()
+    }
+
     // ---- whether the channel is any good
 
     /// Whether what is admitted goes out at present.

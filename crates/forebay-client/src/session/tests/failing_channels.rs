@@ -259,6 +259,10 @@ impl Window for Listening {
         self.1.unsent_bytes.store(unsent_bytes, Ordering::Relaxed);
     }
 
+    fn wants_full_packets(&self) -> bool {
+        self.1.unsent_bytes.load(Ordering::Relaxed) > 0
+    }
+
     fn commit_time(&mut self, told: CommitTime) {
         self.1.commit_us.store(told.us as u32, Ordering::Relaxed);
         self.1.publishers.store(told.publishers, Ordering::Relaxed);
@@ -286,6 +290,7 @@ fn a_window_hears_what_the_kernel_tells() {
         rig.session.network(rig.now_us, Some(reading));
         assert_eq!(heard.least_rtt_us.load(Ordering::Relaxed), 31_000);
         assert_eq!(heard.unsent_bytes.load(Ordering::Relaxed), unsent_bytes);
+        assert_eq!(rig.session.wants_full_packets(), unsent_bytes > 0, "and has its way");
     }
 }
 
