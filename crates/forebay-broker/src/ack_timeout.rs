@@ -135,7 +135,7 @@ impl Shard {
             for Delivery { limit, .. } in deliveries.take(looked_at) {
                 let late = || match asked_s {
                     None if leases => None,
-                    Some(asked_s) => limit.unanswered(now_us, asked_s.max(held_s), since_s),
+                    Some(asked_s) => limit.unanswered(now_us, asked_s, since_s),
                     None => limit.passed(now_us, since_s),
                 };
                 passed = passed.or_else(late);
