@@ -23,7 +23,6 @@ use support::model::{Consumed, Found, Model, Published, QUEUES};
 use support::random::{Random, seed};
 use support::{PATIENCE, scaled};
 
-/// SIGKILLs under load; rounds that end with SIGTERM come on top.
 const PUBLISHERS: u32 = 3;
 /// What a check leaves unacknowledged at most: the least of the budgets below lets nobody hold much more.
 const LEFT_MAX_BYTES: usize = 2 << 20;
@@ -59,6 +58,7 @@ fn nothing_confirmed_is_lost_by_kill_9() {
     let began = Instant::now();
     let (mut kills, mut stops, mut checked, mut confirmed) = (0, 0, 0, 0);
     let mut slowest_start = Duration::ZERO;
+    // Under load; rounds that end with SIGTERM come on top.
     let kills_wanted = scaled(55, 8);
     while kills < kills_wanted {
         let round = kills + stops;

@@ -108,8 +108,8 @@ pub(crate) struct DelayTarget {
     commit_us: f64,
     /// Those who share its commits; `None` where it does not tell.
     publishers: Option<f64>,
-    /// Of a full window, the overhead included.
-    in_flight_bytes: f64,
+    /// Of a message, the overhead included.
+    message_bytes: f64,
     /// Messages wait for a link that carries little.
     narrow: bool,
     base_us: f64,
@@ -131,7 +131,7 @@ impl DelayTarget {
             service_least: f64::INFINITY,
             commit_us: 0.0,
             publishers: None,
-            in_flight_bytes: 0.0,
+            message_bytes: 0.0,
             narrow: false,
             base_us: 0.0,
             target_us: 0.0,
@@ -187,9 +187,9 @@ impl DelayTarget {
 
     /// Messages of a window that wait in the kernel for a narrow link beyond what keeps TCP busy: nobody need guess for them
     /// what the way takes without a queue. Each reading counts once.
-    pub(crate) fn too_many(&mut self, window: f64) -> Option<f64> {
+    pub(crate) fn too_many(&mut self) -> Option<f64> {
         let unsent_bytes = self.network.take_unsent() as f64;
-        let excess = (unsent_bytes - UNSENT_BYTES) / (self.in_flight_bytes / window);
+        let excess = (unsent_bytes - UNSENT_BYTES) / self.message_bytes;
         (self.narrow && excess > 0.0).then_some(excess)
     }
 
@@ -198,10 +198,10 @@ impl DelayTarget {
         self.narrow
     }
 
-    /// Whether several messages of such a window fit into a packet, and it is the link that they wait for. 66 bytes of headers
+    /// Whether several messages fit into a packet, and it is the link that they wait for. 66 bytes of headers
     /// around each of 200 B are a fifth of what a link carries, around five of them a twentieth.
-    pub(crate) fn wants_full_packets(&self, window: f64) -> bool {
-        self.narrow && self.in_flight_bytes / window <= SHARED_PACKET_BYTES
+    pub(crate) fn wants_full_packets(&self) -> bool {
+        self.narrow && self.message_bytes <= SHARED_PACKET_BYTES
     }
 
     pub(crate) fn network_rises(&self) -> bool {
@@ -226,8 +226,8 @@ impl DelayTarget {
         let mut service_us = service_us.max(SERVICE_MIN_US as f64);
         self.service_least = self.service_least.min(service_us);
         let mut least_us = self.service_least.max(self.commit_us);
-        let in_flight_bytes = window * (size_bytes + OVERHEAD_BYTES);
-        self.in_flight_bytes = in_flight_bytes;
+        self.message_bytes = size_bytes + OVERHEAD_BYTES;
+        let in_flight_bytes = window * self.message_bytes;
         self.narrow = self.network.is_full() && in_flight_bytes < NARROW_BYTES_PER_US * standing_us;
         service_us = service_us.min(match self.knows_network() {
             true if self.is_narrow() => NARROW_FACTOR * least_us + DRIFT_SLACK_US,

@@ -215,7 +215,7 @@ impl Pfw {
                 Step::Grow(factor) => self.window = self.bounded(factor * self.window),
                 Step::End(factor) => self.end_startup(factor),
             }
-        } else if let Some(messages) = self.delay.too_many(self.window) {
+        } else if let Some(messages) = self.delay.too_many() {
             self.cut((1.0 - messages / self.window).max(CUT_MIN_UNSENT));
         } else if standing_us > self.delay.us() {
             if self.delay.is_distant() {
@@ -463,7 +463,7 @@ impl Window for Pfw {
     }
 
     fn wants_full_packets(&self) -> bool {
-        self.delay.wants_full_packets(self.window)
+        self.delay.wants_full_packets()
     }
 
     fn blocked(&mut self, _now_us: u64) {

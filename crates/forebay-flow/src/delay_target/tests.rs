@@ -243,10 +243,7 @@ fn of_size(size_bytes: f64, bytes_per_s: f64) -> DelayTarget {
 
 #[test]
 fn small_messages_share_the_packets_of_a_narrow_link() {
-    let wants = |size_bytes, bytes_per_s: f64| {
-        let window = 0.1 * bytes_per_s / (size_bytes + OVERHEAD_BYTES);
-        of_size(size_bytes, bytes_per_s).wants_full_packets(window)
-    };
+    let wants = |size_bytes, bytes_per_s| of_size(size_bytes, bytes_per_s).wants_full_packets();
     assert!(wants(200.0, 120_000.0));
     assert!(!wants(200.0, 2_000_000.0), "it carries much");
     assert!(!wants(1_000.0, 120_000.0), "each fills a packet");
@@ -263,10 +260,10 @@ fn behind_a_narrow_link_no_visit_is_worth_waiting_for() {
 #[test]
 fn what_waits_in_the_kernel_for_a_narrow_link_is_too_much() {
     let mut narrow = behind_a_full_link(120_000.0);
-    let messages = narrow.too_many(10.0).expect("10 kB wait");
+    let messages = narrow.too_many().expect("10 kB wait");
     assert!((messages - (10_000.0 - UNSENT_BYTES) / 1_200.0).abs() < 1e-6);
-    assert_eq!(narrow.too_many(10.0), None, "until it is read again");
-    assert_eq!(behind_a_full_link(2_000_000.0).too_many(166.7), None);
+    assert_eq!(narrow.too_many(), None, "until it is read again");
+    assert_eq!(behind_a_full_link(2_000_000.0).too_many(), None);
 }
 
 #[test]
