@@ -73,7 +73,7 @@ const COMMITS_RABBITMQ: f64 = 0.5;
 /// What may be added until a window fills its visits.
 pub(crate) const VISIT_ALLOWANCE_MAX_US: f64 = 400_000.0;
 /// What a message takes in a visit beside its body: frames, method and properties.
-const OVERHEAD_BYTES: f64 = 200.0;
+pub(crate) const OVERHEAD_BYTES: f64 = 200.0;
 /// So many times the commit before is another disk.
 const COMMIT_SLOWER: f64 = 1.5;
 /// A broker is believed so much: bounds the harm of one that tells nonsense.
