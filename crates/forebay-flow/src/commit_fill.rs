@@ -4,11 +4,10 @@
 //!   fill   least of 4000 messages and 3.9 MB, divided by n publishers, while that is no more than 8 ms above the base
 //! ```
 //!
-//! A commit of few messages costs nearly as much as one of many, and what is in flight is what commits hold: one on the
-//! disk, one on its way back to the publishers, one on its way from them. For small messages it is the cores that this keeps
-//! busy, for large ones the disk. On two slow cores windows of 700, 1300, 2000 and 4000 messages of 200 B carry 410, 590,
-//! 660 and 800 k/s of one publisher, at a p99 of 7 to 14 ms; on two quick ones 2000 carry nine tenths of what any window
-//! does. Of 1 kB twenty with some 90, 150 and 700 each carry 89, 95 and 100 % on a disk of 400 MB/s, of 5 kB one with 600 to 800.
+//! A commit of few messages costs nearly as much as one of many, and what is in flight is what commits hold. On two slow
+//! cores windows of 700, 1300, 2000 and 4000 messages of 200 B carry 410, 590, 660 and 800 k/s of one publisher, at a p99
+//! of 7 to 14 ms; on two quick ones 2000 carry nine tenths of what any window does. Of 1 kB twenty with some 90, 150 and
+//! 700 each carry 89, 95 and 100 % on two of middling speed; of 5 kB one does best with 600 to 800.
 //!
 //! The latency alone does not show this. Next door it is made of a disk's fraction of a millisecond and of threads that wake late, both as uneven as
 //! what a window adds: one publisher had between 200 and 2600 messages in flight within the same four seconds, and half of the rate. So where
@@ -45,7 +44,7 @@ mod tests {
     #[test]
     fn large_messages_fill_a_commit_sooner() {
         let fill = |size_bytes| fill_messages(1.0, size_bytes);
-        assert!(fill(0.0) < 1.1 * fill(200.0), "small ones cost the cores what they cost");
+        assert!(fill(0.0) < 1.1 * fill(200.0), "below 775 B it is their number that counts");
         assert!(fill(1_000.0) < 0.9 * fill(200.0) && fill(5_000.0) < 0.3 * fill(1_000.0));
     }
 }
