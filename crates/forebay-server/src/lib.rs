@@ -26,6 +26,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod allocate;
 pub mod config;
 mod congestion;
 mod connection;

@@ -1,5 +1,6 @@
 //! From a configuration to a state machine with its store recovered.
 
+use crate::allocate::allocate;
 use crate::config::{
     Config, ConfigError, Data, DurabilitySetting, PasswordSetting, PolicySetting, UserSetting,
 };
@@ -40,7 +41,7 @@ fn open_store(
 ) -> Result<(Store, Recovered, Arc<dyn Disk>), StartError> {
     let disk = match disk {
         Some(disk) => disk,
-        None => match FileDisk::new(dir) {
+        None => match FileDisk::new(dir).map(|disk| disk.allocating_by(allocate)) {
             Ok(disk) => Arc::new(disk),
             Err(source) => return Err(StartError::DataDir { dir: dir.to_owned(), source }),
         },

@@ -1,13 +1,14 @@
 //! The lanes beside the log's: reading runs, for which a consumer waits, and everything that may take its time.
 //!
 //! The latter in this order: writing runs (memory waits), recycling or removing dead segments and runs (disk
-//! space waits), pre-writing spares. Pre-writing goes in slices, so that a commit does not wait long for the disk
-//! behind it. On one lane with a write and its flush a read of a millisecond took ten, and a consumer of a long
+//! space waits), allocating spares, pre-writing them. Pre-writing goes in slices, so that a commit does not wait long for
+//! the disk behind it, and while commits are large it waits until the log rests: a segment takes longer to be filled with
+//! zeros than commits of megabytes lose in one that was allocated only, and is written when it is recycled. On one lane with a write and its flush a read of a millisecond took ten, and a consumer of a long
 //! queue got a third of what it takes.
 //!
 //! A full disk is noticed here first. A spare or a run that cannot be written for lack of space is tried
-//! again later, and [`Event::LowSpace`] asks the owner to stop publishers. [`READY`] segments are
-//! pre-written: the next one, and two in reserve, which acks and checkpoints live on meanwhile. Any other error is final.
+//! again later, and [`Event::LowSpace`] asks the owner to stop publishers. For [`READY`] segments there is
+//! room: the next one, and two in reserve, which acks and checkpoints live on meanwhile. Any other error is final.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,9 +19,9 @@ use crate::home::{BatchNo, RunId, Seq};
 use crate::log::{Log, Map};
 use crate::request::{Output, Request, Work, WorkError};
 use crate::run::{FIRST_RECORD, RunState, TrackedRun};
-use crate::segment::Segment;
+use crate::segment::{Segment, Spare};
 
-/// Pre-written segments that are kept ready once the log is in use: the next one and two in reserve.
+/// Segments that room is kept for once the log is in use: the next one and two in reserve.
 const READY: usize = 3;
 /// Pre-writing goes in slices of this size, in bytes.
 const SLICE_BYTES: u64 = 2 << 20;
@@ -44,9 +45,13 @@ pub(crate) struct Background {
     /// Empty runs, with the batch that must be synced before their files go; in order of it.
     pub(crate) dead_runs: VecDeque<(BatchNo, RunId)>,
     /// Spares ready for use.
-    pub(crate) ready: VecDeque<u32>,
-    /// The spare being pre-written, and how far it is, in bytes.
+    pub(crate) ready: VecDeque<Spare>,
+    /// Where room cannot be allocated: the spare being pre-written, and how far it is, in bytes.
     prewriting: Option<(u32, u64)>,
+    /// One of those that are ready, while a slice of it is being written: nobody may take it.
+    slicing: Option<u32>,
+    /// The disk can only promise room that was written.
+    allocates_nothing: bool,
     next_spare: u32,
     /// A spare that the disk had no room for: what there is of it gives its space back at once.
     abandoned: Option<u32>,
@@ -64,7 +69,7 @@ struct ReadWanted {
 }
 
 impl Background {
-    pub(crate) fn new(ready: VecDeque<u32>, next_spare: u32) -> Background {
+    pub(crate) fn new(ready: VecDeque<Spare>, next_spare: u32) -> Background {
         Background {
             busy: false,
             reading: None,
@@ -75,6 +80,8 @@ impl Background {
             dead_runs: VecDeque::new(),
             ready,
             prewriting: None,
+            slicing: None,
+            allocates_nothing: false,
             next_spare,
             abandoned: None,
             low_space: false,
@@ -94,6 +101,19 @@ impl Background {
 
     pub(crate) fn want_read(&mut self, run: RunId, from_seq: Seq) {
         self.reads.push_back(ReadWanted { run, from_seq });
+    }
+
+    /// The file for the next segment, if there is one: a written one rather than another.
+    pub(crate) fn take_spare(&mut self, segment_bytes: u64) -> Option<Spare> {
+        let written = self.written_spare(segment_bytes);
+        let free = || self.ready.iter().position(|spare| Some(spare.number) != self.slicing);
+        let at = written.or_else(free)?;
+        self.ready.remove(at)
+    }
+
+    /// Which of those that are ready, if any, was written to its end.
+    pub(crate) fn written_spare(&self, segment_bytes: u64) -> Option<usize> {
+        self.ready.iter().position(|spare| spare.written_bytes >= segment_bytes)
     }
 
     fn new_spare(&mut self) -> u32 {
@@ -208,7 +228,8 @@ impl Log {
             let size = self.options.segment_bytes;
             let whole = (size..=size + size / 2).contains(&dead.allocated);
             return Some(if whole && background.ready.len() < self.options.spare_segments_max {
-                Work::Recycle { epoch: dead.epoch, spare: background.new_spare() }
+                let written_bytes = if dead.prewritten { size } else { dead.used };
+                Work::Recycle { epoch: dead.epoch, spare: background.new_spare(), written_bytes }
             } else {
                 Work::RemoveSegment { epoch: dead.epoch }
             });
@@ -227,21 +248,33 @@ impl Log {
         let current = self.segments.back().expect("there is always a segment");
         // A store that is hardly used does not take two segments of disk for it.
         let in_use = current.prewritten || current.used >= self.options.warm_bytes();
+        let may_prewrite = self.may_prewrite();
         let background = &mut self.background;
         if background.prewrite_at_us.is_some_and(|at_us| at_us > self.now_us) {
             return None;
         }
         background.prewrite_at_us = None;
-        if background.ready.len() >= READY || !(in_use || background.low_space) {
+        if !(in_use || background.low_space) {
             return None;
         }
-        let (spare, offset) = match background.prewriting {
-            Some(begun) => begun,
-            None => (background.new_spare(), 0),
+        let segment_bytes = self.options.segment_bytes;
+        let lacks = background.ready.len() < READY;
+        if lacks && !background.allocates_nothing {
+            return Some(Work::Allocate { spare: background.new_spare(), segment_bytes });
+        }
+        let (spare, offset, create) = if lacks {
+            let (spare, offset) =
+                background.prewriting.unwrap_or_else(|| (background.new_spare(), 0));
+            background.prewriting = Some((spare, offset));
+            (spare, offset, offset == 0)
+        } else {
+            let mut ready = background.ready.iter();
+            let spare = ready.find(|spare| spare.written_bytes < segment_bytes && may_prewrite)?;
+            background.slicing = Some(spare.number);
+            (spare.number, spare.written_bytes, false)
         };
-        background.prewriting = Some((spare, offset));
-        let slice_bytes = SLICE_BYTES.min(self.options.segment_bytes - offset);
-        Some(Work::Prewrite { spare, offset, slice_bytes })
+        let slice_bytes = SLICE_BYTES.min(segment_bytes - offset);
+        Some(Work::Prewrite { spare, create, offset, slice_bytes })
     }
 
     pub(crate) fn complete_background(
@@ -267,20 +300,11 @@ impl Log {
                 self.background.run_bytes -= bytes.len();
                 self.run_written(run);
             }
-            Work::Prewrite { spare, offset, slice_bytes } => {
-                let filled = offset + slice_bytes;
-                if filled >= self.options.segment_bytes {
-                    self.background.prewriting = None;
-                    self.background.ready.push_back(spare);
-                    self.space_found();
-                } else {
-                    self.background.prewriting = Some((spare, filled));
-                }
+            Work::Allocate { spare, .. } => self.spare_found(spare, 0),
+            Work::Prewrite { spare, offset, slice_bytes, .. } => {
+                self.prewritten(spare, offset + slice_bytes);
             }
-            Work::Recycle { spare, .. } => {
-                self.background.ready.push_back(spare);
-                self.space_found();
-            }
+            Work::Recycle { spare, written_bytes, .. } => self.spare_found(spare, written_bytes),
             Work::RemoveSegment { .. } | Work::RemoveRun { .. } => {
                 // Somebody may have been waiting for just this space.
                 self.background.retry_at_us = None;
@@ -294,13 +318,23 @@ impl Log {
     fn background_failed(&mut self, work: Work, error: &WorkError) -> Result<(), StoreFailed> {
         let full = matches!(error, WorkError::Io(error) if error.kind() == io::ErrorKind::StorageFull
             || error.kind() == io::ErrorKind::QuotaExceeded);
+        let unsupported =
+            matches!(error, WorkError::Io(error) if error.kind() == io::ErrorKind::Unsupported);
         match work {
             Work::WriteRun { run, bytes, durable } if full => {
                 self.background.run_writes.push_front((run, bytes, durable));
                 self.background.retry_at_us = Some(self.now_us + RETRY_US);
             }
-            Work::Prewrite { spare, .. } if full => {
+            Work::Allocate { spare, .. } if unsupported => {
+                self.background.allocates_nothing = true;
+                self.background.abandoned = Some(spare);
+                return Ok(());
+            }
+            Work::Prewrite { spare, .. } | Work::Allocate { spare, .. } if full => {
                 self.background.prewriting = None;
+                self.background.slicing = None;
+                // Where it was to have room for all of this, the file system did not keep its word.
+                self.background.ready.retain(|ready| ready.number != spare);
                 self.background.abandoned = Some(spare);
                 self.background.prewrite_at_us = Some(self.now_us + PREWRITE_RETRY_US);
             }
@@ -313,7 +347,25 @@ impl Log {
         Ok(())
     }
 
-    fn space_found(&mut self) {
+    /// Zeros reach so far now.
+    fn prewritten(&mut self, spare: u32, written_bytes: u64) {
+        let background = &mut self.background;
+        if background.slicing.take_if(|slicing| *slicing == spare).is_some() {
+            for ready in &mut background.ready {
+                if ready.number == spare {
+                    ready.written_bytes = written_bytes;
+                }
+            }
+        } else if written_bytes < self.options.segment_bytes {
+            background.prewriting = Some((spare, written_bytes));
+        } else {
+            background.prewriting = None;
+            self.spare_found(spare, written_bytes);
+        }
+    }
+
+    fn spare_found(&mut self, number: u32, written_bytes: u64) {
+        self.background.ready.push_back(Spare { number, written_bytes });
         if self.background.low_space && self.background.ready.len() >= READY {
             self.background.low_space = false;
             self.events.push_back(Event::LowSpace(false));

@@ -22,12 +22,12 @@ impl Log {
     pub(crate) fn begin_segment(&mut self, number: BatchNo) {
         let epoch = self.next_epoch;
         self.next_epoch += 1;
-        let spare = self.background.ready.pop_front();
+        let spare = self.background.take_spare(self.options.segment_bytes);
         let mut bytes = self.take_buffer();
         SegmentHeader { epoch, first_batch: number, salvaged_before: self.salvaged_before }
             .encode(&mut bytes);
         self.open = OpenBatch::new(number, epoch, 0, bytes);
-        self.open.begin = Some(Begin { spare, sync_first: None });
+        self.open.begin = Some(Begin { spare: spare.map(|spare| spare.number), sync_first: None });
 
         self.write_checkpoint();
 
@@ -42,7 +42,8 @@ impl Log {
             used,
             capacity: self.options.segment_bytes.max(2 * used),
             allocated: if spare.is_some() { self.options.segment_bytes } else { used },
-            prewritten: spare.is_some(),
+            prewritten: spare
+                .is_some_and(|spare| spare.written_bytes >= self.options.segment_bytes),
         });
     }
 

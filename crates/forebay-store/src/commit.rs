@@ -8,6 +8,9 @@
 //!   lane idle, a crowd ─────► gather for min(¼ · flush time, 500 µs) or until 256 KiB
 //! ```
 //!
+//! Space that commits overwrite is faster than space that they fill for the first time, but it has to be filled once
+//! before: it is worth that while commits are small, and in no hurry (`commits_are_small`).
+//!
 //! A crowd is what the last batch held: at least 8 messages and at least 2 channels waiting. When it was
 //! one, the others' next messages are on their way, and a flush for the first of them alone would make
 //! all others wait for it. A quarter of a flush is what gathering may cost at most. Measured on one
@@ -26,6 +29,9 @@ const GATHER_BYTES: usize = 256 << 10;
 /// A crowd: messages and waiters of the last batch.
 const CROWD_PUBLISHES: u32 = 8;
 const CROWD_WAITERS: u32 = 2;
+
+/// Mean size of commits, in bytes, above which space is not pre-written for them. `docs/decisions/0037`.
+const PREWRITE_COMMIT_BYTES: u64 = 64 << 10;
 
 /// What the open batch holds, as far as pacing cares.
 #[derive(Copy, Clone, Debug)]
@@ -69,6 +75,9 @@ pub struct Commits {
 pub(crate) struct Pacing {
     flush_ewma_us: u64,
     flush_last_us: u64,
+    /// Moving average of what they wrote, and what the last one did.
+    bytes_ewma: u64,
+    bytes_last: u64,
     last_publishes: u32,
     last_waiters: u32,
     gather_since_us: Option<u64>,
@@ -91,6 +100,16 @@ impl Pacing {
             written_bytes,
             last_waiters: self.last_waiters,
         }
+    }
+
+    /// Whether commits are so small that what they wait for is not their bytes: of late, and the last one.
+    pub(crate) fn commits_are_small(&self) -> bool {
+        self.bytes_ewma.max(self.bytes_last) <= PREWRITE_COMMIT_BYTES
+    }
+
+    /// Whether nothing was committed since the last seal.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.unsealed_since_us.is_none()
     }
 
     /// An acknowledgement was appended; `now_us` is the newest time known.
@@ -132,7 +151,16 @@ impl Pacing {
     }
 
     /// A batch with something in it was committed.
-    pub(crate) fn committed(&mut self, now_us: u64, took_us: u64, publishes: u32, waiters: u32) {
+    pub(crate) fn committed(
+        &mut self,
+        now_us: u64,
+        took_us: u64,
+        bytes: usize,
+        publishes: u32,
+        waiters: u32,
+    ) {
+        self.bytes_last = bytes as u64;
+        self.bytes_ewma = (self.bytes_ewma * 7 + self.bytes_last) / 8;
         self.flush_ewma_us = match self.flush_ewma_us {
             0 => took_us,
             average => (average * 7 + took_us) / 8,
@@ -161,17 +189,17 @@ mod tests {
         let mut pacing = Pacing::default();
         assert_eq!(pacing.decide(5, MESSAGES), Decision::Submit);
         pacing.submitted();
-        pacing.committed(105, 100, 1, 1);
+        pacing.committed(105, 100, 4096, 1, 1);
         assert_eq!(pacing.decide(106, MESSAGES), Decision::Submit);
         pacing.submitted();
-        pacing.committed(105, 100, 1000, 1);
+        pacing.committed(105, 100, 4096, 1000, 1);
         assert_eq!(pacing.decide(106, MESSAGES), Decision::Submit, "one channel is no crowd");
     }
 
     #[test]
     fn a_crowd_is_gathered_for_a_quarter_of_a_flush() {
         let mut pacing = Pacing::default();
-        pacing.committed(1000, 400, 8, 2);
+        pacing.committed(1000, 400, 4096, 8, 2);
         assert_eq!(pacing.decide(1000, MESSAGES), Decision::WaitUntil(1100));
         assert_eq!(pacing.decide(1099, MESSAGES), Decision::WaitUntil(1100));
         assert_eq!(pacing.decide(1100, MESSAGES), Decision::Submit);
@@ -182,7 +210,7 @@ mod tests {
     #[test]
     fn gathering_on_a_slow_disk_is_bounded() {
         let mut pacing = Pacing::default();
-        pacing.committed(0, 50_000, 100, 10);
+        pacing.committed(0, 50_000, 4096, 100, 10);
         assert_eq!(pacing.decide(0, MESSAGES), Decision::WaitUntil(GATHER_MAX_US));
     }
 
@@ -196,10 +224,30 @@ mod tests {
     }
 
     #[test]
+    fn commits_are_small_as_long_as_their_mean_is() {
+        let mut pacing = Pacing::default();
+        assert!(pacing.commits_are_small() && pacing.is_sealed());
+        for _ in 0..100 {
+            pacing.committed(0, 100, 64 << 10, 1, 1);
+        }
+        assert!(pacing.commits_are_small() && !pacing.is_sealed());
+        pacing.committed(0, 100, 65 << 10, 1, 1);
+        assert!(!pacing.commits_are_small());
+        pacing.submitted();
+        assert!(pacing.is_sealed() && !pacing.commits_are_small());
+        for _ in 0..2 {
+            pacing.committed(0, 100, 4096, 1, 1);
+        }
+        assert!(pacing.commits_are_small());
+        pacing.committed(0, 100, 65 << 10, 1, 1);
+        assert!(!pacing.commits_are_small(), "the first of many, perhaps");
+    }
+
+    #[test]
     fn an_idle_log_is_sealed_once() {
         let mut pacing = Pacing::default();
         assert_eq!(pacing.decide(0, NOTHING), Decision::Idle);
-        pacing.committed(500, 100, 1, 1);
+        pacing.committed(500, 100, 4096, 1, 1);
         assert_eq!(pacing.decide(600, NOTHING), Decision::WaitUntil(10_500));
         assert_eq!(pacing.decide(10_500, NOTHING), Decision::Seal);
         pacing.submitted();

@@ -29,6 +29,9 @@ pub trait Disk: Send + Sync {
     fn create(&self, name: &str) -> io::Result<()>;
     /// Writes all of `bytes` at `offset`; the file must exist and grows as needed.
     fn write_at(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Gives an empty file this length, as zeros, with room on the medium for all of them: what is written to it later
+    /// needs no more. `Unsupported` where the medium can promise that only of bytes that were written.
+    fn allocate(&self, name: &str, bytes: u64) -> io::Result<()>;
     /// Reads until `buffer` is full or the file ends; returns how many bytes were read.
     fn read_at(&self, name: &str, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
     /// Makes the file's bytes and length survive a power loss (`fdatasync`).
@@ -51,7 +54,12 @@ pub struct FileDisk {
     /// renames and removals drop their entry and reads of runs open their file afresh.
     open: Mutex<HashMap<String, Arc<File>>>,
     lock: Mutex<Option<File>>,
+    allocate: Allocate,
 }
+
+/// How room for an empty file is had from the file system: the file gets this length, in bytes. The standard library has
+/// no call for it. See [`Disk::allocate`] for what it promises and when it is `Unsupported`.
+pub type Allocate = fn(&File, u64) -> io::Result<()>;
 
 /// Bound of [`FileDisk::open`]: the cache is emptied when it would grow beyond.
 const OPEN_FILES_MAX: usize = 16;
@@ -64,7 +72,17 @@ impl FileDisk {
     pub fn new(root: impl AsRef<Path>) -> io::Result<FileDisk> {
         let root = root.as_ref().to_path_buf();
         fs::create_dir_all(&root)?;
-        Ok(FileDisk { root, open: Mutex::default(), lock: Mutex::default() })
+        Ok(FileDisk {
+            root,
+            open: Mutex::default(),
+            lock: Mutex::default(),
+            allocate: |_, _| Err(io::ErrorKind::Unsupported.into()),
+        })
+    }
+
+    /// The same with room that is allocated by this call; without one all of it is written.
+    pub fn allocating_by(self, allocate: Allocate) -> FileDisk {
+        FileDisk { allocate, ..self }
     }
 
     fn file(&self, name: &str) -> io::Result<Arc<File>> {
@@ -135,6 +153,10 @@ impl Disk for FileDisk {
 
     fn write_at(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.file(name)?.write_all_at(bytes, offset)
+    }
+
+    fn allocate(&self, name: &str, bytes: u64) -> io::Result<()> {
+        (self.allocate)(&*self.file(name)?, bytes)
     }
 
     fn read_at(&self, name: &str, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {

@@ -49,15 +49,39 @@ pub struct MemDisk {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Clone)]
 struct State {
     locked: bool,
     directory: Directory,
     capacity_bytes: Option<u64>,
+    /// Whether room can be had without writing.
+    allocates: bool,
     faults: Faults,
 }
 
+impl Default for State {
+    fn default() -> State {
+        State {
+            locked: false,
+            directory: Directory::default(),
+            capacity_bytes: None,
+            allocates: true,
+            faults: Faults::default(),
+        }
+    }
+}
+
 impl State {
+    /// Whether so many bytes at this place of a file fit on the disk.
+    fn room_for(&self, name: &str, offset: u64, bytes: u64) -> io::Result<()> {
+        let grows = (offset + bytes).saturating_sub(self.directory.file(name)?.len() as u64);
+        let most = self.capacity_bytes.unwrap_or(u64::MAX);
+        if grows > 0 && self.directory.used_bytes() + grows > most {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
+    }
+
     fn revive(&mut self) {
         self.locked = false;
         self.faults.revive();
@@ -145,6 +169,11 @@ impl MemDisk {
         self.lock_state().capacity_bytes = capacity_bytes;
     }
 
+    /// Whether room can be had without writing to it, as on most file systems. It can unless this says otherwise.
+    pub fn set_allocates(&self, allocates: bool) {
+        self.lock_state().allocates = allocates;
+    }
+
     /// Sum of all files' sizes, in bytes.
     pub fn used_bytes(&self) -> u64 {
         self.lock_state().directory.used_bytes()
@@ -194,6 +223,10 @@ impl MemDisk {
     }
 }
 
+fn offset_of(offset: u64) -> usize {
+    usize::try_from(offset).expect("test files fit into memory")
+}
+
 impl Disk for MemDisk {
     fn lock(&self) -> io::Result<()> {
         let mut state = self.lock_state();
@@ -232,13 +265,8 @@ impl Disk for MemDisk {
 
     fn write_at(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.lock_state();
-        let offset = usize::try_from(offset).expect("test files fit into memory");
-        let grows = (offset + bytes.len()).saturating_sub(state.directory.file(name)?.len()) as u64;
-        if grows > 0
-            && state.capacity_bytes.is_some_and(|most| state.directory.used_bytes() + grows > most)
-        {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
+        state.room_for(name, offset, bytes.len() as u64)?;
+        let offset = offset_of(offset);
         match state.faults.enter(Call::Write) {
             Ok(Passage::Whole) => {
                 match state.faults.take_stray() {
@@ -260,6 +288,19 @@ impl Disk for MemDisk {
                 Err(error)
             }
         }
+    }
+
+    fn allocate(&self, name: &str, bytes: u64) -> io::Result<()> {
+        let mut state = self.lock_state();
+        if !state.allocates {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        state.room_for(name, 0, bytes)?;
+        if state.faults.enter(Call::Allocate)? == Passage::Stops {
+            return Err(stopped());
+        }
+        state.directory.file_mut(name)?.grow(offset_of(bytes));
+        Ok(())
     }
 
     fn read_at(&self, name: &str, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {

@@ -55,7 +55,7 @@ mod window;
 
 pub use check::{CheckReport, Finding, check};
 pub use commit::Commits;
-pub use disk::{Disk, FileDisk};
+pub use disk::{Allocate, Disk, FileDisk};
 pub use error::{OpenError, StoreFailed};
 pub use event::Event;
 pub use fault_disk::MemDisk;

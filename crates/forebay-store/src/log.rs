@@ -31,7 +31,7 @@ use crate::options::{Durability, Options};
 use crate::record::QUEUES_MAX;
 use crate::request::{Completion, Request, Work, WorkError};
 use crate::run::TrackedRun;
-use crate::segment::{Segment, segment_file};
+use crate::segment::{Segment, Spare, segment_file};
 use crate::store::Statistics;
 
 pub(crate) type Map<K, V> = HashMap<K, V, foldhash::fast::FixedState>;
@@ -121,7 +121,7 @@ pub(crate) struct LogState {
     pub(crate) queues: Map<QueueId, QueueState>,
     pub(crate) runs: Map<RunId, TrackedRun>,
     pub(crate) next_run: u32,
-    pub(crate) spares: VecDeque<u32>,
+    pub(crate) spares: VecDeque<Spare>,
     pub(crate) next_spare: u32,
 }
 
@@ -302,6 +302,12 @@ impl Log {
         self.batch_most_bytes = bytes.unwrap_or(usize::MAX);
     }
 
+    /// Whether pre-writing takes nothing from commits that they do not get back: those of a log that rests, and small
+    /// ones, on whose latency somebody waits.
+    pub(crate) fn may_prewrite(&self) -> bool {
+        self.pacing.commits_are_small() || self.in_flight.is_none() && self.pacing.is_sealed()
+    }
+
     pub(crate) fn commits(&self) -> Commits {
         self.pacing.commits(self.log_written_bytes)
     }
@@ -417,7 +423,7 @@ impl Log {
         // The first segment of a run is not pre-written; as soon as a pre-written one is there, it is
         // worth one small checkpoint to commit into that.
         let better = !segment.prewritten
-            && !self.background.ready.is_empty()
+            && self.background.written_spare(self.options.segment_bytes).is_some()
             && segment.used >= self.options.warm_bytes();
         // Nothing may follow the end of a clean stop but its seal.
         if (full || better) && self.stopping == Stopping::No {
@@ -564,7 +570,7 @@ impl Log {
     fn committed(&mut self) {
         let Some(InFlight::Batch {
             number,
-            bytes: _,
+            bytes,
             publishes,
             waiters,
             real,
@@ -594,7 +600,7 @@ impl Log {
         }
         if real {
             let took_us = self.now_us.saturating_sub(since_us);
-            self.pacing.committed(self.now_us, took_us, publishes, waiters);
+            self.pacing.committed(self.now_us, took_us, bytes, publishes, waiters);
         }
         while let Some(&(batch, run)) = self.spilling.front()
             && batch <= number

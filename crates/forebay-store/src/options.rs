@@ -19,7 +19,7 @@ pub enum Durability {
 /// Options of [`open`](crate::open). The defaults are right for a server; tests make everything small.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Size of a pre-written log segment, in bytes; at least 16 KiB. A segment may grow beyond it by
+    /// Size of a log segment, in bytes; at least 16 KiB. A segment may grow beyond it by
     /// one batch or by a large checkpoint.
     pub segment_bytes: u64,
     /// Size of the log above which the oldest live messages are to be evacuated, in bytes.

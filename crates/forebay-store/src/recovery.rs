@@ -36,8 +36,8 @@ use crate::replay::{Place, Replay, ReplayedRun};
 use crate::request::{WorkError, perform};
 use crate::run::{self, FIRST_RECORD, RunDamage, RunState, TrackedRun, run_file};
 use crate::segment::{
-    BLOCK, EPOCHS_PASSED_BY_SALVAGE, HeaderError, Segment, SegmentHeader, VERSION, segment_file,
-    spare_file,
+    BLOCK, EPOCHS_PASSED_BY_SALVAGE, HeaderError, Segment, SegmentHeader, Spare, VERSION,
+    segment_file, spare_file,
 };
 use crate::store::{Damage, Recovered};
 use crate::window::Window;
@@ -385,7 +385,8 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
         let from_before = || SegmentHeader::spare_is_from_before(disk, &name, next_epoch);
         let usable = whole && !anew && spares.len() < options.spare_segments_max;
         if usable && from_before().unwrap_or(false) {
-            spares.push_back(spare);
+            // How much of it was written nobody knows any more.
+            spares.push_back(Spare { number: spare, written_bytes: options.segment_bytes });
         } else {
             remove(disk, &name)?;
         }

@@ -46,10 +46,12 @@ pub(crate) enum Work {
     WriteRun { run: RunId, bytes: Vec<u8>, durable: bool },
     /// Read records of a run from a record boundary on, up to about [`run::BLOCK_BYTES`] of payload.
     ReadRun { run: RunId, from_offset: u64, records_end: u64, from_seq: Seq },
-    /// Fill a slice of a spare with zeros and sync it.
-    Prewrite { spare: u32, offset: u64, slice_bytes: u64 },
+    /// Create a spare with room for a segment.
+    Allocate { spare: u32, segment_bytes: u64 },
+    /// Fill a slice of a spare with zeros and sync it; `create` it before.
+    Prewrite { spare: u32, create: bool, offset: u64, slice_bytes: u64 },
     /// Turn a dead segment into a spare.
-    Recycle { epoch: u64, spare: u32 },
+    Recycle { epoch: u64, spare: u32, written_bytes: u64 },
     /// Unlink what was pre-written of a spare.
     RemoveSpare { spare: u32 },
     /// Unlink a dead segment.
@@ -130,6 +132,7 @@ impl Work {
             Work::ReadRun { run, from_offset, .. } => {
                 format!("read {} from byte {from_offset}", run::run_file(*run))
             }
+            Work::Allocate { spare, .. } => format!("allocate {}", spare_file(*spare)),
             Work::Prewrite { spare, .. } => format!("pre-write {}", spare_file(*spare)),
             Work::Recycle { epoch, .. } => format!("recycle {}", segment_file(*epoch)),
             Work::RemoveSpare { spare } => format!("remove {}", spare_file(*spare)),
@@ -181,9 +184,15 @@ fn carry_out(disk: &dyn Disk, work: &Work) -> Result<Output, WorkError> {
         Work::ReadRun { run, from_offset, records_end, from_seq } => {
             return run::read_block(disk, *run, *from_offset, *records_end, *from_seq);
         }
-        Work::Prewrite { spare, offset, slice_bytes } => {
+        Work::Allocate { spare, segment_bytes } => {
             let name = spare_file(*spare);
-            if *offset == 0 {
+            disk.create(&name)?;
+            disk.allocate(&name, *segment_bytes)?;
+            disk.sync_data(&name)?;
+        }
+        Work::Prewrite { spare, create, offset, slice_bytes } => {
+            let name = spare_file(*spare);
+            if *create {
                 disk.create(&name)?;
             }
             for at in (0..*slice_bytes).step_by(ZEROS.len()) {
@@ -192,7 +201,7 @@ fn carry_out(disk: &dyn Disk, work: &Work) -> Result<Output, WorkError> {
             }
             disk.sync_data(&name)?;
         }
-        Work::Recycle { epoch, spare } => {
+        Work::Recycle { epoch, spare, .. } => {
             disk.rename(&segment_file(*epoch), &spare_file(*spare))?;
             // Before anything else may free the next segment: the log loses segments oldest first.
             disk.sync_dir()?;

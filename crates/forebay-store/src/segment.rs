@@ -45,7 +45,7 @@ pub(crate) fn parse_segment_file(name: &str) -> Option<u64> {
     if number.len() == 10 { number.parse().ok() } else { None }
 }
 
-/// Name of a spare: a pre-written or recycled file that waits to become a segment.
+/// Name of a spare: an allocated, pre-written or recycled file that waits to become a segment.
 pub(crate) fn spare_file(spare: u32) -> String {
     format!("spare-{spare:010}.seg")
 }
@@ -54,6 +54,14 @@ pub(crate) fn spare_file(spare: u32) -> String {
 pub(crate) fn parse_spare_file(name: &str) -> Option<u32> {
     let number = name.strip_prefix("spare-")?.strip_suffix(".seg")?;
     if number.len() == 10 { number.parse().ok() } else { None }
+}
+
+/// A file that waits to become a segment.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Spare {
+    pub(crate) number: u32,
+    /// So much of it was written once, as zeros or as a segment; for the rest there is room and no more.
+    pub(crate) written_bytes: u64,
 }
 
 /// What the first block of a segment says.

@@ -56,6 +56,10 @@ impl Disk for Reads {
         self.inner.write_at(name, offset, bytes)
     }
 
+    fn allocate(&self, name: &str, bytes: u64) -> io::Result<()> {
+        self.inner.allocate(name, bytes)
+    }
+
     fn read_at(&self, name: &str, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         self.most_bytes.fetch_max(buffer.len(), Ordering::Relaxed);
         self.inner.read_at(name, offset, buffer)

@@ -12,6 +12,8 @@ pub enum Call {
     Create,
     /// [`Disk::write_at`]
     Write,
+    /// [`Disk::allocate`]
+    Allocate,
     /// [`Disk::read_at`]
     Read,
     /// [`Disk::sync_data`]

@@ -13,6 +13,8 @@ pub enum Recorded {
     Create(String),
     /// [`Disk::write_at`]: file, offset, bytes.
     Write(String, u64, Vec<u8>),
+    /// [`Disk::allocate`]: file, bytes.
+    Allocate(String, u64),
     /// [`Disk::sync_data`]
     SyncData(String),
     /// [`Disk::sync_dir`]
@@ -32,6 +34,7 @@ impl Recorded {
         match self {
             Recorded::Create(name) => disk.create(name),
             Recorded::Write(name, offset, bytes) => disk.write_at(name, *offset, bytes),
+            Recorded::Allocate(name, bytes) => disk.allocate(name, *bytes),
             Recorded::SyncData(name) => disk.sync_data(name),
             Recorded::SyncDir => disk.sync_dir(),
             Recorded::Rename(from, to) => disk.rename(from, to),
@@ -72,6 +75,11 @@ impl RecordingDisk {
         self.calls.lock().expect("no holder of this lock panics").len()
     }
 
+    /// These calls.
+    pub fn recorded(&self) -> Vec<Recorded> {
+        self.calls.lock().expect("no holder of this lock panics").clone()
+    }
+
     /// The disk as it was before the first call, after it, after the second, up to the last: as many and
     /// one more than there are [`calls`](RecordingDisk::calls). On each, what was synced by then is
     /// durable and nothing else.
@@ -79,7 +87,7 @@ impl RecordingDisk {
     /// # Panics
     /// When a call that succeeded on the recorded disk fails on one in memory.
     pub fn prefixes(&self) -> impl Iterator<Item = MemDisk> + use<> {
-        let calls = self.calls.lock().expect("no holder of this lock panics").clone();
+        let calls = self.recorded();
         let disk = self.base.fork();
         (0..=calls.len()).map(move |count| {
             if let Some(call) = count.checked_sub(1).map(|last| &calls[last]) {
@@ -127,6 +135,11 @@ impl Disk for RecordingDisk {
             || Recorded::Write(name.to_owned(), offset, bytes.to_vec()),
             |disk| disk.write_at(name, offset, bytes),
         )
+    }
+
+    fn allocate(&self, name: &str, bytes: u64) -> io::Result<()> {
+        let call = || Recorded::Allocate(name.to_owned(), bytes);
+        self.record(call, |disk| disk.allocate(name, bytes))
     }
 
     fn read_at(&self, name: &str, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {

@@ -1,0 +1,52 @@
+//! Room for the log's next segments, from the file system at once.
+
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+
+/// Gives an empty file this length, in bytes, with blocks for all of them (`fallocate`, Linux man page fallocate(2)).
+///
+/// # Errors
+/// `Unsupported` where the file system has no such call; `StorageFull` where there is no room.
+pub(crate) fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Err(io::ErrorKind::Unsupported.into()),
+        result => Ok(result?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::allocate;
+    use std::fs::File;
+    use std::io;
+    use std::os::unix::fs::MetadataExt;
+
+    /// A file without a name.
+    fn empty(what: &str) -> File {
+        let path = std::env::temp_dir().join(format!("forebay-{what}-{}", std::process::id()));
+        let file = File::create_new(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_file_gets_its_length_and_the_blocks_for_it() {
+        let file = empty("length");
+        allocate(&file, 3 << 20).unwrap();
+        let metadata = file.metadata().unwrap();
+        assert_eq!(metadata.len(), 3 << 20);
+        assert!(metadata.blocks() * 512 >= 3 << 20, "{} blocks", metadata.blocks());
+    }
+
+    #[test]
+    fn more_than_there_is_is_refused() {
+        let file = empty("refused");
+        let error = allocate(&file, 1 << 50).unwrap_err();
+        assert!(
+            matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::FileTooLarge),
+            "{error:?}"
+        );
+    }
+}
