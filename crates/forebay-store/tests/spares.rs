@@ -57,7 +57,7 @@ fn nothing_is_pre_written_while_commits_are_large() {
     for later_ms in 1..=3 {
         perform_all(&*disk, &mut store, 60_000 + later_ms * 20_000);
     }
-    assert_eq!((allocated(&disk), prewritten_bytes(&disk)), (4, 3 * 4 << 20));
+    assert_eq!((allocated(&disk), prewritten_bytes(&disk)), (4, 3 * (4 << 20)));
 }
 
 #[test]
