@@ -7,7 +7,7 @@
 //!   base    net + s
 //!   target  base + min(max(commits, batches), 100 ms) + min(net, 4 ms) + min(0.15 net, 20 ms)
 //!           and if that is more, but 400 ms above the base at most: sig * visit / W
-//!           or, 8 ms above it at most: sig * fill / W
+//!           or, 16 ms above it at most: sig * fill / W
 //!
 //!   commits   max(1.25 * least ever s, 0.75 s + refill); before RabbitMQ 0.5 s
 //!   refill    2.25 s / n / (1 + mean size / 500 B) - net, at least 0, where 1 MB is in flight to our broker, or it tells
