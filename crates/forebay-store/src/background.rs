@@ -105,15 +105,16 @@ impl Background {
 
     /// The file for the next segment, if there is one: a written one rather than another.
     pub(crate) fn take_spare(&mut self, segment_bytes: u64) -> Option<Spare> {
-        let written = self.written_spare(segment_bytes);
-        let free = || self.ready.iter().position(|spare| Some(spare.number) != self.slicing);
-        let at = written.or_else(free)?;
-        self.ready.remove(at)
+        let next = self.best_spare(segment_bytes)?;
+        self.ready.retain(|spare| *spare != next);
+        Some(next)
     }
 
-    /// Which of those that are ready, if any, was written to its end.
-    pub(crate) fn written_spare(&self, segment_bytes: u64) -> Option<usize> {
-        self.ready.iter().position(|spare| spare.written_bytes >= segment_bytes)
+    /// The one that would be taken.
+    pub(crate) fn best_spare(&self, segment_bytes: u64) -> Option<Spare> {
+        let mut free = self.ready.iter().filter(|spare| Some(spare.number) != self.slicing);
+        let written = free.clone().find(|spare| spare.written_bytes >= segment_bytes);
+        written.or_else(|| free.next()).copied()
     }
 
     fn new_spare(&mut self) -> u32 {

@@ -420,11 +420,17 @@ impl Log {
         let segment = self.segments.back().expect("there is always a segment");
         let batch_bytes = self.options.batch_max_bytes.max(self.uncommitted_max_bytes);
         let full = segment.used + batch_bytes as u64 > segment.capacity;
-        // The first segment of a run is not pre-written; as soon as a pre-written one is there, it is
-        // worth one small checkpoint to commit into that.
-        let better = !segment.prewritten
-            && self.background.written_spare(self.options.segment_bytes).is_some()
-            && segment.used >= self.options.warm_bytes();
+        // The first segment of a run grows, and would fail on a full disk; the next ones have room and are not written
+        // yet, perhaps. As soon as a better one is there, it is worth one small checkpoint to commit into that.
+        let size = self.options.segment_bytes;
+        let better = match self.background.best_spare(size) {
+            Some(spare) if segment.allocated >= size => {
+                spare.written_bytes >= size && !segment.prewritten
+            }
+            Some(_) => true,
+            None => false,
+        };
+        let better = better && segment.used >= self.options.warm_bytes();
         // Nothing may follow the end of a clean stop but its seal.
         if (full || better) && self.stopping == Stopping::No {
             self.begin_segment(number);

@@ -6,7 +6,7 @@ mod support;
 use std::sync::Arc;
 
 use forebay_store::fault_disk::{Recorded, RecordingDisk};
-use forebay_store::{Disk, Home, Lane, MemDisk, Options, Request, Store, open, perform};
+use forebay_store::{Disk, Event, Home, Lane, MemDisk, Options, Request, Store, open, perform};
 use support::small_store::{QUEUE, contents, expected, opened, payload, pump, small};
 
 /// Larger than what a commit may be for which space is pre-written.
@@ -50,14 +50,34 @@ fn nothing_is_pre_written_while_commits_are_large() {
         store.publish(&[(QUEUE, seq)], &[seq as u8; LARGE_BYTES]);
         perform_all(&*disk, &mut store, seq * 1_000);
     }
-    // 6 MB are in two segments, and for three more there is room.
-    assert_eq!((allocated(&disk), prewritten_bytes(&disk)), (4, 0));
+    // 6 MB are in the first segment, which is left at once, and two that had room; for three more there is room.
+    assert_eq!((allocated(&disk), prewritten_bytes(&disk)), (5, 0));
     assert_eq!(store.statistics().spares, 3);
     // The log rests: what there is room for is written, and no more.
     for later_ms in 1..=3 {
         perform_all(&*disk, &mut store, 60_000 + later_ms * 20_000);
     }
-    assert_eq!((allocated(&disk), prewritten_bytes(&disk)), (4, 3 * (4 << 20)));
+    assert_eq!((allocated(&disk), prewritten_bytes(&disk)), (5, 3 * (4 << 20)));
+}
+
+#[test]
+fn a_full_disk_is_noticed_while_nothing_is_pre_written() {
+    let disk = Arc::new(MemDisk::new());
+    let (mut store, _) = opened(&disk, roomy());
+    // For two spares, and not for the third.
+    disk.set_capacity(Some(disk.used_bytes() + (11 << 20)));
+    let (mut seq, mut low) = (0, false);
+    while !low {
+        seq += 1;
+        store.publish(&[(QUEUE, seq)], &[seq as u8; LARGE_BYTES]);
+        let events = pump(&disk, &mut store, seq * 1_000).expect("there is room for the log");
+        low = events.contains(&Event::LowSpace(true));
+    }
+    // What was confirmed until then has its place, and so has more.
+    for seq in seq + 1..seq + 40 {
+        store.publish(&[(QUEUE, seq)], &[seq as u8; LARGE_BYTES]);
+        pump(&disk, &mut store, seq * 1_000).expect("the room was kept");
+    }
 }
 
 #[test]
