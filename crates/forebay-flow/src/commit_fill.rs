@@ -14,8 +14,8 @@
 //! the broker tells how many publish ([`CommitTime`](crate::CommitTime)), a window is not cut below its part. Of many publishers
 //! the part is less than a [visit](crate::crowd) is, and nothing changes for them: from twenty on with 200 B, from 48 with more.
 //!
-//! It is not for the messages that a slower machine or a link of little bandwidth makes wait: 16 ms is what they may. With 8 twenty of 1 kB were cut to
-//! half of their part whenever the disk took a moment longer, and had 555 ms to make up for after a start in place of 89.
+//! It is not for the messages that a slower machine or a link of little bandwidth makes wait: 16 ms is what they may. With 8 a slow
+//! moment of the disk left twenty of 1 kB below their part, and in the first seconds after a start their p99 was 555 ms in place of 89.
 
 use crate::delay_target::OVERHEAD_BYTES;
 

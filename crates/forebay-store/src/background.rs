@@ -3,7 +3,9 @@
 //! The latter in this order: writing runs (memory waits), recycling or removing dead segments and runs (disk
 //! space waits), allocating spares, pre-writing them. Pre-writing goes in slices, so that a commit does not wait long for
 //! the disk behind it, and while commits are large it waits until the log rests: a segment takes longer to be filled with
-//! zeros than commits of megabytes lose in one that was allocated only, and is written when it is recycled. On one lane with a write and its flush a read of a millisecond took ten, and a consumer of a long
+//! zeros than commits of megabytes lose in one that was allocated only, and is written when it is recycled.
+//!
+//! On one lane with a write and its flush a read of a millisecond took ten, and a consumer of a long
 //! queue got a third of what it takes.
 //!
 //! A full disk is noticed here first. A spare or a run that cannot be written for lack of space is tried
@@ -115,6 +117,15 @@ impl Background {
         let mut free = self.ready.iter().filter(|spare| Some(spare.number) != self.slicing);
         let written = free.clone().find(|spare| spare.written_bytes >= segment_bytes);
         written.or_else(|| free.next()).copied()
+    }
+
+    /// Whether a spare is better than this segment. The first one of a run grows, and would fail on a full disk; the next ones
+    /// have room, and are not written yet, perhaps.
+    pub(crate) fn has_better(&self, segment: &Segment, segment_bytes: u64) -> bool {
+        let grows = segment.allocated < segment_bytes;
+        self.best_spare(segment_bytes).is_some_and(|spare| {
+            grows || !segment.prewritten && spare.written_bytes >= segment_bytes
+        })
     }
 
     fn new_spare(&mut self) -> u32 {
@@ -249,7 +260,8 @@ impl Log {
         let current = self.segments.back().expect("there is always a segment");
         // A store that is hardly used does not take two segments of disk for it.
         let in_use = current.prewritten || current.used >= self.options.warm_bytes();
-        let may_prewrite = self.may_prewrite();
+        // Zeros take nothing from these commits that they do not get back.
+        let may_prewrite = self.commits_are_small() || self.rests();
         let background = &mut self.background;
         if background.prewrite_at_us.is_some_and(|at_us| at_us > self.now_us) {
             return None;

@@ -302,10 +302,13 @@ impl Log {
         self.batch_most_bytes = bytes.unwrap_or(usize::MAX);
     }
 
-    /// Whether pre-writing takes nothing from commits that they do not get back: those of a log that rests, and small
-    /// ones, on whose latency somebody waits.
-    pub(crate) fn may_prewrite(&self) -> bool {
-        self.pacing.commits_are_small() || self.in_flight.is_none() && self.pacing.is_sealed()
+    /// Small commits, on whose latency somebody waits.
+    pub(crate) fn commits_are_small(&self) -> bool {
+        self.pacing.commits_are_small()
+    }
+
+    pub(crate) fn rests(&self) -> bool {
+        self.in_flight.is_none() && self.pacing.is_sealed()
     }
 
     pub(crate) fn commits(&self) -> Commits {
@@ -420,17 +423,9 @@ impl Log {
         let segment = self.segments.back().expect("there is always a segment");
         let batch_bytes = self.options.batch_max_bytes.max(self.uncommitted_max_bytes);
         let full = segment.used + batch_bytes as u64 > segment.capacity;
-        // The first segment of a run grows, and would fail on a full disk; the next ones have room and are not written
-        // yet, perhaps. As soon as a better one is there, it is worth one small checkpoint to commit into that.
-        let size = self.options.segment_bytes;
-        let better = match self.background.best_spare(size) {
-            Some(spare) if segment.allocated >= size => {
-                spare.written_bytes >= size && !segment.prewritten
-            }
-            Some(_) => true,
-            None => false,
-        };
-        let better = better && segment.used >= self.options.warm_bytes();
+        // It is worth one small checkpoint to commit into a better segment.
+        let better = segment.used >= self.options.warm_bytes()
+            && self.background.has_better(segment, self.options.segment_bytes);
         // Nothing may follow the end of a clean stop but its seal.
         if (full || better) && self.stopping == Stopping::No {
             self.begin_segment(number);
