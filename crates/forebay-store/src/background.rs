@@ -112,6 +112,10 @@ impl Background {
         Some(next)
     }
 
+    fn has_written(&self, segment_bytes: u64) -> bool {
+        self.ready.iter().any(|spare| spare.written_bytes >= segment_bytes)
+    }
+
     /// The one that would be taken.
     pub(crate) fn best_spare(&self, segment_bytes: u64) -> Option<Spare> {
         let mut free = self.ready.iter().filter(|spare| Some(spare.number) != self.slicing);
@@ -260,8 +264,7 @@ impl Log {
         let current = self.segments.back().expect("there is always a segment");
         // A store that is hardly used does not take two segments of disk for it.
         let in_use = current.prewritten || current.used >= self.options.warm_bytes();
-        // Zeros take nothing from these commits that they do not get back.
-        let may_prewrite = self.commits_are_small() || self.rests();
+        let (small, rests) = (self.commits_are_small(), self.rests());
         let background = &mut self.background;
         if background.prewrite_at_us.is_some_and(|at_us| at_us > self.now_us) {
             return None;
@@ -281,8 +284,10 @@ impl Log {
             background.prewriting = Some((spare, offset));
             (spare, offset, offset == 0)
         } else {
+            // Zeros take nothing from small commits that they do not get back, but one segment ahead is enough for these.
             let mut ready = background.ready.iter();
-            let spare = ready.find(|spare| spare.written_bytes < segment_bytes && may_prewrite)?;
+            let wanted = rests || small && !background.has_written(segment_bytes);
+            let spare = ready.find(|spare| wanted && spare.written_bytes < segment_bytes)?;
             background.slicing = Some(spare.number);
             (spare.number, spare.written_bytes, false)
         };

@@ -103,6 +103,12 @@ fn small_commits_move_to_space_that_was_written() {
         _ => None,
     });
     assert_eq!(zeros.sum::<usize>(), 4 << 20);
+    // One segment ahead is enough while they go on.
+    for seq in seq + 1..seq + 20 {
+        store.publish(&[(QUEUE, seq)], &payload(seq));
+        perform_all(&*disk, &mut store, seq * 1_000);
+    }
+    assert_eq!(prewritten_bytes(&disk), 2 * (4 << 20));
 }
 
 #[test]
