@@ -42,7 +42,7 @@ pub struct Entry<K, M> {
 pub struct Batcher<K, M> {
     limits: Limits,
     open: HashMap<K, Open<M>>,
-    /// Batches in the order in which their time is up; some are no longer open.
+    /// Batches in the order in which their time is up; some are no longer open. Twice `held_max` at most.
     due: VecDeque<(u64, K, u64)>,
     ready: VecDeque<Vec<M>>,
     held: usize,
@@ -93,6 +93,7 @@ impl<K: Hash + Eq + Clone, M> Batcher<K, M> {
         assert!(self.held < self.limits.held_max, "{} messages are held already", self.held);
         self.held += 1;
         let Entry { key, message, bytes, last } = entry;
+        self.forget_some();
         let open = self.open.entry(key.clone()).or_insert_with(|| {
             self.number += 1;
             let due_us = now_us.saturating_add(self.limits.delay_us);
@@ -160,8 +161,12 @@ impl<K: Hash + Eq + Clone, M> Batcher<K, M> {
         if let Some(open) = self.open.remove(key) {
             self.ready.push_back(open.messages);
         }
-        // Batches that fill quickly leave their times behind; there are no more of those than of messages held.
-        if self.due.len() > 2 * self.limits.held_max {
+    }
+
+    /// Batches that fill quickly leave their times behind. Before there are twice as many times as messages may be
+    /// held, those of the open batches are picked out: fewer than half, so this is done once in `held_max` batches.
+    fn forget_some(&mut self) {
+        if self.due.len() >= 2 * self.limits.held_max {
             let open = &self.open;
             self.due.retain(|(_, key, number)| {
                 open.get(key).is_some_and(|open| open.number == *number)
@@ -210,6 +215,21 @@ mod tests {
         assert!(batcher.has_room());
     }
 
+    #[test]
+    fn times_of_ended_batches_do_not_pile_up() {
+        let mut batcher = Batcher::new(Limits { messages: 10, held_max: 10, ..LIMITS });
+        batcher.push(entry(0, 0), 0);
+        for number in 1..20 {
+            batcher.push(Entry { last: true, ..entry(1, number) }, 0);
+            batcher.take(0);
+        }
+        for key in 2..11 {
+            batcher.push(entry(key, 20), 0);
+            assert!(batcher.due.len() <= 20, "{} of {}", batcher.due.len(), batcher.held());
+        }
+        assert_eq!((batcher.held(), batcher.next_due_us()), (10, Some(50)));
+    }
+
     proptest! {
         #[test]
         fn all_that_goes_in_comes_out_once_in_order_within_the_limits(
@@ -231,7 +251,7 @@ mod tests {
                 }
                 batcher.push(Entry { key: *key, message: number, bytes: *bytes, last: *last }, now_us);
                 prop_assert!(batcher.held() <= held_max.max(messages));
-                prop_assert!(batcher.due.len() <= 2 * held_max.max(messages) + 1);
+                prop_assert!(batcher.due.len() <= 2 * held_max.max(messages));
                 prop_assert!(batcher.next_due_us().is_none_or(|due_us| due_us <= now_us + LIMITS.delay_us));
             }
             batcher.flush();
