@@ -1,7 +1,7 @@
 //! How much a broker takes in before it is on disk, and how much of that from whom.
 //!
 //! ```text
-//!   sockets ──visits, so many bytes each──► read, not committed ──one commit at a time──► durable
+//!   sockets ──visits, so many bytes each──► read, not committed ──commits, in turn───────► durable
 //!                                           ≤ IngressBudget
 //! ```
 //! Too small a budget starves the disk, and a starved disk measures a low rate: a fixed 5 ms cost three

@@ -1,7 +1,7 @@
 //! Letters from other threads to the shard: finished disk requests, new in-process connections,
 //! questions about the state, the order to stop.
 //!
-//! Bound: disk completions are at most one per lane; everything else is one letter per call of an
+//! Bound: disk completions are as many per lane as it may have requests; everything else is one letter per call of an
 //! outside thread that waits for the answer, or one per in-process connection and turn.
 
 use crate::in_process::ServerEnd;

@@ -1,6 +1,7 @@
 //! The broker's process: the production machine and store over a disk in memory, and the requests that
 //! its lanes have in flight.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use forebay_broker::{Input, Shard, ShardConfig};
@@ -13,9 +14,9 @@ use crate::random::Random;
 /// A running broker.
 pub(crate) struct Broker {
     pub(crate) shard: Shard,
-    log: Option<Request>,
-    read: Option<Request>,
-    background: Option<Request>,
+    log: VecDeque<Request>,
+    read: VecDeque<Request>,
+    background: VecDeque<Request>,
 }
 
 impl Broker {
@@ -38,58 +39,66 @@ impl Broker {
     }
 
     fn new(shard: Shard) -> Broker {
-        Broker { shard, log: None, read: None, background: None }
+        let [log, read, background] = Lane::ALL.map(|_| VecDeque::new());
+        Broker { shard, log, read, background }
     }
 
     /// Takes the requests that there are, as the shell does at the end of a turn.
     pub(crate) fn take_requests(&mut self, now_us: u64) {
         while let Some(request) = self.shard.poll_disk(now_us) {
-            let slot = match request.lane() {
-                Lane::Log => &mut self.log,
-                Lane::Read => &mut self.read,
-                Lane::Background => &mut self.background,
-            };
-            debug_assert!(slot.is_none(), "two requests on one lane");
-            *slot = Some(request);
+            let lane = request.lane();
+            let requests = self.requests(lane);
+            requests.push_back(request);
+            debug_assert!(requests.len() <= lane.requests_max(), "too many requests on a lane");
         }
     }
 
     pub(crate) fn is_busy(&self, lane: Lane) -> bool {
+        let requests = match lane {
+            Lane::Log => &self.log,
+            Lane::Read => &self.read,
+            Lane::Background => &self.background,
+        };
+        !requests.is_empty()
+    }
+
+    fn requests(&mut self, lane: Lane) -> &mut VecDeque<Request> {
         match lane {
-            Lane::Log => self.log.is_some(),
-            Lane::Read => self.read.is_some(),
-            Lane::Background => self.background.is_some(),
+            Lane::Log => &mut self.log,
+            Lane::Read => &mut self.read,
+            Lane::Background => &mut self.background,
         }
     }
 
-    /// Carries out what a lane has in flight.
+    /// Carries out the first that a lane has in flight.
     pub(crate) fn complete(
         &mut self,
         lane: Lane,
         disk: &MemDisk,
         now_us: u64,
     ) -> Result<(), StoreFailed> {
-        let request = match lane {
-            Lane::Log => self.log.take(),
-            Lane::Read => self.read.take(),
-            Lane::Background => self.background.take(),
-        };
-        match request {
-            Some(request) => self.shard.step(now_us, Input::Disk(perform(disk, request))),
-            None => Ok(()),
+        let Some(request) = self.requests(lane).pop_front() else { return Ok(()) };
+        let completion = perform(disk, request);
+        if completion.is_final() {
+            self.requests(lane).clear();
         }
+        self.shard.step(now_us, Input::Disk(completion))
     }
 
-    /// The process is gone: of each request in flight nothing happened, all of it, or a part.
+    /// The process is gone: of what a lane had in flight nothing happened, all of it, or a part.
     pub(crate) fn die(&mut self, disk: &MemDisk, random: &mut Random) {
-        let in_flight = [self.log.take(), self.read.take(), self.background.take()];
-        for request in in_flight.into_iter().flatten() {
-            match random.below(3) {
-                0 => {}
-                1 => drop(perform(disk, request)),
-                _ => {
+        for lane in Lane::ALL {
+            // One after the other: the next is begun when all of the one before was done.
+            while let Some(request) = self.requests(lane).pop_front() {
+                let end = random.below(3);
+                if end == 2 {
                     disk.stop_after(random.below(4));
+                }
+                if end > 0 {
                     drop(perform(disk, request));
+                }
+                if end != 1 {
+                    self.requests(lane).clear();
                 }
             }
         }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   lane busy ──────────────► wait; what arrives meanwhile shares the next sync
+//!     and the batch is full ► hand it over behind the one in flight: the lane goes on at once
 //!   lane idle, nothing ─────► after 10 ms without work: one seal batch
 //!   lane idle, acks only ───► 10 ms after the first acknowledgement
 //!   lane idle, one waiter ──► at once: a lone publisher waits for one flush and no more
@@ -64,7 +65,7 @@ pub struct Commits {
     pub mean_us: u64,
     /// Time that the last one took, in microseconds.
     pub last_us: u64,
-    /// Bytes since the start, with those of the one in flight.
+    /// Bytes since the start, of those that are done.
     pub written_bytes: u64,
     /// Channels that waited for the last one.
     pub last_waiters: u32,

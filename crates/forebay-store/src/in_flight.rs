@@ -1,9 +1,21 @@
-//! What the log's lane is doing: nothing, or one of these.
+//! What the log's lane has to do: nothing, a sync, a batch, or a batch and a full one behind it.
+//!
+//! ```text
+//!   open batch ──full──► behind ──► being written ──► done
+//!        └────────lane idle──────────────▲
+//! ```
+//!
+//! A lane that waits for its next batch until somebody has heard of the last one rests, and whoever waits for confirms waits
+//! for the half of what is in flight to be written as one. With a full batch behind the one that is being written the lane
+//! goes on at once, and confirms come in smaller parts: `docs/decisions/0038`.
+
+use std::collections::VecDeque;
 
 use crate::home::BatchNo;
 
+/// One thing that the log's lane does.
 #[derive(Debug)]
-pub(crate) enum InFlight {
+pub(crate) enum LogWork {
     Batch {
         number: BatchNo,
         bytes: usize,
@@ -17,27 +29,60 @@ pub(crate) enum InFlight {
         synced_before: bool,
         /// Whether it is the final batch.
         last: bool,
-        since_us: u64,
     },
     Sync {
         upto: BatchNo,
-        since_us: u64,
     },
 }
 
+/// What was handed to the lane and is not done, in its order; two at most.
+#[derive(Debug, Default)]
+pub(crate) struct InFlight {
+    works: VecDeque<LogWork>,
+    /// When the first of them became the first.
+    since_us: u64,
+}
+
 impl InFlight {
-    /// What is being written and not committed yet.
-    pub(crate) fn bytes(&self) -> usize {
-        match self {
-            InFlight::Batch { bytes, .. } => *bytes,
-            InFlight::Sync { .. } => 0,
-        }
+    pub(crate) fn is_empty(&self) -> bool {
+        self.works.is_empty()
     }
 
-    /// When it was handed to the disk.
-    pub(crate) fn since_us(&self) -> u64 {
-        match self {
-            InFlight::Batch { since_us, .. } | InFlight::Sync { since_us, .. } => *since_us,
+    /// Whether a full batch may stand behind what there is: one batch with something in it that is synced when it is written.
+    /// Otherwise the second one would be written where the first may not be found.
+    pub(crate) fn takes_another(&self) -> bool {
+        let first = self.works.front();
+        self.works.len() == 1
+            && matches!(first, Some(LogWork::Batch { real: true, synced: true, last: false, .. }))
+    }
+
+    /// Handed to the lane.
+    pub(crate) fn push(&mut self, now_us: u64, work: LogWork) {
+        debug_assert!(self.is_empty() || self.takes_another());
+        if self.works.is_empty() {
+            self.since_us = now_us;
         }
+        self.works.push_back(work);
+    }
+
+    /// The first one is done: it, and how long the lane was at it, in microseconds.
+    pub(crate) fn pop(&mut self, now_us: u64) -> Option<(LogWork, u64)> {
+        let work = self.works.pop_front()?;
+        let took_us = now_us.saturating_sub(std::mem::replace(&mut self.since_us, now_us));
+        Some((work, took_us))
+    }
+
+    /// What is handed over and not committed yet.
+    pub(crate) fn bytes(&self) -> usize {
+        let bytes = |work: &LogWork| match work {
+            LogWork::Batch { bytes, .. } => *bytes,
+            LogWork::Sync { .. } => 0,
+        };
+        self.works.iter().map(bytes).sum()
+    }
+
+    /// Since when the lane has been at the first of them.
+    pub(crate) fn since_us(&self) -> Option<u64> {
+        (!self.is_empty()).then_some(self.since_us)
     }
 }

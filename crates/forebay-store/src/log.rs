@@ -2,18 +2,17 @@
 //!
 //! ```text
 //!             append                 submit                       complete
-//!   records ─────────► open batch ─────────► in flight (0 or 1) ─────────► written ──► synced
+//!   records ─────────► open batch ─────────► in flight (2 at most) ──────► written ──► synced
 //!                          ▲                      │ begins a segment?          │          │
 //!                          │                      ▼                            ▼          ▼
 //!                      next batch        header + checkpoint first        Durable     free segments,
 //!                                                                       (reported)    unlink runs
 //! ```
 //!
-//! A batch knows its place from its first byte on, because at most one batch is in flight and its size is
-//! known when the next one opens: records are checksummed for their offset while they are hot in cache,
-//! and `publish` can say at once in which segment a message lives.
+//! A batch knows its place from its first byte on, because the one before has its size when it opens: records are
+//! checksummed for their offset while they are hot in cache, and `publish` can say at once in which segment a message lives.
 //!
-//! Bounds: one open batch of `batch_max_bytes` plus one oversized message, one in flight, the parts of a
+//! Bounds: one open batch of `batch_max_bytes` plus one oversized message, two in flight, the parts of a
 //! checkpoint that wait for their turn, [`BUFFERS_MAX`] idle buffers.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -26,7 +25,7 @@ use crate::commit::{Commits, Decision, Pacing, Pending};
 use crate::error::StoreFailed;
 use crate::event::Event;
 use crate::home::{BatchNo, Home, QueueId, RunId, Seq};
-use crate::in_flight::InFlight;
+use crate::in_flight::{InFlight, LogWork};
 use crate::options::{Durability, Options};
 use crate::record::QUEUES_MAX;
 use crate::request::{Completion, Request, Work, WorkError};
@@ -80,7 +79,9 @@ pub(crate) struct Log {
     /// Closed parts of a checkpoint, to be written before the open batch.
     pub(crate) queued: VecDeque<OpenBatch>,
     buffers: Vec<Vec<u8>>,
-    in_flight: Option<InFlight>,
+    in_flight: InFlight,
+    /// Whether a full batch may be handed over behind another.
+    pub(crate) may_follow: bool,
     written: BatchNo,
     pub(crate) synced: BatchNo,
     /// What was reported durable: `synced`, or `written` where the operator chose so.
@@ -142,7 +143,8 @@ impl Log {
             acks: AckTable::default(),
             queued: VecDeque::new(),
             buffers: Vec::new(),
-            in_flight: None,
+            in_flight: InFlight::default(),
+            may_follow: true,
             written: done,
             synced: done,
             reported: done,
@@ -280,18 +282,16 @@ impl Log {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        let in_flight = self.in_flight.as_ref().map_or(0, InFlight::bytes);
-        let room = self.uncommitted_max_bytes.saturating_sub(in_flight);
+        let room = self.uncommitted_max_bytes.saturating_sub(self.in_flight.bytes());
         self.open_bytes() >= room.max(self.options.batch_max_bytes).min(self.batch_most_bytes)
     }
 
     pub(crate) fn buffered_bytes(&self) -> u64 {
-        let in_flight = self.in_flight.as_ref().map_or(0, InFlight::bytes);
-        (self.open_bytes() + in_flight + self.background.run_bytes) as u64
+        (self.open_bytes() + self.in_flight.bytes() + self.background.run_bytes) as u64
     }
 
     pub(crate) fn busy_since_us(&self) -> Option<u64> {
-        self.in_flight.as_ref().map(InFlight::since_us)
+        self.in_flight.since_us()
     }
 
     pub(crate) fn set_uncommitted_max(&mut self, bytes: usize) {
@@ -308,7 +308,7 @@ impl Log {
     }
 
     pub(crate) fn rests(&self) -> bool {
-        self.in_flight.is_none() && self.pacing.is_sealed()
+        self.in_flight.is_empty() && self.pacing.is_sealed()
     }
 
     pub(crate) fn commits(&self) -> Commits {
@@ -332,10 +332,10 @@ impl Log {
         if self.failed.is_some() || self.stopping == Stopping::Stopped {
             return None;
         }
-        if self.in_flight.is_none()
-            && let Some(request) = self.poll_log_lane()
-        {
-            return Some(request);
+        let request =
+            if self.in_flight.is_empty() { self.poll_log_lane() } else { self.poll_follower() };
+        if request.is_some() {
+            return request;
         }
         // What is begun now would only delay the stop.
         if self.stopping == Stopping::No { self.poll_other_lanes() } else { None }
@@ -368,11 +368,23 @@ impl Log {
             Decision::WaitUntil(_) | Decision::Idle => {}
         }
         if self.sync_due_us().is_some_and(|due_us| due_us <= self.now_us) {
-            self.in_flight = Some(InFlight::Sync { upto: self.written, since_us: self.now_us });
+            self.in_flight.push(self.now_us, LogWork::Sync { upto: self.written });
             let epoch = self.last_written_epoch();
             return Some(Request { work: Work::Sync { epoch } });
         }
         None
+    }
+
+    /// The open batch, if it is full and is to follow the one in flight; not one that begins a segment, nor before a checkpoint.
+    fn poll_follower(&mut self) -> Option<Request> {
+        let follows = self.may_follow
+            && self.in_flight.takes_another()
+            && self.open_bytes() >= self.options.batch_max_bytes
+            && self.stopping == Stopping::No
+            && self.atomic_depth == 0
+            && self.queued.is_empty()
+            && self.open.begin.is_none();
+        follows.then(|| self.submit_open(true, false))
     }
 
     fn sync_due_us(&self) -> Option<u64> {
@@ -451,18 +463,19 @@ impl Log {
         let checkpoint =
             self.segments.back().is_some_and(|segment| batch.number <= segment.checkpoint_batch);
         let synced = last || checkpoint || self.options.durability == Durability::Always;
-        self.in_flight = Some(InFlight::Batch {
-            number: batch.number,
-            bytes: batch.bytes.len(),
-            publishes: batch.publishes,
-            waiters: batch.waiters,
-            real,
-            synced,
-            synced_before,
-            last,
-            since_us: self.now_us,
-        });
-        self.log_written_bytes += batch.bytes.len() as u64;
+        self.in_flight.push(
+            self.now_us,
+            LogWork::Batch {
+                number: batch.number,
+                bytes: batch.bytes.len(),
+                publishes: batch.publishes,
+                waiters: batch.waiters,
+                real,
+                synced,
+                synced_before,
+                last,
+            },
+        );
         Request {
             work: Work::Commit {
                 epoch: batch.epoch,
@@ -502,7 +515,7 @@ impl Log {
         let mut at_latest = |at_us: u64| {
             deadline = Some(deadline.map_or(at_us, |deadline: u64| deadline.min(at_us)));
         };
-        if self.in_flight.is_none() {
+        if self.in_flight.is_empty() {
             if !self.queued.is_empty()
                 || matches!(self.stopping, Stopping::Asked | Stopping::Sealing)
             {
@@ -519,8 +532,6 @@ impl Log {
         }
         deadline
     }
-
-    // ---- completion -----------------------------------------------------------------------------
 
     pub(crate) fn complete(
         &mut self,
@@ -539,7 +550,7 @@ impl Log {
                 Ok(())
             }
             (Work::Sync { .. }, Ok(_)) => {
-                if let Some(InFlight::Sync { upto, .. }) = self.in_flight.take() {
+                if let Some((LogWork::Sync { upto }, _)) = self.in_flight.pop(self.now_us) {
                     self.synced = self.synced.max(upto);
                     self.unsynced_since_us = (self.synced < self.written).then_some(self.now_us);
                 }
@@ -569,21 +580,15 @@ impl Log {
     }
 
     fn committed(&mut self) {
-        let Some(InFlight::Batch {
-            number,
-            bytes,
-            publishes,
-            waiters,
-            real,
-            synced,
-            synced_before,
-            last,
-            since_us,
-        }) = self.in_flight.take()
+        let Some((
+            LogWork::Batch { number, bytes, publishes, waiters, real, synced, synced_before, last },
+            took_us,
+        )) = self.in_flight.pop(self.now_us)
         else {
             return;
         };
         self.batches += 1;
+        self.log_written_bytes += bytes as u64;
         self.written = number;
         if synced {
             self.synced = number;
@@ -600,7 +605,6 @@ impl Log {
             _ => self.events.push_back(Event::Durable(number)),
         }
         if real {
-            let took_us = self.now_us.saturating_sub(since_us);
             self.pacing.committed(self.now_us, took_us, bytes, publishes, waiters);
         }
         while let Some(&(batch, run)) = self.spilling.front()
@@ -618,10 +622,6 @@ impl Log {
             self.events.push_back(Event::Stopped);
         }
     }
-
-    // ---- the owner's side -----------------------------------------------------------------------
-
-    // ---- the end --------------------------------------------------------------------------------
 
     pub(crate) fn shutdown(&mut self) {
         if self.stopping == Stopping::No {

@@ -7,7 +7,7 @@ use crate::home::{RunId, Seq};
 use crate::run::{self, RunDamage};
 use crate::segment::{segment_file, spare_file};
 
-/// Which thread carries a request out. At most one request is in flight per lane.
+/// Which thread carries requests out, [a few](Lane::requests_max) at most and in the order in which it gets them.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Lane {
     /// Commits: nothing slow may stand before them.
@@ -21,6 +21,15 @@ pub enum Lane {
 impl Lane {
     /// All of them.
     pub const ALL: [Lane; 3] = [Lane::Log, Lane::Read, Lane::Background];
+
+    /// Requests that it may have at a time, with the one that is being carried out.
+    #[must_use]
+    pub const fn requests_max(self) -> usize {
+        match self {
+            Lane::Log => 2,
+            Lane::Read | Lane::Background => 1,
+        }
+    }
 }
 
 /// One piece of disk work, from [`Store::poll`](crate::Store::poll), for [`perform`].
@@ -107,6 +116,12 @@ impl Completion {
     /// The lane that is free again.
     pub fn lane(&self) -> Lane {
         self.work.lane()
+    }
+
+    /// Whether it ends the store, as a commit failed: the lane must not carry out what it has behind it.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        self.lane() == Lane::Log && self.result.is_err()
     }
 }
 

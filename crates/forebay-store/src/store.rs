@@ -253,6 +253,15 @@ impl Store {
         }
     }
 
+    /// Whether a batch that is full may be handed to the disk behind the one that is being written, which is so from the
+    /// start: the disk goes on at once, with smaller commits. Where each takes long, however little is in it, larger ones
+    /// bring more.
+    pub fn set_may_follow(&mut self, may: bool) {
+        if let Some(log) = &mut self.log {
+            log.may_follow = may;
+        }
+    }
+
     /// What commits take and bring; nothing in memory.
     pub fn commits(&self) -> Commits {
         self.log.as_ref().map_or_else(Commits::default, |log| log.commits())
@@ -269,7 +278,7 @@ impl Store {
         self.log.as_ref().map_or(0, |log| log.buffered_bytes())
     }
 
-    /// Since when the disk has been at the one write or sync of the log that is in flight, in monotonic
+    /// Since when the disk has been at the first write or sync of the log that is in flight, in monotonic
     /// microseconds; `None` while there is none, and in memory.
     pub fn log_busy_since_us(&self) -> Option<u64> {
         self.log.as_ref()?.busy_since_us()
@@ -277,7 +286,7 @@ impl Store {
 
     // ---- disk, as data --------------------------------------------------------------------------
 
-    /// The next disk request, if there is something to do and its lane is idle; call until `None`.
+    /// The next disk request, if there is something to do and its lane [takes it](crate::Lane::requests_max); call until `None`.
     #[inline]
     pub fn poll(&mut self, now_us: u64) -> Option<Request> {
         self.log.as_mut()?.poll(now_us)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay_broker::{ConnectionId, Input, ShardConfig};
-use forebay_store::{MemDisk, Options, perform};
+use forebay_store::{Lane, MemDisk, Options, Request, perform};
 use forebay_wire::confirm;
 
 use crate::rig::{Rig, declare};
@@ -61,6 +61,58 @@ impl Scene {
         }
         told
     }
+}
+
+impl Scene {
+    /// Whether a full batch is handed to the disk, which takes so long, behind a commit that is on its way.
+    fn follows(&mut self, id: ConnectionId, took_us: u64) -> bool {
+        self.rig.publish(id, "q", b"first", true);
+        let mut in_flight = self.commits_wanted();
+        assert_eq!(in_flight.len(), 1);
+        for _ in 0..12 {
+            self.rig.publish(id, "q", &[7; 100_000], true);
+        }
+        let more = self.commits_wanted();
+        let follows = !more.is_empty();
+        in_flight.extend(more);
+        while !in_flight.is_empty() {
+            for request in in_flight {
+                self.rig.now_us += took_us;
+                self.rig.step(Input::Disk(perform(&*self.disk, request)));
+            }
+            in_flight = self.commits_wanted();
+        }
+        self.rig.trace(id);
+        follows
+    }
+
+    /// What the log's lane gets; the others are done with theirs at once.
+    fn commits_wanted(&mut self) -> Vec<Request> {
+        self.rig.step(Input::Turn { busy: false });
+        let mut commits = Vec::new();
+        while let Some(request) = self.rig.shard.poll_disk(self.rig.now_us) {
+            match request.lane() {
+                Lane::Log => commits.push(request),
+                Lane::Read | Lane::Background => {
+                    self.rig.step(Input::Disk(perform(&*self.disk, request)));
+                }
+            }
+        }
+        commits
+    }
+}
+
+#[test]
+fn on_a_disk_of_slow_commits_a_full_batch_waits_for_the_one_before() {
+    let mut scene = Scene::new();
+    let id = scene.publisher(&[]);
+    assert!(scene.follows(id, 200), "unknown");
+    scene.second(id, 200);
+    assert!(scene.follows(id, 200), "quick");
+    scene.second(id, 8_000);
+    assert!(!scene.follows(id, 8_000), "slow");
+    scene.second(id, 200);
+    assert!(scene.follows(id, 200), "quick again");
 }
 
 /// Six to eight milliseconds, shared by so many publishers: what was told is not told again for less than a quarter.

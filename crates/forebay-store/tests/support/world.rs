@@ -352,16 +352,18 @@ impl World {
             Op::Pump { times } => self.pump((*times).into()),
             Op::Hold => {
                 self.now_us += 3000;
-                if self.held.len() < 2
+                if self.held.len() < 3
                     && let Some(request) = self.store.poll(self.now_us)
                 {
                     self.held.push(request);
                 }
             }
             Op::Release { pick } => {
-                // The lanes are independent: either may be done first.
+                // The lanes are independent: either may be done first. What one has is done in its order.
                 if !self.held.is_empty() {
-                    let request = self.held.remove(usize::from(*pick) % self.held.len());
+                    let lane = self.held[usize::from(*pick) % self.held.len()].lane();
+                    let first = self.held.iter().position(|request| request.lane() == lane);
+                    let request = self.held.remove(first.expect("it was picked from there"));
                     self.finish(request);
                     self.events();
                 }
