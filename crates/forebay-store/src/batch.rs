@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Padding means that no write ever touches a sector that already holds durable data. `durable upto` is
-//! the newest batch that was synced when this one was handed to the disk: recovery learns from it which
+//! the newest batch that was synced when this one was begun to be written: recovery learns from it which
 //! missing batches are damage and which are merely a torn tail. The head's checksum covers bytes 8 to
 //! 64 and is bound to (epoch, offset); records carry their own. A batch is valid when its head is, and
 //! its records, each valid, fill `records bytes` exactly and are `record count` many.

@@ -49,11 +49,19 @@ impl InFlight {
     }
 
     /// Whether a full batch may stand behind what there is: one batch with something in it that is synced when it is written.
-    /// Otherwise the second one would be written where the first may not be found.
+    /// Without that the second one might outlive the first.
     pub(crate) fn takes_another(&self) -> bool {
         let first = self.works.front();
         self.works.len() == 1
             && matches!(first, Some(LogWork::Batch { real: true, synced: true, last: false, .. }))
+    }
+
+    /// What is synced when the lane comes to what is handed over now: it begins nothing behind a failure.
+    pub(crate) fn synced_then(&self) -> Option<BatchNo> {
+        match self.works.back()? {
+            LogWork::Batch { number, synced: true, .. } => Some(*number),
+            LogWork::Batch { .. } | LogWork::Sync { .. } => None,
+        }
     }
 
     /// Handed to the lane.

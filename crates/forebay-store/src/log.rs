@@ -450,7 +450,7 @@ impl Log {
     }
 
     fn dispatch(&mut self, mut batch: OpenBatch, real: bool, last: bool) -> Request {
-        batch.seal(self.synced);
+        batch.seal(self.in_flight.synced_then().unwrap_or(self.synced));
         let mut synced_before = false;
         if let Some(begin) = &mut batch.begin
             && self.synced < self.written

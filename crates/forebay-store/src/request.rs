@@ -118,7 +118,8 @@ impl Completion {
         self.work.lane()
     }
 
-    /// Whether it ends the store, as a commit failed: the lane must not carry out what it has behind it.
+    /// Whether it ends the store, as a commit failed: the lane must not carry out what it has behind it, which says that this
+    /// one is synced.
     #[must_use]
     pub fn is_final(&self) -> bool {
         self.lane() == Lane::Log && self.result.is_err()
