@@ -90,14 +90,16 @@ impl Broker {
         for lane in Lane::ALL {
             // One after the other: the next is begun when all of the one before was done.
             while let Some(request) = self.requests(lane).pop_front() {
-                let end = random.below(3);
-                if end == 2 {
-                    disk.stop_after(random.below(4));
-                }
-                if end > 0 {
-                    drop(perform(disk, request));
-                }
-                if end != 1 {
+                let goes_on = match random.below(3) {
+                    0 => false,
+                    1 => !perform(disk, request).is_final(),
+                    _ => {
+                        disk.stop_after(random.below(4));
+                        drop(perform(disk, request));
+                        false
+                    }
+                };
+                if !goes_on {
                     self.requests(lane).clear();
                 }
             }
