@@ -21,7 +21,7 @@ format            60    cargo fmt --check
 clippy          1800    cargo clippy, all targets, warnings are errors
 unit            1800    unit, property and integration tests, and the examples in the documentation
 binary          1800    the binary's commands, as users run them, rightly and wrongly
-sim             1200    the simulator: fixed seeds and fresh ones, three minutes of them
+sim             1200    the simulator: fixed seeds and fresh ones, two minutes of them
 build           1800    release build of the binary
 conformance     1800    other people's clients, on Forebay and on RabbitMQ, case by case
 crash           1800    kill -9 under load, again and again, and peers that misbehave: nothing confirmed may be missing
@@ -65,8 +65,8 @@ run_binary() {
 # Fixed seeds, so that a change is compared with the same runs as before; fresh ones, so that time finds more.
 run_sim() {
   cargo build --profile sim --locked -p forebay-sim &&
-    "$target_dir/sim/forebay-sim" --seeds 3000 --base 0 --seconds 90 &&
-    "$target_dir/sim/forebay-sim" --seeds 1000000 --base "$(date +%s)0000" --seconds 90
+    "$target_dir/sim/forebay-sim" --seeds 3000 --base 0 --seconds 60 &&
+    "$target_dir/sim/forebay-sim" --seeds 1000000 --base "$(date +%s)0000" --seconds 60
 }
 run_build() { cargo build --release --locked -p forebay-cli; }
 run_conformance() { have_forebay && tests/conformance/run.py --broker both --forebay "$forebay"; }
