@@ -14,9 +14,8 @@ use crate::random::Random;
 /// A running broker.
 pub(crate) struct Broker {
     pub(crate) shard: Shard,
-    log: VecDeque<Request>,
-    read: VecDeque<Request>,
-    background: VecDeque<Request>,
+    /// What each lane has, in the order of [`Lane::ALL`].
+    lanes: [VecDeque<Request>; Lane::ALL.len()],
 }
 
 impl Broker {
@@ -39,8 +38,7 @@ impl Broker {
     }
 
     fn new(shard: Shard) -> Broker {
-        let [log, read, background] = Lane::ALL.map(|_| VecDeque::new());
-        Broker { shard, log, read, background }
+        Broker { shard, lanes: Lane::ALL.map(|_| VecDeque::new()) }
     }
 
     /// Takes the requests that there are, as the shell does at the end of a turn.
@@ -54,20 +52,11 @@ impl Broker {
     }
 
     pub(crate) fn is_busy(&self, lane: Lane) -> bool {
-        let requests = match lane {
-            Lane::Log => &self.log,
-            Lane::Read => &self.read,
-            Lane::Background => &self.background,
-        };
-        !requests.is_empty()
+        !self.lanes[lane as usize].is_empty()
     }
 
     fn requests(&mut self, lane: Lane) -> &mut VecDeque<Request> {
-        match lane {
-            Lane::Log => &mut self.log,
-            Lane::Read => &mut self.read,
-            Lane::Background => &mut self.background,
-        }
+        &mut self.lanes[lane as usize]
     }
 
     /// Carries out the first that a lane has in flight.

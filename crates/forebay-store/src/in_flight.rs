@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 
 use crate::home::BatchNo;
+use crate::request::Lane;
 
 /// One thing that the log's lane does.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ pub(crate) enum LogWork {
     },
 }
 
-/// What was handed to the lane and is not done, in its order; two at most.
+/// What was handed to the lane and is not done, in its order; [`Lane::requests_max`] at most.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     works: VecDeque<LogWork>,
@@ -48,12 +49,12 @@ impl InFlight {
         self.works.is_empty()
     }
 
-    /// Whether a full batch may stand behind what there is: one batch with something in it that is synced when it is written.
+    /// Whether a full batch may stand behind what there is: a batch with something in it that is synced when it is written.
     /// Without that the second one might outlive the first.
     pub(crate) fn takes_another(&self) -> bool {
-        let first = self.works.front();
-        self.works.len() == 1
-            && matches!(first, Some(LogWork::Batch { real: true, synced: true, last: false, .. }))
+        let last = self.works.back();
+        self.works.len() < Lane::Log.requests_max()
+            && matches!(last, Some(LogWork::Batch { real: true, synced: true, last: false, .. }))
     }
 
     /// What is synced when the lane comes to what is handed over now: it begins nothing behind a failure.
