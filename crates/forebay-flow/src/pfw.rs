@@ -2,16 +2,17 @@
 //!
 //! ```text
 //! round   from one message admitted to its confirm, and 5 ms at least once startup is over; per round:
-//!   r       mean confirm latency of the round            sig = least of the last 3 means
+//!   r       mean confirm latency of the round            sig = least of the last 3 means, in startup r
 //!   target  base and allowance: [crate::delay_target]
 //!
 //!   startup   W doubles until something waits: [crate::startup]; then velocity = W/16
 //!   after it  sig <= target and limited: W += velocity (1, doubling from the 4th step on, up to W/8;
-//!             up to W/32 where r is in the last quarter below the target, slower near the edge;
+//!             up to W/32 where r is in the last quarter below the target, slower near the edge; W/8 at once where the target is
+//!             what a visit or a commit makes it, so up to that;
 //!             W from the second round in a row on with r in the first quarter, if there is no edge)
 //!             sig > target: the edge = W if net is 2 ms and most of the base, W *= max(0.7, target / sig),
 //!             velocity = 1, then one round without a change
-//!   both      W grows no further than a visit while sig is above what the target were without visits
+//!   both      W grows no further than a visit, or its part of a commit, while sig is above what the target were without
 //!   longer    a route that is twice as long, and 0.6 of r: startup again, from W; a commit: velocity = W/8
 //!   pace      net 2 ms and most of the base, startup over: 1.1 W messages in r, taken between base and target, 16 at a time or the eighth
 //!             part of r, what is less
@@ -193,7 +194,9 @@ impl Pfw {
         let stalled = round.stalled();
         self.rejected_round = false;
         self.measured_us = mean_us;
-        let standing_us = self.history.iter().rev().take(2).copied().fold(mean_us, f64::min);
+        // Startup itself asks for two long rounds, and the target for them is of the same rounds.
+        let recent = if self.startup.is_some() { 0 } else { 2 };
+        let standing_us = self.history.iter().rev().take(recent).copied().fold(mean_us, f64::min);
         self.delay.set(mean_us, standing_us, self.window, self.size.get().unwrap_or(0.0));
         let before = self.window;
         if self.probe.is_some() {
@@ -263,16 +266,17 @@ impl Pfw {
                 self.calm_rounds = 0;
             }
         } else {
+            let filling = self.delay.window_max().is_finite();
             let steps = match self.edge.is_near(self.window) {
                 true => STEPS,
-                false if mean_us > self.delay.part_us(BRAKE) => 32.0,
+                false if mean_us > self.delay.part_us(BRAKE) && !filling => 32.0,
                 false => FASTEST,
             };
             // One message more is a queue where few of them fill the link.
             let least = if self.delay.is_narrow() { 0.0 } else { 1.0 };
             let fastest = (self.window / steps).max(least);
             let doubled = if self.steps_up > 3 { 2.0 } else { 1.0 };
-            self.velocity = (doubled * self.velocity).min(fastest);
+            self.velocity = if filling { fastest } else { (doubled * self.velocity).min(fastest) };
         }
         self.window = self.bounded(self.window + self.velocity);
     }

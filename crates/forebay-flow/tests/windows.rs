@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use forebay_flow::{
-    Admission, Aimd, Amount, CommitTime, Fixed, Gate, Gradient2, HalfDrain, Pfw, PfwOptions, Phase,
-    Sample, Vegas, Window,
+    Admission, Aimd, Amount, BrokerKind, CommitTime, Fixed, Gate, Gradient2, HalfDrain, Pfw,
+    PfwOptions, Phase, Sample, Vegas, Window,
 };
 use proptest::prelude::*;
 
@@ -319,4 +319,45 @@ fn the_window_that_was_too_large_is_approached_slowly() {
     }
     let last = client.window.window_messages();
     assert!(last >= 900 && largest <= 1_600, "{largest} messages at most, {last} in the end");
+}
+
+/// A window of 8 and more next door to a broker of ours, which reads 64 KiB in a visit: 204 messages of 200 bytes, with a quarter more.
+fn beside_many() -> Client {
+    let mut client = pfw();
+    client.window.broker(BrokerKind::FairVisits { bytes: 65_536 });
+    client.window.network(0, Some(50));
+    client.window.commit_time(CommitTime { us: 0, publishers: 500 });
+    client
+}
+
+/// Where many begin together, rounds are as uneven as they are long, and none of that is a window's own doing.
+#[test]
+fn who_begins_among_many_keeps_what_fills_a_visit() {
+    let mut client = beside_many();
+    for rtt_us in [60_000, 50_000, 20_000, 14_000, 9_000] {
+        client.rounds(1, rtt_us);
+    }
+    let filled = client.window.window_messages();
+    assert!((160..=205).contains(&filled), "{:?}", client.window.state());
+    for rtt_us in [16_000, 81_000, 140_000, 70_000, 130_000] {
+        client.rounds(1, rtt_us);
+        assert!(client.window.window_messages() >= 160, "{:?}", client.window.state());
+    }
+    assert_eq!(client.window.state().phase, Phase::Steady);
+}
+
+/// It was halved, and what fills a visit is not far.
+#[test]
+fn up_to_what_fills_a_visit_a_window_grows_quickly() {
+    let mut client = beside_many();
+    client.rounds(12, 50_000);
+    client.step(&Event::Publish { bytes: 200 });
+    client.step(&Event::Reject { place: 0 });
+    let halved = client.window.window_messages();
+    let mut rounds = 0;
+    while client.window.window_messages() < 3 * halved / 2 {
+        client.rounds(1, 40_000 + 20_000 * (rounds % 2));
+        rounds += 1;
+        assert!(rounds < 8, "{:?}", client.window.state());
+    }
 }
