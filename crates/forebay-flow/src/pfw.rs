@@ -194,7 +194,7 @@ impl Pfw {
         let stalled = round.stalled();
         self.rejected_round = false;
         self.measured_us = mean_us;
-        // Startup itself asks for two long rounds, and the target for them is of the same rounds.
+        // Startup asks for two long rounds itself, so it compares each with the target for that very round.
         let recent = if self.startup.is_some() { 0 } else { 2 };
         let standing_us = self.history.iter().rev().take(recent).copied().fold(mean_us, f64::min);
         self.delay.set(mean_us, standing_us, self.window, self.size.get().unwrap_or(0.0));

@@ -3,8 +3,8 @@
 //! ```text
 //!   r <= target, limited            W *= 2; over a distance, r <= 1.25 base: to 16 KiB at once if that is more
 //!   r > target                      as it is; in a second round in a row the end: W *= max(1/4, target / r)
-//!   next door, W fills a visit, or its part of a commit, and without that the target were less than r: the end, W as it is
 //!     over a distance               in a third one, and while r falls by a tenth from one to the next as it is
+//!   r <= target for the sake of a visit, or of a part of a commit, that W fills; not over a distance: the end, W as it is
 //! ```
 //!
 //! - **A second round** above the target: one slow commit is not a queue.
