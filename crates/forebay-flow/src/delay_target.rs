@@ -8,6 +8,7 @@
 //!   target  base + min(max(commits, batches), 100 ms) + min(net, 4 ms) + min(0.15 net, 20 ms)
 //!           and if that is more, but 400 ms above the base at most: sig * visit / W
 //!           or, 16 ms above it at most: sig * fill / W
+//!           or, over a distance, 16 ms above it at most: base + sig * visits / W
 //!
 //!   commits   max(1.25 * least ever s, 0.75 s + refill); before RabbitMQ 0.5 s
 //!   refill    2.25 s / n / (1 + mean size / 500 B) - net, at least 0, where 1 MB is in flight to our broker, or it tells
@@ -15,6 +16,7 @@
 //!   batches   between 0.3 and 20 ms, the less the larger W: [crate::batch_wait]
 //!   visit     messages of one visit and a quarter: 80 KiB / (mean size + 200 B) on our broker, in a crowd of one;
 //!             0 elsewhere and where the link is narrow
+//!   visits    messages of three visits, where `visit` is not 0
 //!   fill      what few publishers next door have in flight together, where the broker tells how many they are:
 //!             [crate::commit_fill]; 0 elsewhere
 //!   sig       least of the last 3 means, see [crate::pfw]
@@ -34,6 +36,8 @@
 //!   messages cost far more than visits this would be a queue for nothing, so only a broker that says how it reads is
 //!   trusted with it. Where the queue is before a narrow link, whose kernel's round trip is most of the wait, it would be
 //!   one, too.
+//! - **visits over a distance.** What is on the way makes no visit longer. Where a slow machine, and not the way, is what carries no
+//!   more, twenty whose windows hold what is on the way and 6 ms have three quarters of the best rate.
 //! - **A narrow link** is full, and one publisher has less than 1.6 MB/s of it. What varies there is the link's queue and not the
 //!   service time. Who knows a longer way than others would take it all; where small windows may wait up to 100 ms, they
 //!   become equal.
@@ -72,6 +76,10 @@ const COMMITS_HEAVY: f64 = 2.25;
 const COMMITS_RABBITMQ: f64 = 0.5;
 /// What may be added until a window fills its visits.
 pub(crate) const VISIT_ALLOWANCE_MAX_US: f64 = 400_000.0;
+/// Over a distance so many visits of each may wait at the broker,
+const VISITS_DISTANT: f64 = 3.0;
+/// and so long.
+const VISITS_DISTANT_MAX_US: f64 = 16_000.0;
 /// What a message takes in a visit beside its body: frames, method and properties.
 pub(crate) const OVERHEAD_BYTES: f64 = 200.0;
 /// So many times the commit before is another disk.
@@ -175,6 +183,11 @@ impl DelayTarget {
         network_us >= DISTANT_MIN_US as f64 && network_us > 0.5 * self.base_us
     }
 
+    /// Whether the broker tells how it reads.
+    pub(crate) fn has_visits(&self) -> bool {
+        self.broker.visit_bytes() > 0
+    }
+
     /// The kernel has seen no shorter round trip for some minutes.
     pub(crate) fn set_least_rtt(&mut self, us: u64) {
         self.network.set_least(us);
@@ -256,7 +269,7 @@ impl DelayTarget {
         };
         let batches_us =
             batch_wait_us(self.broker, self.narrow, network_us, service_us, window, size_bytes);
-        let allowance_us = commits_us.max(batches_us).min(ALLOWANCE_MAX_US)
+        let mut allowance_us = commits_us.max(batches_us).min(ALLOWANCE_MAX_US)
             + network_us.min(NETWORK_NEAR_US)
             + (NETWORK_VARIANCE * network_us).min(NETWORK_VARIANCE_MAX_US);
         self.base_us = network_us + service_us;
@@ -264,10 +277,15 @@ impl DelayTarget {
             Some(publishers) if near && visit_bytes > 0.0 => fill_messages(publishers, size_bytes),
             _ => 0.0,
         };
-        let in_flight_us = |messages: f64| standing_us * messages / window - self.base_us;
+        let carried_us = |messages: f64| standing_us * messages / window;
+        let in_flight_us = |messages: f64| carried_us(messages) - self.base_us;
         let visit_messages = messages * self.crowd.visits();
         let visit_us = in_flight_us(visit_messages).min(VISIT_ALLOWANCE_MAX_US);
         let fill_us = in_flight_us(fill_messages).min(FILL_MAX_US);
+        if !near {
+            let visits_us = carried_us(VISITS_DISTANT * messages).min(VISITS_DISTANT_MAX_US);
+            allowance_us = allowance_us.max(visits_us);
+        }
         let (most_us, most_messages) = match fill_us > visit_us {
             true => (fill_us, fill_messages),
             false => (visit_us, visit_messages),

@@ -14,7 +14,7 @@
 //!             velocity = 1, then one round without a change
 //!   both      W grows no further than a visit, or its part of a commit, while sig is above what the target were without
 //!   longer    a route that is twice as long, and 0.6 of r: startup again, from W; a commit: velocity = W/8
-//!   pace      net 2 ms and most of the base, startup over: 1.1 W messages in r, taken between base and target, 16 at a time or the eighth
+//!   pace      our broker apart, net 2 ms and most of the base, startup over: 1.1 W messages in r, taken between base and target, 16 at a time or the eighth
 //!             part of r, what is less
 //!   always    8 <= W <= 60 000 messages (1 <= W where the link is narrow, and W += 1 a round from there once it is not), and
 //!             max(64 KiB, 2 W * mean size) bytes; 8 messages at first, or 16 KiB of them if that is less
@@ -32,7 +32,8 @@
 //! - **Doubling again when it is calm.** TCP starts slowly too, and what waits for it may end our startup early.
 //! - **The edge.** Over a distance the window that was cut last is approached slowly: [crate::edge].
 //! - **The pace.** RabbitMQ confirms many messages at once; what is confirmed together would be published together, arrive
-//!   together, and be one clump for ever, in whose pauses the broker rests: W in net + W x service time.
+//!   together, and be one clump for ever, in whose pauses the broker rests: W in net + W x service time. Ours confirms as it goes, and
+//!   what comes little by little makes its visits short.
 //! - **The floor.** What a visit to a connection costs is shared by the messages it brings. Not so on a narrow link: 20
 //!   publishers with 8 messages of 5 kB each are 6 s at 1 Mbit/s, and what is lost on the way comes later still.
 //! - **limited.** A program that sends little learns nothing about a larger window.
@@ -494,7 +495,8 @@ impl Window for Pfw {
     fn pace(&self) -> Option<Pace> {
         // Blocked or rejected in its first round it is no longer starting up, and nothing is measured yet.
         let measured = self.delay.us() > 0.0;
-        if self.startup.is_some() || !measured || !self.delay.is_distant() {
+        let spreads = self.delay.is_distant() && !self.delay.has_visits();
+        if self.startup.is_some() || !measured || !spreads {
             return None;
         }
         // After a broker stood still the latency is not what comes.

@@ -10,7 +10,9 @@
 
 use std::collections::VecDeque;
 
-use forebay_flow::{Admission, Amount, Fixed, Gate, Pfw, PfwOptions, Sample, WAITERS_MAX, Window};
+use forebay_flow::{
+    Admission, Amount, BrokerKind, Fixed, Gate, Pfw, PfwOptions, Sample, WAITERS_MAX, Window,
+};
 
 const WAY_US: u64 = 16_500;
 const SERVICE_US: u64 = 40;
@@ -107,8 +109,8 @@ impl Way {
         }
     }
 
-    /// Of the last five of ten seconds: messages a second, and their mean latency in milliseconds.
-    fn run(mut self) -> (f64, f64) {
+    /// Of the last five of ten seconds: messages a second, their mean latency in milliseconds, and whether there was a pace.
+    fn run(mut self) -> (f64, f64, bool) {
         let (mut messages, mut sum_us) = (0, 0);
         self.publish(0);
         for now_us in (0..10 * S).step_by(STEP_US as usize) {
@@ -127,16 +129,25 @@ impl Way {
                 sum_us += latencies_us.iter().sum::<u64>();
             }
         }
-        (messages as f64 / 5.0, sum_us as f64 / messages as f64 / 1e3)
+        (messages as f64 / 5.0, sum_us as f64 / messages as f64 / 1e3, self.window.pace().is_some())
     }
 }
 
 /// Without a pace it has 7600 a second at 47 ms.
 #[test]
 fn what_is_confirmed_together_does_not_leave_together() {
-    let (fixed_per_s, fixed_ms) = Way::new(Box::new(Fixed::new(Amount::new(1_000, S)))).run();
+    let (fixed_per_s, fixed_ms, _) = Way::new(Box::new(Fixed::new(Amount::new(1_000, S)))).run();
     assert!(fixed_per_s <= 18_750.0, "{fixed_per_s:.0} of 25000/s: this broker makes no clumps");
-    let (per_s, mean_ms) = Way::new(Box::new(Pfw::new(PfwOptions::default()))).run();
-    assert!(per_s >= 15_000.0, "{per_s:.0} of 25000/s at {mean_ms:.0} ms");
+    let (per_s, mean_ms, is_paced) = Way::new(Box::new(Pfw::new(PfwOptions::default()))).run();
+    assert!(is_paced && per_s >= 15_000.0, "{per_s:.0} of 25000/s at {mean_ms:.0} ms");
     assert!(mean_ms <= 0.85 * fixed_ms, "{mean_ms:.0} ms; a window of 1000 has {fixed_ms:.0} ms");
+}
+
+/// Ours confirms each commit, and reads as much as there is of a connection: what comes little by little is dear.
+#[test]
+fn to_a_broker_that_tells_its_visits_nothing_is_paced() {
+    let mut window = Pfw::new(PfwOptions::default());
+    window.broker(BrokerKind::FairVisits { bytes: 65_536 });
+    let (_, _, is_paced) = Way::new(Box::new(window)).run();
+    assert!(!is_paced);
 }

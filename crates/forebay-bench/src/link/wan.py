@@ -27,8 +27,8 @@ HERE, FAR_US, FAR_THEM = (socket.inet_aton(text) for text in ("198.18.0.1", "198
 # Ethernet's where each packet has its time; without bounds larger ones, and as many as TCP has together in one piece of up to
 # 64 KiB (segmentation offload), as network cards take them: what this program takes for a packet is not the link's to take.
 MTU, MTU_PACED = 9000, 1500
-# Packets on their way in each direction; what comes beyond is lost, as in a router.
-QUEUE_MAX = 100_000
+# Packets or pieces on their way in each direction, 1.3 GB at most; what comes beyond is lost, as in a router.
+QUEUE_MAX = 20_000
 # Before the narrowest point, as the time it takes to send that, and in bytes: the larger of both.
 QUEUED_S, QUEUED_BYTES_MIN = 0.1, 64 << 10
 TUNSETIFF, IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x400454CA, 0x0001, 0x1000, 0x4000
