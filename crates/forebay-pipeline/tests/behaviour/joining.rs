@@ -1,13 +1,11 @@
 //! Several sources for one pipeline, and pipelines one after the other.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::virtual_time::in_virtual_time;
 use forebay_pipeline::explain::{Cause, Marks};
 use forebay_pipeline::{Batch, HandOn, Item, Outcome, Pipeline, ToBatch, Verdict, source};
-use support::in_virtual_time;
 use tokio::time::{Instant, sleep};
 
 const MINUTE: Duration = Duration::from_secs(60);

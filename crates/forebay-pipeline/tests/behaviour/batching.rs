@@ -1,15 +1,13 @@
 //! Pipelines with batches, in virtual time where time matters.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::virtual_time::in_virtual_time;
 use forebay_pipeline::{
     Backoff, Batch, Batching, Item, Outcome, Pipeline, ToBatch, Verdict, source,
 };
 use proptest::prelude::*;
-use support::in_virtual_time;
 use tokio::time::{Instant, sleep};
 
 const MINUTE: Duration = Duration::from_secs(60);

@@ -1,14 +1,12 @@
 //! What stands between a pipeline and its handler: tower's layers, and the last keys.
 
-mod support;
-
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::virtual_time::in_virtual_time;
 use forebay_pipeline::{Item, Outcome, Pipeline, ToBatch, Verdict, source};
-use support::in_virtual_time;
 use tokio::time::sleep;
 use tower::{ServiceBuilder, service_fn};
 

@@ -1,7 +1,5 @@
 //! Pipelines at work, in virtual time where time matters.
 
-mod support;
-
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::future::ready;
@@ -9,9 +7,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
+use crate::virtual_time::in_virtual_time;
 use forebay_pipeline::{Item, Outcome, Pipeline, SourceError, Verdict, source};
 use proptest::prelude::*;
-use support::in_virtual_time;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 

@@ -1,18 +1,16 @@
 //! A source that takes messages for later, in virtual time.
 
-mod support;
-
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::virtual_time::in_virtual_time;
 use forebay_pipeline::explain::{Detour, Mark, Marks};
 use forebay_pipeline::source::{Later, Leaving, Past, Taken};
 use forebay_pipeline::{
     Backoff, Finding, Item, Outcome, Pipeline, Receipt, Running, Source, Verdict,
 };
-use support::in_virtual_time;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 

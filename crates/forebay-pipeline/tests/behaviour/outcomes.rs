@@ -1,15 +1,13 @@
 //! Attempts, dead letters, time limits and rates, in virtual time.
 
-mod support;
-
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::virtual_time::in_virtual_time;
 use forebay_pipeline::{
     Backoff, Batch, Breaker, Item, Outcome, Pipeline, ToBatch, Verdict, source,
 };
-use support::in_virtual_time;
 use tokio::time::{Instant, sleep};
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -1,15 +1,13 @@
 //! Pipelines that tell where the time went, in virtual time.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::virtual_time::in_virtual_time;
 use forebay_pipeline::explain::{Cause, Detour, Explanation, Mark, Marks, Segment};
 use forebay_pipeline::{
     Backoff, Batch, Breaker, Control, Explaining, Item, Pipeline, ToBatch, source,
 };
-use support::in_virtual_time;
 use tokio::time::sleep;
 
 const MS: Duration = Duration::from_millis(1);

@@ -1,13 +1,11 @@
 //! Pipelines that find out how many workers they need, in virtual time.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::virtual_time::in_virtual_time;
 use forebay_pipeline::{Concurrency, Item, Outcome, Pipeline, source};
-use support::in_virtual_time;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 

@@ -1,13 +1,11 @@
 //! Messages that are unsettled for long, from a source that takes back what is for too long; in virtual time.
 
-mod support;
-
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::virtual_time::in_virtual_time;
 use forebay_pipeline::source::{self, Taken, TestMessages, TestSource};
 use forebay_pipeline::{Backoff, Batch, Finding, Item, Needs, Pipeline, Running, Source, ToBatch};
-use support::in_virtual_time;
 use tokio::time::sleep;
 
 const MINUTE: Duration = Duration::from_secs(60);

@@ -1,0 +1,12 @@
+//! What pipelines do, each file one part of it. One program, since each would be built with a pipeline of its own.
+
+mod batching;
+mod explaining;
+mod joining;
+mod middleware;
+mod outcomes;
+mod postponing;
+mod running;
+mod tuning;
+mod unsettled;
+mod virtual_time;
