@@ -259,7 +259,7 @@ impl DelayTarget {
         // Elsewhere a message costs more than its part of a commit, and this would be a queue for nothing.
         // Who is told how many share the commits need not find out by what it carries.
         let alone = self.commit_us > 0.0 || in_flight_bytes >= HEAVY_BYTES;
-        let heavy = self.broker.visit_bytes() > 0 && alone;
+        let heavy = self.has_visits() && alone;
         let refill = if heavy { COMMITS_HEAVY / (1.0 + size_bytes / BATCH_BYTES) } else { 0.0 };
         let refill_us =
             (refill / self.publishers.unwrap_or(1.0) * service_us - network_us).max(0.0);
