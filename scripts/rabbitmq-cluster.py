@@ -81,6 +81,7 @@ class Node:
         return dict(
             self.cluster.environment(),
             HOME=str(own),
+            ERL_CRASH_DUMP=str(own / "erl_crash.dump"),
             RABBITMQ_NODENAME=self.name,
             RABBITMQ_USE_LONGNAME="true",
             RABBITMQ_NODE_PORT=str(self.port),

@@ -38,6 +38,8 @@ export RABBITMQ_NODENAME="conformance$amqp_port@localhost" RABBITMQ_NODE_PORT=$a
 export RABBITMQ_DIST_PORT=$dist_port RABBITMQ_MNESIA_BASE=$dir/data RABBITMQ_LOG_BASE=$dir/log RABBITMQ_PID_FILE=$dir/pid
 export RABBITMQ_CONFIG_FILE=$dir/rabbitmq RABBITMQ_ENABLED_PLUGINS_FILE=$dir/enabled_plugins RABBITMQ_CONF_ENV_FILE=$dir/no-env
 export RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="-kernel inet_dist_use_interface {127,0,0,1} ${RABBITMQ_EXTRA_ERL_ARGS:-}"
+# An Erlang that is killed while it starts leaves its dump here, too.
+export ERL_CRASH_DUMP=$dir/erl_crash.dump
 # Otherwise schedulers spin on the cores that the clients need.
 export RABBITMQ_SCHEDULER_BIND_TYPE=u
 

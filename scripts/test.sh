@@ -5,8 +5,9 @@
 #   scripts/test.sh unit docs       only these
 #
 # A step that fails does not stop the others, so one run shows everything that is wrong. A step that cannot
-# run has failed: nothing is skipped. The last line is `N passed, N failed`, and the exit code is 0 only if
-# nothing failed. What each step printed is kept in .cache/test/.
+# run has failed: nothing is skipped. `setup` mostly waits for servers far away, so with all of them it begins first,
+# beside those that need nothing of it, and is waited for at its place. The last line is `N passed, N failed`, and the
+# exit code is 0 only if nothing failed. What each step printed is kept in .cache/test/.
 set -uo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$repo"
@@ -14,14 +15,14 @@ cd "$repo"
 # The seconds end what hangs; where something is built they leave room for a machine four times slower than ours.
 # name         seconds  what it does
 all_steps="
-setup            900    install what the tests need: RabbitMQ 3.10, clients in Python, Go, Node and Java
 tidy              60    house rules: paths, lengths, arrows between crates, links in documents; no stale mutant
 licences         120    licences of all dependencies against deny.toml
 format            60    cargo fmt --check
 clippy          1800    cargo clippy, all targets, warnings are errors
+setup            900    install what the tests need: RabbitMQ 3.10, clients in Python, Go, Node and Java
 unit            1800    unit, property and integration tests, and the examples in the documentation
 binary          1800    the binary's commands, as users run them, rightly and wrongly
-sim             1200    the simulator: fixed seeds and fresh ones, two minutes of them
+sim             1200    the simulator: fixed seeds and fresh ones, a minute of each at the same time
 build           1800    release build of the binary
 conformance     1800    other people's clients, on Forebay and on RabbitMQ, case by case
 crash           1800    kill -9 under load, again and again, and peers that misbehave: nothing confirmed may be missing
@@ -62,11 +63,14 @@ run_binary() {
   done
   cargo_test "${tests[@]}"
 }
-# Fixed seeds, so that a change is compared with the same runs as before; fresh ones, so that time finds more.
+# Fixed seeds, so that a change is compared with the same runs as before; fresh ones, so that time finds more. Each is one thread.
 run_sim() {
-  cargo build --profile sim --locked -p forebay-sim &&
-    "$target_dir/sim/forebay-sim" --seeds 3000 --base 0 --seconds 60 &&
-    "$target_dir/sim/forebay-sim" --seeds 1000000 --base "$(date +%s)0000" --seconds 60
+  cargo build --profile sim --locked -p forebay-sim || return
+  local sim=$target_dir/sim/forebay-sim fixed code=0
+  "$sim" --seeds 3000 --base 0 --seconds 60 & fixed=$!
+  "$sim" --seeds 1000000 --base "$(date +%s)0000" --seconds 60 || code=1
+  wait $fixed || code=1
+  return $code
 }
 run_build() { cargo build --release --locked -p forebay-cli; }
 run_conformance() { have_forebay && tests/conformance/run.py --broker both --forebay "$forebay"; }
@@ -96,14 +100,20 @@ count() { # name exit-code log
   esac
 }
 
-passed=0 failed=0 report="" failures=""
+passed=0 failed=0 report="" failures="" beside=""
+# In a process of its own: a process group, so that what hangs can be ended with all that it started.
+bounded() { exec timeout --kill-after=10 "$2" scripts/test.sh --run "$1" 2>&1; }
 step() { # name seconds what
   local name=$1 limit_s=$2 what=$3 code p f log=.cache/test/$1.log began=$SECONDS
   printf '\n==> %s: %s\n' "$name" "$what"
-  # A process group of its own, so that what hangs can be ended with all that it started.
-  timeout --kill-after=10 "$limit_s" scripts/test.sh --run "$name" 2>&1 |
-    tee "$log" | sed -uE "s/^([0-9]+ passed, [0-9]+ failed)$/$name: \1/"
-  code=${PIPESTATUS[0]}
+  if [ "$name" = setup ] && [ -n "$beside" ]; then
+    wait "$beside"
+    code=$? beside=""
+    cat "$log"
+  else
+    bounded "$name" "$limit_s" | tee "$log" | sed -uE "s/^([0-9]+ passed, [0-9]+ failed)$/$name: \1/"
+    code=${PIPESTATUS[0]}
+  fi
   read -r p f <<<"$(count "$name" "$code" "$log")"
   if [ "$code" = 124 ] || [ "$code" = 137 ]; then
     echo "$name was not done after $limit_s s and was ended"
@@ -128,6 +138,11 @@ wanted=" $* "
 for name in "$@"; do
   grep -q "^$name " <<<"$all_steps" || die "there is no step $name; the steps are: $(awk 'NF{printf "%s ", $1}' <<<"$all_steps")"
 done
+if [ $# = 0 ]; then
+  bounded setup "$(awk '$1 == "setup" { print $2 }' <<<"$all_steps")" >.cache/test/setup.log &
+  beside=$!
+  trap '[ -z "$beside" ] || kill "$beside"' EXIT
+fi
 while read -r name limit_s what <&3; do
   [ -n "$name" ] || continue
   [ $# = 0 ] || [[ $wanted == *" $name "* ]] || continue

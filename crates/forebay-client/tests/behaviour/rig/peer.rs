@@ -1,5 +1,4 @@
 //! A broker by hand: the other end of a connection, doing what the test says and nothing else.
-#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::io;
 use std::sync::Mutex;

@@ -1,15 +1,13 @@
 //! Connections break, and what was begun on them goes on.
 
-mod rig;
-
 use std::time::Duration;
 
+use crate::rig::peer::{Sent, connected};
+use crate::rig::{Broker, soon};
 use forebay_client::{
     Binding, CloseError, Connection, Exchange, Happening, Lost, NotPublishedReason, Queue, Route,
     Topology, Unconfirmed, UnknownReason, Window,
 };
-use rig::peer::{Sent, connected};
-use rig::{Broker, soon};
 
 #[tokio::test]
 async fn what_has_no_outcome_is_published_again_with_its_id_and_a_mark() {

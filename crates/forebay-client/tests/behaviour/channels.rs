@@ -1,12 +1,10 @@
 //! AMQP as it is, through the asynchronous client.
 
-mod rig;
-
+use crate::rig::{Broker, soon};
 use forebay_client::{
     ChannelFault, CloseError, Connection, Consume, DeclareExchange, DeclareQueue, Lost, OpenError,
 };
 use forebay_wire::{Properties, ShortStr, Table};
-use rig::{Broker, soon};
 
 #[tokio::test]
 async fn every_method_gets_its_answer() {

@@ -1,13 +1,11 @@
 //! `amqps`: the server proves who it is, and so does the client where it is asked to.
 
-mod rig;
-
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::rig::{Broker, soon};
 use forebay_client::{Connection, OpenError};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use rig::{Broker, soon};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
@@ -93,7 +91,7 @@ async fn a_server_with_a_trusted_certificate_is_spoken_to() {
     let ca = authority.file("ca.pem");
     let uri = format!("amqps://guest:guest@localhost:{port}/%2f?cacertfile={ca}");
     let connection = soon("an open connection", Connection::open(&uri)).await.unwrap();
-    rig::declare(&connection, "q").await;
+    crate::rig::declare(&connection, "q").await;
     let publisher = connection.publisher(forebay_client::Route::queue("q")).build().await.unwrap();
     let outcome = publisher.publish(vec![1; 1_000_000]).await.unwrap();
     soon("an outcome", outcome).await.unwrap();
@@ -157,7 +155,7 @@ async fn a_client_proves_who_it_is_with_its_certificate() {
     let (chain, key) = (authority.file("client.pem"), authority.file("key.pem"));
     let uri = format!("{base}&certfile={chain}&keyfile={key}");
     let connection = soon("an open connection", Connection::open(&uri)).await.unwrap();
-    rig::declare(&connection, "q").await;
+    crate::rig::declare(&connection, "q").await;
     assert!(soon("an answer", Connection::open(&base)).await.is_err());
     let half = soon("an answer", Connection::open(&format!("{base}&certfile={chain}"))).await;
     assert!(half.unwrap_err().to_string().contains("keyfile"));

@@ -1,8 +1,6 @@
 //! Connections that break in the middle of anything, many times over: every message is in the queue once, and
 //! what is delivered twice says so.
 
-mod rig;
-
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::rig::{Broker, soon};
 use forebay_client::{ByteStream, Connection, Options, Queue, Route, Topology};
-use rig::{Broker, soon};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 

@@ -1,12 +1,10 @@
 //! Requests with replies.
 
-mod rig;
-
 use std::time::Duration;
 
+use crate::rig::peer::connected;
+use crate::rig::{Broker, PATIENCE, declare, soon, with_queue};
 use forebay_client::{CallError, Connection, Route};
-use rig::peer::connected;
-use rig::{Broker, PATIENCE, declare, soon, with_queue};
 
 /// Answers each request with its body twice; replies in pairs, the later one first.
 async fn answer(connection: Connection) {

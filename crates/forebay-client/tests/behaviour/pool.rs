@@ -1,15 +1,13 @@
 //! Publishers over sockets of which each is narrow: the client opens more by itself.
 
-mod rig;
-
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::rig::{Broker, declare, depth, soon};
 use forebay_client::{
     ByteStream, Connection, Happening, Message, Options, Queue, Route, Topology, Window,
 };
-use rig::{Broker, declare, depth, soon};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{broadcast, watch};

@@ -1,16 +1,14 @@
 //! One outcome for each message.
 
-mod rig;
-
 use std::time::Duration;
 
+use crate::rig::peer::{Peer, Sent, connected};
+use crate::rig::{Broker, declare, depth, soon, with_queue};
 use forebay_client::{
     CloseError, Connection, Happening, Message, NotPublishedReason, Partitions, Queue, Route,
     Unconfirmed, UnknownReason, Window,
 };
 use forebay_wire::{ShortStr, basic, connection as amqp_connection};
-use rig::peer::{Peer, Sent, connected};
-use rig::{Broker, declare, depth, soon, with_queue};
 
 #[tokio::test]
 async fn a_message_is_admitted_and_then_confirmed() {

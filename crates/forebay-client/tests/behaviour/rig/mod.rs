@@ -1,5 +1,4 @@
 //! A broker of this house on a free port, and patience.
-#![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod peer;
 

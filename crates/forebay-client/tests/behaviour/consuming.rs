@@ -1,13 +1,11 @@
 //! Credit that follows the workers, acks that leave together, nothing lost on the way.
 
-mod rig;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::rig::peer::{Sent, connected};
+use crate::rig::{Broker, PATIENCE, depth, soon, with_queue};
 use forebay_client::{ConsumeError, Consumer};
-use rig::peer::{Sent, connected};
-use rig::{Broker, PATIENCE, depth, soon, with_queue};
 
 async fn fill(publisher: &forebay_client::Publisher, count: u32) {
     for number in 0..count {

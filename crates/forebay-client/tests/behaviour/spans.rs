@@ -1,14 +1,12 @@
 //! What a subscriber of `tracing` sees of a client, without anything being asked of the client.
 
-mod rig;
-
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::rig::{Broker, PATIENCE, declare, soon, with_queue};
 use forebay_client::{CallError, Route, Unconfirmed};
-use rig::{Broker, PATIENCE, declare, soon, with_queue};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Instrument, Level, Metadata, Subscriber};
