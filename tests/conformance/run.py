@@ -336,6 +336,13 @@ def main():
     longest_first = sorted(runnable, key=lambda program: program.name != LONGEST)
     waiting = {Forebay.name: deque(runnable), RabbitMq.name: deque(longest_first)}
 
+    def take(broker):
+        """The next program for a broker of this name, or None: of two lanes that ask for the last one, one gets it."""
+        try:
+            return waiting[broker.name].popleft()
+        except IndexError:
+            return None
+
     def drive(lane):
         for broker in lane:
             if waiting[broker.name]:
@@ -344,8 +351,7 @@ def main():
     def run_on(broker):
         try:
             broker.start()
-            while waiting[broker.name]:
-                program = waiting[broker.name].popleft()
+            while program := take(broker):
                 started = time.monotonic()
                 outcomes[program.name][broker.name] = program.run(broker, options.case, options.verbose)
                 print(f"  {program.name} on {broker.name}: {time.monotonic() - started:.1f} s", file=sys.stderr)

@@ -28,7 +28,7 @@ REPO = Path(__file__).resolve().parent.parent.parent
 DOCUMENT = REPO / "docs" / "engines.md"
 BEGIN, END = "<!-- differences: written by tests/engines/run.py --record -->", "<!-- end of differences -->"
 SUITE_S, CLUSTER_S = 150, 400
-LANES = 2  # the cluster mostly waits for its nodes; the others go through beside it, one after another
+LANES = 2  # the cluster waits for its nodes much of the time; the others go through beside it, one after another
 
 spec = importlib.util.spec_from_file_location("conformance", REPO / "tests" / "conformance" / "run.py")
 conformance = importlib.util.module_from_spec(spec)
