@@ -10,7 +10,7 @@ What counts as a test, in the documents listed below:
     <!-- test --> then ```toml            `forebay serve` starts with it
     <!-- from FILE --> then ```rust       stands word for word in FILE, which the compiler has seen
 
-The broker listens on a free port. Shell commands learn of it by FOREBAY_URL and FOREBAY_HTTP, pika by its default port, so the
+The broker listens on a free port. Shell commands learn of it by FOREBAY_URL and FOREBAY_HTTP_URL, pika by its default port, so the
 texts need no change. The last line is `N passed, N failed`.
 """
 import argparse
@@ -93,7 +93,7 @@ def run_shell(text, binary, directory):
             **os.environ,
             "PATH": f"{Path(binary).parent}:{os.environ['PATH']}",
             "FOREBAY_URL": f"amqp://guest:guest@127.0.0.1:{broker.port}/%2f",
-            "FOREBAY_HTTP": broker.http,
+            "FOREBAY_HTTP_URL": broker.http,
         }
         run(["bash", "-euo", "pipefail", "-c", text], cwd=directory, env=environment)
 

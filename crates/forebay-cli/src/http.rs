@@ -25,7 +25,7 @@ pub(crate) struct HttpUrl {
     #[arg(
         long,
         value_name = "URL",
-        env = "FOREBAY_HTTP",
+        env = "FOREBAY_HTTP_URL",
         hide_env_values = true,
         default_value = "http://guest:guest@127.0.0.1:15672"
     )]

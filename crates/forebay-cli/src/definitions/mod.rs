@@ -37,7 +37,13 @@ enum Command {
 struct Where {
     /// The broker's HTTP endpoint, with the name and password of an administrator; `https://…?cacertfile=ca.pem` trusts
     /// the authorities in that file instead of the system's
-    #[arg(long, value_name = "URL", default_value = "http://guest:guest@127.0.0.1:15672")]
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "FOREBAY_HTTP_URL",
+        hide_env_values = true,
+        default_value = "http://guest:guest@127.0.0.1:15672"
+    )]
     http: String,
     /// One virtual host only
     #[arg(long, value_name = "VHOST")]

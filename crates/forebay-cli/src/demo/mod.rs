@@ -51,8 +51,8 @@ use workplace::Workplace;
 /// Without any progress for so long, the rest counts as lost: longer than a broker needs to start again.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Carry a year of real weather readings from 1000 stations through a durable broker and a pipeline into a
-/// database, watch it live, and check the results.
+/// Carry a year of Seattle's hourly weather, sent as 1000 stations, through a durable broker and a pipeline into
+/// a database, watch it live, and check the results.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Seconds of load
