@@ -69,6 +69,15 @@ impl Shard {
         }
     }
 
+    /// A channel is gone, and what it waited for with it: others of its connection may publish again.
+    pub(crate) fn confirms_left(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connection(id) else { return };
+        if connection.confirms_full && !connection.has_full_channel() {
+            connection.confirms_full = false;
+            self.mark_connection(id);
+        }
+    }
+
     /// A batch is synced: the channels that waited for it have something to tell.
     pub(crate) fn confirm_durable(&mut self, waiter: ConfirmWaiter, batch: BatchNo) {
         let now_us = self.now_us;
@@ -115,7 +124,9 @@ impl Shard {
             let before = confirms.unconfirmed();
             confirms.take_acks(&mut acks);
             let told = before - confirms.unconfirmed();
-            connection.confirms_full = confirms.unconfirmed() >= UNCONFIRMED_MAX;
+            if connection.confirms_full {
+                connection.confirms_full = connection.has_full_channel();
+            }
             let out = connection.out.buffer();
             if connection.capabilities.commit_times && commits.differs(connection.commit_told) {
                 connection.commit_told = commits;

@@ -17,7 +17,8 @@ use forebay_wire::FRAME_MIN_SIZE_BYTES;
 
 use crate::access::Permissions;
 use crate::ack_timeout::CHECK_EVERY_S;
-use crate::channel::Channel;
+use crate::channel::{Channel, Mode};
+use crate::confirm::UNCONFIRMED_MAX;
 use crate::input::{CloseHow, Peer};
 use crate::topology::QueueKey;
 use crate::waits::Waits;
@@ -291,6 +292,12 @@ impl Connection {
     pub(crate) fn enter(&mut self, stage: Stage, now_us: u64) {
         self.stage = stage;
         self.stage_us = now_us;
+    }
+
+    /// Whether any of its channels has as many unconfirmed publishes as one may have.
+    pub(crate) fn has_full_channel(&self) -> bool {
+        let is_full = |mode: &Mode| matches!(mode, Mode::Confirm(confirms) if confirms.unconfirmed() >= UNCONFIRMED_MAX);
+        self.channels.iter().flatten().any(|channel| is_full(&channel.mode))
     }
 
     /// Whether any of its channels holds unacknowledged deliveries.

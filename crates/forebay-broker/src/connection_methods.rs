@@ -225,9 +225,10 @@ impl Shard {
         if let Mode::Tx(transaction) = &mut channel.mode {
             self.roll_back(transaction, &mut channel.unacked);
         }
-        while let Some((_, delivery)) = channel.unacked.take_oldest(u64::MAX) {
+        for delivery in channel.unacked.take_newest_first(u64::MAX) {
             self.requeue(delivery);
         }
+        self.confirms_left(id);
         // The buffer of a half-received message was counted when it was begun.
         self.memory_bytes -= channel.assembly.bytes.capacity() as u64;
     }

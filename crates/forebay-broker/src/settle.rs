@@ -41,6 +41,10 @@ impl Shard {
             }
             return Ok(());
         }
+        if matches!(outcome, Outcome::Requeue) {
+            self.requeue_all(id, number, upto);
+            return Ok(());
+        }
         while let Some((_, delivery)) = self
             .connections
             .get_mut(id.0 as usize)
@@ -49,6 +53,14 @@ impl Shard {
             self.finish(id, number, delivery, outcome);
         }
         Ok(())
+    }
+
+    /// What a channel holds goes back, up to this tag.
+    fn requeue_all(&mut self, id: ConnectionId, number: u16, upto: u64) {
+        let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else { return };
+        for delivery in channel.unacked.take_newest_first(upto) {
+            self.finish(id, number, delivery, Outcome::Requeue);
+        }
     }
 
     /// `basic.recover`: everything unsettled on the channel goes back.
@@ -61,11 +73,7 @@ impl Shard {
         if !requeue {
             return Err(AmqpError::not_implemented("requeue=false".to_owned()));
         }
-        while let Some((_, delivery)) =
-            self.connection(id).and_then(|c| c.channel(number)?.unacked.take_oldest(u64::MAX))
-        {
-            self.finish(id, number, delivery, Outcome::Requeue);
-        }
+        self.requeue_all(id, number, u64::MAX);
         Ok(())
     }
 

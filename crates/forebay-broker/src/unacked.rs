@@ -81,6 +81,17 @@ impl Unacked {
         delivery.map(|delivery| (tag, delivery))
     }
 
+    /// Takes all deliveries with tags ≤ `upto`, newest first: so each goes back to the front of its queue, where
+    /// oldest first each would move those before it.
+    pub(crate) fn take_newest_first(&mut self, upto: u64) -> Vec<Delivery> {
+        let mut taken = Vec::new();
+        while let Some((_, delivery)) = self.take_oldest(upto) {
+            taken.push(delivery);
+        }
+        taken.reverse();
+        taken
+    }
+
     /// Puts back deliveries that were taken in a transaction that rolled back.
     pub(crate) fn restore(&mut self, taken: Vec<(u64, Delivery)>) {
         self.live += taken.len();
@@ -138,6 +149,19 @@ mod tests {
     fn a_delivery_stays_small() {
         assert_eq!(size_of::<Delivery>(), 64);
         assert_eq!(size_of::<(u64, Option<Delivery>)>(), 72);
+    }
+
+    #[test]
+    fn what_goes_back_is_taken_newest_first_up_to_a_tag() {
+        let mut unacked = Unacked::default();
+        for tag in 1..=5 {
+            unacked.push(tag, delivery(tag));
+        }
+        unacked.take(2);
+        let seqs = |taken: Vec<Delivery>| taken.iter().map(|d| d.entry.seq).collect::<Vec<_>>();
+        assert_eq!(seqs(unacked.take_newest_first(4)), [4, 3, 1]);
+        assert_eq!(seqs(unacked.take_newest_first(u64::MAX)), [5]);
+        assert_eq!(unacked.len(), 0);
     }
 
     #[test]

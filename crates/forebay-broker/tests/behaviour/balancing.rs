@@ -3,7 +3,7 @@
 use forebay_broker::topology::{Policy, PolicyError};
 use forebay_broker::{Admission, ConnectionId, QueueFlow, QueueStatus, ShardConfig};
 use forebay_flow::BalanceState;
-use forebay_wire::{Properties, TableBuf, Value, basic, confirm, queue};
+use forebay_wire::{Properties, TableBuf, Value, basic, channel, confirm, queue};
 
 use crate::rig::{Rig, consume, declare, publish_bytes, short};
 use crate::waits::gate;
@@ -136,6 +136,33 @@ fn nobody_is_held_for_consumers_that_are_silent_or_gone_nor_for_a_queue_that_is_
         rig.pass(50);
         assert_eq!(rig.sent(publisher), ["1 basic.ack 301"], "{end}");
     }
+}
+
+/// As many publishes are unconfirmed as a channel may have, and it ends before they are confirmed.
+#[test]
+fn a_channel_that_ends_with_all_confirms_it_may_wait_for_leaves_its_connection_free_to_publish() {
+    let mut rig = Rig::new();
+    let publisher = rig.client();
+    rig.method(publisher, 1, &declare("other", false));
+    rig.method(publisher, 1, &confirm::Select::default());
+    holding(&mut rig, publisher);
+    let mut published = 0;
+    while rig.shard.admission(publisher) == Admission::Open {
+        rig.publish(publisher, "q", b"x", false);
+        published += 1;
+        assert!(published <= 65_536, "it may have more unconfirmed than that");
+    }
+    rig.sent(publisher);
+    let missing = queue::Declare { passive: true, ..declare("missing", false) };
+    rig.method(publisher, 1, &missing);
+    let answers = rig.sent(publisher);
+    assert!(answers.iter().any(|line| line.contains("channel.close 404")), "{answers:?}");
+    rig.method(publisher, 1, &channel::CloseOk::default());
+    rig.method(publisher, 1, &channel::Open::default());
+    rig.publish(publisher, "other", b"x", false);
+    rig.settle();
+    assert_eq!(rig.shard.held_bytes(publisher), 0);
+    assert_eq!(status(&rig, "other").ready, 1);
 }
 
 #[test]
