@@ -19,7 +19,7 @@ use crate::needs::{Finding, Needs};
 use crate::outcome::{Handled, Step, Verdict};
 use crate::pipeline::Process;
 use crate::running::{Control, Running};
-use crate::source::{Receipt, Source, Taken};
+use crate::source::{Receipt, Source, SourceError, Taken};
 use crate::stage::Onward;
 
 /// Hands a value on to the next pipeline: what a handler returns, alone or in a `Result`, where
@@ -43,7 +43,12 @@ pub struct Chained<S: Source, H, V> {
 
 enum State<S: Source, H, V> {
     Planned(Option<Box<Process<S, H>>>),
-    Running { running: Running, values: mpsc::Receiver<Handed<V, S::Value>> },
+    Running {
+        running: Running,
+        values: mpsc::Receiver<Handed<V, S::Value>>,
+        /// How it ended, once it did: told after the last value.
+        ended: Option<Result<(), SourceError>>,
+    },
 }
 
 impl<S, H, V> Chained<S, H, V>
@@ -65,7 +70,7 @@ where
             let (sender, values) = mpsc::channel(self.buffer_max);
             let beyond = beyond.saturating_add(self.buffer_max);
             let running = process.start_with(ToNext(sender), beyond);
-            self.state = State::Running { running, values };
+            self.state = State::Running { running, values, ended: None };
         }
     }
 }
@@ -84,15 +89,19 @@ where
         loop {
             match &mut self.state {
                 State::Planned(_) => self.begin(0),
-                State::Running { running, values } => {
+                State::Running { running, values, ended } => {
                     if let Poll::Ready(Some(handed)) = values.poll_recv(cx) {
                         return Poll::Ready(Ok(Some(handed.apart())));
                     }
-                    let ended = ready!(running.poll_end(cx));
+                    // A task that is over must not be asked again.
+                    if ended.is_none() {
+                        *ended = Some(ready!(running.poll_end(cx)));
+                    }
                     // What was handed on before the end, which nobody wakes for any more.
                     if let Ok(handed) = values.try_recv() {
                         return Poll::Ready(Ok(Some(handed.apart())));
                     }
+                    let ended = ended.take().expect("it is over");
                     return Poll::Ready(ended.map(|()| None));
                 }
             }

@@ -223,7 +223,8 @@ impl Channel {
             }
             self.pump(left)?;
         }
-        Ok(true)
+        // A channel that is over has nothing unconfirmed, and nothing of it was settled.
+        lock(&self.link).inbox(self.number).map(|_| true)
     }
 
     /// Takes one message from a queue, with the count of those left; `None` if there is none.

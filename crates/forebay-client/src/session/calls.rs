@@ -124,7 +124,6 @@ impl Calls {
         };
         machine.send(channel, &consume).ok()?;
         self.channel = Some(channel);
-        self.pump(machine);
         Some(channel)
     }
 

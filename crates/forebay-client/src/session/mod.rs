@@ -433,6 +433,7 @@ impl Session {
     fn open_calls(&mut self, key: usize) {
         if let Some(number) = self.calls[key].opened(&mut self.machine) {
             self.own(number, Owner::Calls(key));
+            self.backlog |= self.calls[key].pump(&mut self.machine);
         }
     }
 
