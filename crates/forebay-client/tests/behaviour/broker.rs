@@ -153,6 +153,24 @@ fn an_unroutable_message_comes_back_before_its_confirm() {
     server.stop().unwrap();
 }
 
+/// Somebody else's request read that it was closed.
+#[test]
+fn a_channel_that_is_over_has_not_settled_what_it_published() {
+    let (server, uri) = serve();
+    let connection = Connection::open(&uri).unwrap();
+    let (mut publisher, mut other) = (connection.channel().unwrap(), connection.channel().unwrap());
+    publisher.confirm_select(10).unwrap();
+    let publication = Publication { exchange: "absent", body: b"lost", ..Default::default() };
+    publisher.publish(&publication).unwrap();
+    publisher.flush().unwrap();
+    other.declare_queue("present", DeclareQueue::default()).unwrap();
+    let fault = publisher.wait_settled_for(Duration::from_secs(10)).unwrap_err();
+    let ChannelFault::Refused(refusal) = fault else { panic!("{fault}") };
+    assert_eq!(refusal.code, 404);
+    connection.close().unwrap();
+    server.stop().unwrap();
+}
+
 #[test]
 fn what_is_not_acked_comes_again() {
     let (server, uri) = serve();
