@@ -20,8 +20,9 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// `--http`: the broker that a command asks.
 #[derive(clap::Args, Debug)]
 pub(crate) struct HttpUrl {
-    /// The broker's HTTP endpoint, with the name and password of a user tagged monitoring or administrator;
-    /// `https://…?cacertfile=ca.pem` trusts the authorities in that file instead of the system's
+    /// The broker's HTTP endpoint, with the name and password of a user tagged monitoring or administrator (for
+    /// definitions administrator); `https://…?cacertfile=ca.pem` trusts the authorities in that file instead of
+    /// the system's
     #[arg(
         long,
         value_name = "URL",

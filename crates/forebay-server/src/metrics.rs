@@ -1,7 +1,7 @@
 //! Metrics as Prometheus reads them.
 //!
-//! Names that start with `rabbitmq_` mean what they mean in RabbitMQ's own exporter, so that existing
-//! dashboards work; the rest starts with `forebay_`. The set is fixed: no series per queue or
+//! Names that start with `rabbitmq_` mean what they mean in RabbitMQ's own exporter, so that charts of
+//! its totals work; the rest starts with `forebay_`. The set is fixed: no series per queue or
 //! connection, so that its size does not depend on the clients.
 
 use crate::mailbox::Snapshot;

@@ -11,7 +11,7 @@ const PATIENCE_S: u64 = 600;
 
 /// A broker's definitions, over HTTP.
 #[derive(Debug)]
-pub(super) struct Api(Endpoint);
+pub(super) struct Api(pub(super) Endpoint);
 
 /// What became of an import.
 pub(super) struct Imported {
@@ -22,11 +22,6 @@ pub(super) struct Imported {
 }
 
 impl Api {
-    /// From a URL as people type it.
-    pub(super) fn of(url: &str) -> Result<Api, String> {
-        Endpoint::of(url).map(Api)
-    }
-
     /// A broker's definitions, or those of one virtual host.
     pub(super) fn export(&self, vhost: Option<&str>) -> Result<Value, String> {
         let (code, body) = self.0.get(&path(vhost), PATIENCE_S)?;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::exit::{Exit, Failure};
+use crate::http::HttpUrl;
 use api::Api;
 
 /// Largest file of definitions, in bytes; the server takes no more either.
@@ -35,16 +36,8 @@ enum Command {
 
 #[derive(clap::Args, Debug)]
 struct Where {
-    /// The broker's HTTP endpoint, with the name and password of an administrator; `https://…?cacertfile=ca.pem` trusts
-    /// the authorities in that file instead of the system's
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "FOREBAY_HTTP_URL",
-        hide_env_values = true,
-        default_value = "http://guest:guest@127.0.0.1:15672"
-    )]
-    http: String,
+    #[command(flatten)]
+    broker: HttpUrl,
     /// One virtual host only
     #[arg(long, value_name = "VHOST")]
     vhost: Option<String>,
@@ -59,7 +52,8 @@ impl Where {
     }
 
     fn api(&self) -> Result<Api, Failure> {
-        Api::of(&self.http).map_err(|sentence| Failure(Exit::Usage, sentence))
+        let endpoint = self.broker.endpoint();
+        endpoint.map(Api).map_err(|sentence| Failure(Exit::Usage, sentence))
     }
 }
 
