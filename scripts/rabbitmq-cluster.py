@@ -15,7 +15,8 @@ its exit code. Nothing survives it, however it ends. `run -- bash` is for lookin
     scripts/rabbitmq-cluster.py cut NODE           no packet passes between it and the other nodes; clients still reach it
     scripts/rabbitmq-cluster.py heal               all cuts are mended
     scripts/rabbitmq-cluster.py leader QUEUE       number of the node that leads a quorum queue of vhost /
-    scripts/rabbitmq-cluster.py whole [SECONDS]    waits until all nodes are running and see one another; restarts one that stays apart
+    scripts/rabbitmq-cluster.py whole [SECONDS]    waits until all nodes are running and see one another, and quorum queues have all their
+                                                   members; restarts a node that stays apart
     scripts/rabbitmq-cluster.py ctl NODE ARG...    rabbitmqctl
 
 NODE is 1, 2, 3. Node N lives on 127.0.0.1N. All of it runs in namespaces of its own (network, processes, mounts): a cut is
@@ -216,28 +217,44 @@ class Cluster:
         self.whole(30)
 
     def whole(self, seconds):
-        """A node that woke after its peers had given it up may stay apart for good: Mnesia calls it a partitioned network and
+        """Every node sees all the others, and every quorum queue has a leader and all its members: a queue that lacks one has no
+        majority left when the next node is hurt.
+
+        A node that woke after its peers had given it up may stay apart for good: Mnesia calls it a partitioned network and
         leaves it to the operator to restart it. So does this, once, when half the time is over."""
         names = {node.name for node in self.nodes}
         restart_at, restarted = time.monotonic() + seconds / 2, False
         end = restart_at + seconds / 2
         while True:
             views = {node.name: set(re.findall(r"'(rabbit\d@[\d.]+)'", node.call("rabbit_nodes all_running []") or "")) for node in self.nodes}
-            if all(view == names for view in views.values()):
+            members = {node.name: self.members(node) for node in self.nodes}
+            everywhere = set().union(*members.values())
+            together = all(view == names for view in views.values())
+            led = all(sum(member[queue] == "leader" for member in members.values() if queue in member) == 1 for queue in everywhere)
+            if together and led and all(set(member) == everywhere for member in members.values()):
                 return
             if time.monotonic() > end:
-                die(f"all nodes see one another: not within {seconds} s: {views}")
+                die(f"all nodes see one another and have their queues' members: not within {seconds} s: {views} {members}")
             if time.monotonic() > restart_at and not restarted:
                 restarted = True
-                # The one that the fewest see; of two, the one that sees fewer.
-                apart = min(self.nodes, key=lambda node: (sum(node.name in view for view in views.values()), len(views[node.name])))
-                print(f"node {apart.number} stays apart and is restarted: {views}", file=sys.stderr)
+                # The one that the fewest see; of two, the one that sees fewer; of those that see the same, the one with fewer members.
+                apart = min(
+                    self.nodes,
+                    key=lambda node: (sum(node.name in view for view in views.values()), len(views[node.name]), len(members[node.name])),
+                )
+                print(f"node {apart.number} stays apart and is restarted: {views} {members}", file=sys.stderr)
                 if apart.pid():
                     apart.end(signal.SIGKILL)  # in this state it does not stop in an orderly way
                 apart.launch()
                 wait_until(f"node {apart.number} starts", 90, apart.ready)
                 end = time.monotonic() + seconds / 2
             time.sleep(0.05)
+
+    def members(self, node):
+        """The quorum queues that have a member at a node which takes part, and whether it leads. Queues have a member on every node here:
+        there are three nodes, as many as RabbitMQ gives a queue."""
+        told = node.call("rabbit_quorum_queue all_replica_states []") or ""
+        return {queue: state for queue, state in re.findall(r"'([^']+)' => (\w+)", told) if state in ("leader", "follower")}
 
     def leader(self, queue):
         """Asked of a member that can reach a majority: one that cannot gives no answer."""
@@ -300,7 +317,7 @@ class Ended(Exception):
 
 def run(arguments):
     parser = argparse.ArgumentParser(prog="rabbitmq-cluster.py run")
-    parser.add_argument("--nodes", type=int, default=3, choices=range(1, 10))
+    parser.add_argument("--nodes", type=int, default=3, choices=range(1, 4))
     parser.add_argument("--seconds", type=int, default=280, help="then everything is ended, and that is a failure")
     parser.add_argument("--keep", action="store_true", help="keep the nodes' directories and say where they are")
     parser.add_argument("command", nargs="+")

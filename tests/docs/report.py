@@ -45,8 +45,9 @@ def print_out(page, directory):
     browse(page, directory, "--no-pdf-header-footer", f"--print-to-pdf={path}")
     pdf, sheets = path.read_bytes(), []
     for number in re.findall(rb"/Type /Page\n.*?/Contents (\d+) 0 R", pdf, re.S):
-        drawn = re.search(rb"\n%s 0 obj\n<<[^>]*>>\s*stream\r?\n(.*?)\r?\nendstream" % number, pdf, re.S)
-        drawn = zlib.decompress(drawn[1])
+        drawn = re.search(rb"\n%s 0 obj\n<<[^>]*>>\s*stream\r?\n(.*?)endstream" % number, pdf, re.S)
+        # What ends a stream is told by its own format: its last byte may look like the end of a line before `endstream`.
+        drawn = zlib.decompressobj().decompress(drawn[1])
         sheets.append((len(re.findall(rb"\b[lc]\n", drawn)), len(re.findall(rb" Tj\n", drawn))))
     return sheets
 

@@ -39,6 +39,7 @@ mod mailbox;
 mod management;
 pub mod metrics;
 mod outcome;
+mod pages;
 mod poller;
 mod resident;
 mod server;

@@ -62,20 +62,32 @@ pub struct ShellCounters {
 
 /// The shard's letter box; any thread may post.
 pub(crate) struct Mailbox {
-    letters: Mutex<Vec<Mail>>,
+    letters: Mutex<Letters>,
     waker: Waker,
+}
+
+#[derive(Default)]
+struct Letters {
+    waiting: Vec<Mail>,
+    /// The shard has ended: nothing is read any more.
+    closed: bool,
 }
 
 impl Mailbox {
     pub(crate) fn new(waker: Waker) -> Mailbox {
-        Mailbox { letters: Mutex::new(Vec::new()), waker }
+        Mailbox { letters: Mutex::default(), waker }
     }
 
-    /// Puts a letter in; wakes the shard only for the first, because it always takes them all.
+    /// Puts a letter in; wakes the shard only for the first, because it always takes them all. Of a closed box it
+    /// falls out again: whoever waits for an answer sees that nobody is left to give one.
     pub(crate) fn post(&self, mail: Mail) {
         let mut letters = self.lock();
-        letters.push(mail);
-        let first = letters.len() == 1;
+        if letters.closed {
+            drop(letters); // first: what a letter holds has locks of its own
+            return drop(mail);
+        }
+        letters.waiting.push(mail);
+        let first = letters.waiting.len() == 1;
         drop(letters);
         if first {
             self.waker.wake();
@@ -86,12 +98,21 @@ impl Mailbox {
     pub(crate) fn take(&self, empty: &mut Vec<Mail>) {
         debug_assert!(empty.is_empty());
         let mut letters = self.lock();
-        if !letters.is_empty() {
-            std::mem::swap(&mut *letters, empty);
+        if !letters.waiting.is_empty() {
+            std::mem::swap(&mut letters.waiting, empty);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Mail>> {
+    /// Throws away what waits and what comes.
+    pub(crate) fn close(&self) {
+        let mut letters = self.lock();
+        letters.closed = true;
+        let waiting = std::mem::take(&mut letters.waiting);
+        drop(letters);
+        drop(waiting);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Letters> {
         self.letters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

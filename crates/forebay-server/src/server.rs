@@ -16,6 +16,7 @@ use crate::listener::listen;
 use crate::mailbox::{Mail, Mailbox, Snapshot};
 use crate::management::Management;
 use crate::outcome::{Outcome, ServerFailed};
+use crate::pages;
 use crate::poller::Poller;
 use crate::resident::Resident;
 use crate::shard_loop::{LoopFailed, Setup, ShardLoop};
@@ -109,7 +110,9 @@ impl Server {
         if let Some(listener) = http_listener {
             let mailbox = server.mailbox.clone();
             let management = management.over(mailbox.clone());
-            let endpoint = HttpEndpoint::start(listener, management, move || ask_status(&mailbox));
+            let endpoint = HttpEndpoint::start(listener, move |request| {
+                pages::answer(request, &management, || ask_status(&mailbox))
+            });
             server.http = Some(endpoint.map_err(StartError::System)?);
         }
         Ok(server)
@@ -226,6 +229,14 @@ impl Drop for EndOnDrop {
     }
 }
 
+struct CloseOnDrop(Arc<Mailbox>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 /// The whole life of the shard's thread.
 fn run_shard(
     started: StartedShard,
@@ -241,7 +252,9 @@ fn run_shard(
             return;
         }
     };
-    let _ = ready.send(Ok(mailbox));
+    let _ = ready.send(Ok(mailbox.clone()));
+    // Whatever ends the loop, who writes afterwards is not left waiting.
+    let _closed = CloseOnDrop(mailbox);
     outcome.set(shard_loop.run().map_err(|failed| {
         ServerFailed(match failed {
             LoopFailed::Store(failed) => {

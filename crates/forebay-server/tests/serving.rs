@@ -272,72 +272,13 @@ fn confirmed_messages_survive_a_stop() {
 }
 
 #[test]
-fn metrics_and_health_are_served_over_http() {
-    let mut config = in_memory();
-    config.http = Some("127.0.0.1:0".into());
-    let server = start(config);
-    let at = server.addresses().http.unwrap();
-    let _connection = connect(&server);
-    let (status, page) = http(at, "GET", "/metrics");
-    assert!(status.contains("200"), "{status}");
-    assert!(page.contains("\nrabbitmq_connections 1\n"), "{page}");
-    assert!(page.contains("# TYPE rabbitmq_queue_messages_ready gauge\n"));
-    assert!(page.contains("# TYPE forebay_commits_total counter\n"));
-    assert_eq!(http(at, "GET", "/healthz").1, "ok\n");
-    assert!(http(at, "GET", "/").1.contains("/metrics"));
-    assert!(http(at, "GET", "/nothing").0.contains("404"));
-    assert!(http(at, "POST", "/metrics").0.contains("405"));
+fn who_connects_inside_the_process_after_the_stop_is_not_left_waiting() {
+    let server = start(in_memory());
+    let connect = server.connector();
     server.stop().unwrap();
-}
-
-#[test]
-fn who_waits_for_whom_is_told_to_those_who_log_in() {
-    let mut config = in_memory();
-    config.http = Some("127.0.0.1:0".into());
-    let server = start(config);
-    let at = server.addresses().http.unwrap();
-    let connection = connect(&server);
-    let mut channel = connection.channel().unwrap();
-    channel.declare_queue("lonely", DeclareQueue::default()).unwrap();
-    channel.confirm_select(50).unwrap();
-    channel
-        .publish(&Publication { routing_key: "lonely", body: b"m", ..Default::default() })
-        .unwrap();
-    channel.wait_settled().unwrap();
-
-    let (_, page) = http(at, "GET", "/metrics");
-    let line = "\nforebay_waiting{gate=\"no_consumer\",waits_for=\"consumers\"} 1\n";
-    assert!(page.contains(line), "{page}");
-    assert!(page.contains("# TYPE forebay_sync_wait_seconds histogram\n"), "{page}");
-    assert!(page.contains("\nforebay_sync_wait_seconds_bucket{le=\"+Inf\"} 0\n"), "{page}");
-
-    assert!(http(at, "GET", "/api/forebay/waits").0.contains("401"));
-    let (status, body) = http_as("guest:guest", at, "/api/forebay/waits");
-    assert!(status.contains("200"), "{status}");
-    let waits: serde_json::Value = serde_json::from_str(&body).unwrap();
-    assert_eq!(
-        waits["edges"][0]["waiter"],
-        serde_json::json!({ "kind": "queue", "vhost": "/", "name": "lonely" })
-    );
-    assert_eq!(waits["edges"][0]["gate"], "no_consumer");
-    assert_eq!(waits["edges"][0]["waiting"], true);
-    let (_, body) = http_as("guest:guest", at, "/api/forebay/overview");
-    let overview: serde_json::Value = serde_json::from_str(&body).unwrap();
-    assert_eq!(overview["messages"]["published"], 1);
-    assert_eq!(overview["queues"][0]["ready"], 1);
-    assert_eq!(overview["edges"][0]["gate"], "no_consumer");
-    let (_, body) = http_as("guest:guest", at, "/api/queues/%2f/lonely");
-    let queue: serde_json::Value = serde_json::from_str(&body).unwrap();
-    assert_eq!((&queue["messages_ready"], &queue["consumers"]), (&1.into(), &0.into()));
-    assert_eq!(queue["forebay"]["waits"][0]["gate"], "no_consumer");
-    for nobody in ["%2f/crowd", "other/lonely", "lonely", "%2f/%ff"] {
-        let (status, _) = http_as("guest:guest", at, &format!("/api/queues/{nobody}"));
-        assert!(status.contains("404"), "{nobody}: {status}");
-    }
-    assert!(http(at, "GET", "/api/queues/%2f/lonely").0.contains("401"));
-    assert!(http_as("guest:guest", at, "/api/forebay/nothing").0.contains("404"));
-    assert!(http_as("guest:wrong", at, "/api/forebay/overview").0.contains("401"));
-    server.stop().unwrap();
+    let mut stream = connect();
+    assert_eq!(stream.read(&mut [0; 8]).unwrap(), 0, "the end, at once");
+    assert!(stream.write_all(b"AMQP\x00\x00\x09\x01").is_err());
 }
 
 #[test]

@@ -10,8 +10,7 @@
 //! An import is a client like any other: permissions, refusals and durability are those of AMQP, and its
 //! answer comes after the last declaration is synced.
 //!
-//! Each request has a thread of its own, up to [`REQUESTS_MAX`]: others are told to come back. A thread is held
-//! until its client has sent what it announced and taken its answer.
+//! [`REQUESTS_MAX`] are answered at a time, others are told to come back; nobody's body is read before a login.
 
 mod declarer;
 mod definitions;
@@ -19,7 +18,6 @@ mod json;
 mod overview;
 mod queue;
 
-use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
@@ -28,9 +26,9 @@ use std::time::Duration;
 use forebay_broker::access::{User, authenticate, base64};
 use forebay_broker::{ListCursor, Listed};
 use serde_json::{Value, json};
-use tiny_http::{Header, Method, Request, Response};
 
 use crate::config::Config;
+use crate::http::{Method, NoBody, Request, Response};
 use crate::mailbox::{Mail, Mailbox, Snapshot};
 use crate::shard_setup;
 use crate::start_error::StartError;
@@ -45,7 +43,7 @@ const QUEUES_PATH: &str = "/api/queues";
 /// Users with one of these may look.
 const WATCHERS: [&str; 2] = ["administrator", "monitoring"];
 /// Largest body of a request, in bytes.
-const DEFINITIONS_BYTES_MAX: u64 = 16 << 20;
+const DEFINITIONS_BYTES_MAX: usize = 16 << 20;
 /// Requests at one time.
 const REQUESTS_MAX: usize = 4;
 /// How long the shard may take for a slice or a snapshot.
@@ -61,7 +59,7 @@ pub(crate) struct Management {
 pub(crate) struct Over {
     management: Management,
     mailbox: Arc<Mailbox>,
-    /// Requests that have a thread.
+    /// Requests that are being answered.
     busy: AtomicUsize,
 }
 
@@ -76,38 +74,16 @@ impl Management {
 }
 
 /// Whether a request is for this module.
-pub(crate) fn is_for(url: &str) -> bool {
-    let path = url.split('?').next().unwrap_or_default();
+pub(crate) fn is_for(path: &str) -> bool {
     let below = |prefix| {
         path.strip_prefix(prefix).is_some_and(|rest: &str| rest.is_empty() || rest.starts_with('/'))
     };
     [PATH, FOREBAY_PATH, QUEUES_PATH].into_iter().any(below)
 }
 
-/// Answers, on a new thread.
-pub(crate) fn answer(over: &Arc<Over>, request: Request) {
-    if over.busy.load(Ordering::Acquire) >= REQUESTS_MAX {
-        let reason = "too many requests are being answered; try again";
-        return respond(request, 503, &error("service_unavailable", reason));
-    }
-    let over = over.clone();
-    // Only the one thread that accepts requests counts up.
-    over.busy.fetch_add(1, Ordering::AcqRel);
-    let free = Free(over.clone());
-    let spawned = std::thread::Builder::new().name("forebay-defs".to_owned()).spawn(move || {
-        let _free = free;
-        let mut request = request;
-        let (code, body) = over.serve(&mut request).unwrap_or_else(|refused| refused);
-        respond(request, code, &body);
-    });
-    if let Err(error) = spawned {
-        tracing::warn!("no thread for a request of definitions: {error}");
-    }
-}
+struct Free<'a>(&'a Over);
 
-struct Free(Arc<Over>);
-
-impl Drop for Free {
+impl Drop for Free<'_> {
     fn drop(&mut self) {
         self.0.busy.fetch_sub(1, Ordering::AcqRel);
     }
@@ -121,8 +97,21 @@ fn error(error: &str, reason: impl Into<String>) -> Value {
 }
 
 impl Over {
-    fn serve(&self, request: &mut Request) -> Result<Answer, Answer> {
-        let path = request.url().split('?').next().unwrap_or_default();
+    /// Answers a request of [`is_for`].
+    pub(crate) fn answer(&self, request: &mut Request<'_>) -> Response {
+        let (code, body) = if self.busy.fetch_add(1, Ordering::AcqRel) < REQUESTS_MAX {
+            let _free = Free(self);
+            self.serve(request).unwrap_or_else(|refused| refused)
+        } else {
+            let _free = Free(self);
+            let reason = "too many requests are being answered; try again";
+            (503, error("service_unavailable", reason))
+        };
+        Response { code, content_type: "application/json", body: format!("{body}\n") }
+    }
+
+    fn serve(&self, request: &mut Request<'_>) -> Result<Answer, Answer> {
+        let path = request.head.path.clone();
         if let Some(what) = path.strip_prefix(FOREBAY_PATH) {
             return self.watch(request, what.trim_matches('/'));
         }
@@ -141,7 +130,7 @@ impl Over {
             }
             Some(vhost)
         };
-        match request.method() {
+        match request.head.method {
             Method::Get | Method::Head => {
                 let listed = self.list()?;
                 Ok((200, self.management.fixed.document(&listed, vhost.as_deref())))
@@ -157,9 +146,9 @@ impl Over {
     }
 
     /// Answers who wants to see what goes on.
-    fn watch(&self, request: &Request, what: &str) -> Result<Answer, Answer> {
+    fn watch(&self, request: &Request<'_>, what: &str) -> Result<Answer, Answer> {
         self.login(request, &WATCHERS)?;
-        if !matches!(request.method(), Method::Get | Method::Head) {
+        if !matches!(request.head.method, Method::Get | Method::Head) {
             return Err((405, error("method_not_allowed", "only GET is answered here")));
         }
         let document = match what {
@@ -174,9 +163,9 @@ impl Over {
     }
 
     /// Answers who wants to see a queue: `VHOST/NAME`, percent-encoded.
-    fn look_at_queue(&self, request: &Request, which: &str) -> Result<Answer, Answer> {
+    fn look_at_queue(&self, request: &Request<'_>, which: &str) -> Result<Answer, Answer> {
         self.login(request, &WATCHERS)?;
-        if !matches!(request.method(), Method::Get | Method::Head) {
+        if !matches!(request.head.method, Method::Get | Method::Head) {
             return Err((405, error("method_not_allowed", "only GET is answered here")));
         }
         let no_queue = || (404, error("not_found", format!("there is no queue `{which}`")));
@@ -201,20 +190,20 @@ impl Over {
     }
 
     /// The user who asks, with one of some tags.
-    fn login(&self, request: &Request, tags: &[&str]) -> Result<(String, String), Answer> {
+    fn login(&self, request: &Request<'_>, tags: &[&str]) -> Result<(String, String), Answer> {
         let refused = |reason: &str| (401, error("not_authorized", reason));
         let credentials = request
-            .headers()
-            .iter()
-            .find(|header| header.field.equiv("Authorization"))
-            .and_then(|header| header.value.as_str().strip_prefix("Basic "))
+            .head
+            .authorization
+            .as_deref()
+            .and_then(|value| value.strip_prefix("Basic "))
             .and_then(base64::decode)
             .and_then(|bytes| String::from_utf8(bytes).ok());
         let Some((name, password)) = credentials.as_deref().and_then(|text| text.split_once(':'))
         else {
             return Err(refused("log in with a user's name and password (basic authentication)"));
         };
-        let loopback = request.remote_addr().is_some_and(|address| address.ip().is_loopback());
+        let loopback = request.peer.ip().is_loopback();
         let response = format!("\0{name}\0{password}");
         let users = &self.management.users;
         match authenticate(users, b"PLAIN", response.as_bytes(), loopback) {
@@ -265,24 +254,15 @@ impl Over {
     }
 }
 
-fn read_body(request: &mut Request) -> Result<Value, Answer> {
-    let too_large = || {
-        let reason = format!("definitions may have {DEFINITIONS_BYTES_MAX} bytes at most");
-        (413, error("too_large", reason))
-    };
-    if request.body_length().is_some_and(|bytes| bytes as u64 > DEFINITIONS_BYTES_MAX) {
-        return Err(too_large());
-    }
-    let mut body = Vec::new();
+fn read_body(request: &mut Request<'_>) -> Result<Value, Answer> {
     let bad = |reason: String| (400, error("bad_request", reason));
-    request
-        .as_reader()
-        .take(DEFINITIONS_BYTES_MAX + 1)
-        .read_to_end(&mut body)
-        .map_err(|error| bad(format!("the body cannot be read: {error}")))?;
-    if body.len() as u64 > DEFINITIONS_BYTES_MAX {
-        return Err(too_large());
-    }
+    let body = request.read_body(DEFINITIONS_BYTES_MAX).map_err(|why| match why {
+        NoBody::TooLarge => {
+            let reason = format!("definitions may have {DEFINITIONS_BYTES_MAX} bytes at most");
+            (413, error("too_large", reason))
+        }
+        NoBody::Broken(why) => bad(format!("the body cannot be read: {why}")),
+    })?;
     serde_json::from_slice(&body).map_err(|error| bad(format!("the body is not JSON: {error}")))
 }
 
@@ -301,21 +281,4 @@ fn percent_decoded(text: &str) -> Option<String> {
         rest = after;
     }
     String::from_utf8(bytes).ok()
-}
-
-fn respond(request: Request, code: u16, body: &Value) {
-    let mut text = body.to_string();
-    text.push('\n');
-    let mut response = Response::from_string(text).with_status_code(code);
-    for (name, value) in
-        [("Content-Type", "application/json"), ("WWW-Authenticate", "Basic realm=\"Forebay\"")]
-    {
-        if let Ok(header) = Header::from_bytes(name, value)
-            && (code == 401 || name == "Content-Type")
-        {
-            response = response.with_header(header);
-        }
-    }
-    // The asker has gone; nobody else wants the answer.
-    let _ = request.respond(response);
 }

@@ -107,8 +107,11 @@ fn request(address: SocketAddr, method: &str, path: &str, headers: &str) -> (Str
     write!(socket, "{method} {path} HTTP/1.1\r\nHost: x\r\n{headers}Connection: close\r\n\r\n")
         .unwrap();
     let mut answer = String::new();
-    socket.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    // Who is turned away at the door may find the connection reset behind the answer.
+    let read = socket.read_to_string(&mut answer);
+    let Some((head, body)) = answer.split_once("\r\n\r\n") else {
+        panic!("no answer to {method} {path}: {read:?}")
+    };
     (head.lines().next().unwrap().to_owned(), body.to_owned())
 }
 
