@@ -146,7 +146,7 @@ impl Caller {
         let (link, key) = (&self.shared.guard.link, self.shared.key);
         for bytes in [route.exchange.len(), route.routing_key.len()] {
             if bytes > 255 {
-                return Err(CallError::TooLong(TooLong { what: "route", bytes }));
+                return Err(CallError::TooLong(TooLong { what: "route", bytes, bytes_max: 255 }));
             }
         }
         let number = link.with_now(|session, now_us| {

@@ -116,7 +116,8 @@ impl Answer<'_> {
 impl Drop for Answer<'_> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
-            self.inner.guard.link.with(|session| session.user(self.inner.key).0.abandon(ticket));
+            let Inner { guard, key, number } = self.inner;
+            guard.link.with(|session| session.abandon(*key, *number, ticket));
         }
     }
 }
@@ -311,6 +312,9 @@ impl Channel {
                 match machine.publish(number, exchange, routing_key, mandatory, properties, body) {
                     Ok(sequence) => Poll::Ready(Ok(sequence)),
                     Err(PublishError::NotOpen) => Poll::Ready(Err(ChannelError::NotOpen.into())),
+                    Err(PublishError::PropertiesTooLong { bytes, bytes_max }) => {
+                        Poll::Ready(Err(ChannelFault::PropertiesTooLong { bytes, bytes_max }))
+                    }
                     Err(PublishError::Full) => {
                         session.wait_for_room(cx);
                         Poll::Pending

@@ -11,7 +11,8 @@ use forebay_flow::Occupancy;
 use forebay_wire::{TableBuf, Value};
 
 use crate::connection::{Connection, Guard};
-use crate::error::{ConsumeError, OpenError};
+use crate::error::{ChannelFault, ConsumeError, OpenError};
+use crate::machine::ChannelError;
 use crate::message::since_1970_us;
 use crate::metrics::ConsumerMetrics;
 use crate::received::Received;
@@ -233,8 +234,12 @@ impl ConsumerBuilder {
         let key = guard.link.with_now(|session, now_us| {
             let credit =
                 Credit::new(now_us, u32::from(self.workers), max, self.credit.map(u32::from));
-            session.add_intake(Intake::new(how, credit), now_us)
+            session.check_free_channel()?;
+            Ok::<_, ChannelError>(session.add_intake(Intake::new(how, credit), now_us))
         });
+        let refused =
+            |error: ChannelError| BuildConsumerError::Refused(ChannelFault::from(error).into());
+        let key = key.map_err(refused)?;
         let clock = self.explain.then(SystemClock::default);
         let shared = ConsumerShared { guard, key, clock, queue, spans: self.spans };
         let consumer = Consumer { shared: Arc::new(shared) };

@@ -60,17 +60,8 @@ impl Deliveries {
 
 impl Drop for Deliveries {
     fn drop(&mut self) {
-        self.inner.guard.link.with(|session| {
-            let (user, machine) = session.user(self.inner.key);
-            if user.usable().is_ok() {
-                let consumer_tag = ShortStr::truncated(&self.tag);
-                // Fails only if the channel is closing, which ends the consumer as well.
-                let _ =
-                    machine.send(self.inner.number, &basic::Cancel { consumer_tag, no_wait: true });
-            }
-            let bytes = user.forget_subscription(&self.tag);
-            session.taken(bytes);
-        });
+        let Inner { guard, key, number } = &*self.inner;
+        guard.link.with(|session| session.end_subscription(*key, *number, &self.tag));
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::machine::{ChannelError, Failed};
+use crate::message::TooLong;
 use crate::partitions::CONSISTENT_HASH;
 
 /// A broker's refusal: its reply code and text.
@@ -128,6 +129,13 @@ pub enum ChannelFault {
         /// How long it is.
         bytes: usize,
     },
+    /// A message's properties do not fit into one of the broker's frames.
+    PropertiesTooLong {
+        /// How long they are.
+        bytes: usize,
+        /// How long they may be.
+        bytes_max: usize,
+    },
     /// The connection is gone.
     Lost(Lost),
 }
@@ -139,6 +147,9 @@ impl fmt::Display for ChannelFault {
             ChannelFault::NotUsable(error) => error.fmt(f),
             ChannelFault::NameTooLong { bytes } => {
                 write!(f, "a name of {bytes} bytes is too long: AMQP allows 255")
+            }
+            ChannelFault::PropertiesTooLong { bytes, bytes_max } => {
+                TooLong::properties(*bytes, *bytes_max).fmt(f)
             }
             ChannelFault::Lost(lost) => lost.fmt(f),
         }

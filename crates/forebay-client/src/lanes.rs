@@ -11,6 +11,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::connection::Guard;
+use crate::machine::ChannelError;
 use crate::marks::Stamps;
 use crate::message::{Message, since_1970_us};
 use crate::metrics::PublisherMetrics;
@@ -118,6 +119,21 @@ impl Lanes {
             looked_at: 0,
         };
         Lanes { plan, state: Mutex::new(state) }
+    }
+
+    /// Whether any lane can publish, now or when its connection is there again.
+    ///
+    /// # Errors
+    /// All channels of its connections are in use.
+    pub(crate) fn check_free_channel(&self) -> Result<(), ChannelError> {
+        let mut full = Ok(());
+        for lane in self.lock().lanes.iter() {
+            full = lane.guard.link.with(|session| session.check_fed(lane.key));
+            if full.is_ok() {
+                break;
+            }
+        }
+        full
     }
 
     pub(crate) fn target(&self) -> &Target {

@@ -60,18 +60,36 @@ struct Forwarded {
     marked: bool,
 }
 
-/// A name or property is longer than AMQP's 255 bytes.
+/// A name or property is longer than AMQP's 255 bytes, or all properties together are longer than one of the broker's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooLong {
-    /// Which, for instance `correlation-id`.
+    /// Which, for instance `correlation-id`, or `properties` for all of them.
     pub what: &'static str,
     /// How long it is.
     pub bytes: usize,
+    /// How long it may be.
+    pub bytes_max: usize,
 }
+
+impl TooLong {
+    pub(crate) fn properties(bytes: usize, bytes_max: usize) -> TooLong {
+        TooLong { what: PROPERTIES, bytes, bytes_max }
+    }
+}
+
+/// All of them.
+const PROPERTIES: &str = "properties";
+/// AMQP's short strings have an octet for their length (clause 4.2.5.3).
+const NAME_BYTES_MAX: usize = 255;
 
 impl fmt::Display for TooLong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a {} of {} bytes is too long: AMQP allows 255", self.what, self.bytes)
+        let TooLong { what, bytes, bytes_max } = self;
+        if *what == PROPERTIES {
+            write!(f, "{what} of {bytes} bytes are too long: the broker's frames allow {bytes_max}")
+        } else {
+            write!(f, "a {what} of {bytes} bytes is too long: AMQP allows {bytes_max}")
+        }
     }
 }
 
@@ -283,11 +301,20 @@ impl Message {
             ("user-id", &extra.user_id),
             ("app-id", &extra.app_id),
         ] {
-            if let Some(bytes) = text.as_ref().map(String::len).filter(|&len| len > 255) {
-                return Err(TooLong { what, bytes });
+            if let Some(bytes) = text.as_ref().map(String::len).filter(|&len| len > NAME_BYTES_MAX)
+            {
+                return Err(TooLong { what, bytes, bytes_max: NAME_BYTES_MAX });
             }
         }
         Ok(())
+    }
+
+    /// Bytes of its properties that are not bounded by their own nature: headers, or what is forwarded as it came.
+    pub(crate) fn unbounded_bytes(&self) -> usize {
+        self.extra.as_ref().map_or(0, |extra| {
+            let forwarded = extra.forwarded.as_ref().map_or(0, |forwarded| forwarded.raw.len());
+            forwarded + extra.headers.as_table().raw().len()
+        })
     }
 
     /// Appends flag word and property list; `id` is for a message without one of its own, none if empty. `stamps` are
@@ -540,7 +567,7 @@ mod tests {
         let long = "k".repeat(256);
         assert_eq!(
             Message::new("").correlation_id(long).check(),
-            Err(TooLong { what: "correlation-id", bytes: 256 })
+            Err(TooLong { what: "correlation-id", bytes: 256, bytes_max: 255 })
         );
         assert_eq!(Message::new("").app_id("k".repeat(255)).check(), Ok(()));
     }

@@ -18,7 +18,8 @@ pub struct Confirmed {
 /// The broker does not have the message, or may not.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Unconfirmed {
-    /// The broker refused it (basic.nack), for instance because the queue is full.
+    /// The broker refused it (basic.nack), for instance because the queue is full. Or it was admitted on another connection, and its
+    /// properties do not fit into the frames of the broker that took over.
     Rejected,
     /// No queue took it: nothing is bound for its routing key.
     Returned(Refusal),

@@ -262,6 +262,7 @@ impl PublisherBuilder {
             .pool()
             .join(|guards| Lanes::new(plan, guards))
             .ok_or(Lost::ClosedByUs)?;
+        lanes.check_free_channel()?;
         let sampling = self.explain_every.map(|every| Arc::new(Sampling::new(every)));
         Ok(Publisher { lanes, sampling, spans: self.spans })
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use forebay_wire::{RawProperties, ShortStr, Table, WireMethod, basic, exchange, queue};
 
 use super::Message;
-use super::link::{Inbox, Link, Reply, SEND_BATCH_BYTES};
+use super::link::{Inbox, Link, Place, Reply, SEND_BATCH_BYTES};
 use super::message::{Publication, ReturnedMessage};
 use super::{ConsumeError, ConsumeOptions, Consumer, lock};
 use crate::channel::{DeclareExchange, DeclareQueue, QueueInfo};
@@ -18,7 +18,7 @@ use crate::machine::{PublishError, Settled};
 /// An open channel. A refusal closes it; open another one to go on.
 pub struct Channel {
     link: Arc<Mutex<Link>>,
-    number: u16,
+    place: Place,
     /// Most publishes without an outcome; `None`: no confirms.
     window: Option<u64>,
     /// Encoded properties of the message under way, kept for its memory.
@@ -27,18 +27,18 @@ pub struct Channel {
 
 impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Channel").field("number", &self.number).finish_non_exhaustive()
+        f.debug_struct("Channel").field("number", &self.place.number).finish_non_exhaustive()
     }
 }
 
 impl Channel {
-    pub(super) fn new(link: Arc<Mutex<Link>>, number: u16) -> Channel {
-        Channel { link, number, window: None, properties: Vec::new() }
+    pub(super) fn new(link: Arc<Mutex<Link>>, place: Place) -> Channel {
+        Channel { link, place, window: None, properties: Vec::new() }
     }
 
     /// Its number on its connection.
     pub fn number(&self) -> u16 {
-        self.number
+        self.place.number
     }
 
     /// Declares a queue; an empty name lets the broker choose one.
@@ -126,9 +126,9 @@ impl Channel {
     pub fn confirm_select(&mut self, window: u64) -> Result<(), ChannelFault> {
         self.window = Some(window.max(1));
         let mut link = lock(&self.link);
-        link.inbox(self.number)?;
-        link.machine.select_confirms(self.number)?;
-        link.reply(self.number).map(drop)
+        link.inbox(self.place)?;
+        link.machine.select_confirms(self.place.number)?;
+        link.reply(self.place).map(drop)
     }
 
     /// Publishes a message and returns its sequence number, from 1 (0 without confirms). Waits for
@@ -142,16 +142,16 @@ impl Channel {
         let properties = RawProperties::validate(&self.properties)
             .map_err(|_| ChannelFault::NameTooLong { bytes: self.properties.len() })?;
         let mut link = lock(&self.link);
-        link.inbox(self.number)?;
+        link.inbox(self.place)?;
         if let Some(window) = self.window {
-            while link.machine.unconfirmed(self.number) >= window {
+            while link.machine.unconfirmed(self.place.number) >= window {
                 link.pump(None)?;
-                link.inbox(self.number)?;
+                link.inbox(self.place)?;
             }
         }
         let sequence = loop {
             let published = link.machine.publish(
-                self.number,
+                self.place.number,
                 exchange,
                 routing_key,
                 publication.mandatory,
@@ -161,8 +161,11 @@ impl Channel {
             match published {
                 Ok(sequence) => break sequence,
                 Err(PublishError::Full) => link.flush()?,
+                Err(PublishError::PropertiesTooLong { bytes, bytes_max }) => {
+                    return Err(ChannelFault::PropertiesTooLong { bytes, bytes_max });
+                }
                 Err(PublishError::NotOpen) => {
-                    link.inbox(self.number)?;
+                    link.inbox(self.place)?;
                     return Err(crate::machine::ChannelError::NotOpen.into());
                 }
             }
@@ -176,13 +179,15 @@ impl Channel {
     /// Sends all that waits to be sent.
     pub fn flush(&mut self) -> Result<(), ChannelFault> {
         let mut link = lock(&self.link);
-        link.inbox(self.number)?;
+        link.inbox(self.place)?;
         link.flush().map_err(ChannelFault::Lost)
     }
 
     /// How many publishes have no outcome yet, as of the last bytes read.
     pub fn unconfirmed(&self) -> u64 {
-        lock(&self.link).machine.unconfirmed(self.number)
+        let mut link = lock(&self.link);
+        let ours = link.any_inbox(self.place).is_some();
+        if ours { link.machine.unconfirmed(self.place.number) } else { 0 }
     }
 
     /// Outcomes that have arrived, oldest first; does not wait.
@@ -199,18 +204,18 @@ impl Channel {
     /// Sends what waits and waits up to `timeout` for something new: outcomes, returns, deliveries.
     pub fn pump(&mut self, timeout: Duration) -> Result<(), ChannelFault> {
         let mut link = lock(&self.link);
-        link.inbox(self.number)?;
+        link.inbox(self.place)?;
         link.pump(Some(timeout))?;
-        link.inbox(self.number).map(drop)
+        link.inbox(self.place).map(drop)
     }
 
     /// Waits until every publish has its outcome.
     pub fn wait_settled(&mut self) -> Result<(), ChannelFault> {
         let mut link = lock(&self.link);
-        while link.inbox(self.number).is_ok() && link.machine.unconfirmed(self.number) > 0 {
+        while link.inbox(self.place).is_ok() && link.machine.unconfirmed(self.place.number) > 0 {
             link.pump(None)?;
         }
-        link.inbox(self.number).map(drop)
+        link.inbox(self.place).map(drop)
     }
 
     /// The same for at most `patience`. False: some have none yet.
@@ -224,7 +229,7 @@ impl Channel {
             self.pump(left)?;
         }
         // A channel that is over has nothing unconfirmed, and nothing of it was settled.
-        lock(&self.link).inbox(self.number).map(|_| true)
+        lock(&self.link).inbox(self.place).map(|_| true)
     }
 
     /// Takes one message from a queue, with the count of those left; `None` if there is none.
@@ -261,14 +266,14 @@ impl Channel {
             Reply::Consuming { tag } => tag,
             _ => options.tag,
         };
-        Ok(Consumer::new(self.link.clone(), self.number, tag))
+        Ok(Consumer::new(self.link.clone(), self.place, tag))
     }
 
     /// Acknowledges a delivery, or with `multiple` all up to it. Sent with the next wait or flush.
     pub fn ack(&mut self, delivery_tag: u64, multiple: bool) -> Result<(), ChannelFault> {
         let mut link = lock(&self.link);
-        link.inbox(self.number)?;
-        Ok(link.machine.ack(self.number, delivery_tag, multiple)?)
+        link.inbox(self.place)?;
+        Ok(link.machine.ack(self.place.number, delivery_tag, multiple)?)
     }
 
     /// Refuses a delivery, or with `multiple` all up to it; with `requeue` it goes back to its queue.
@@ -279,29 +284,29 @@ impl Channel {
         requeue: bool,
     ) -> Result<(), ChannelFault> {
         let mut link = lock(&self.link);
-        link.inbox(self.number)?;
-        Ok(link.machine.nack(self.number, delivery_tag, multiple, requeue)?)
+        link.inbox(self.place)?;
+        Ok(link.machine.nack(self.place.number, delivery_tag, multiple, requeue)?)
     }
 
     /// Closes the channel and waits for the broker's agreement.
     pub fn close(self) -> Result<(), ChannelFault> {
         let mut link = lock(&self.link);
-        link.inbox(self.number)?;
-        link.machine.close_channel(self.number)?;
-        link.reply(self.number)?;
-        link.inboxes.remove(&self.number);
+        link.inbox(self.place)?;
+        link.machine.close_channel(self.place.number)?;
+        link.reply(self.place)?;
+        link.forget(self.place.number);
         Ok(())
     }
 
     fn request(&mut self, method: &impl WireMethod) -> Result<Reply, ChannelFault> {
         let mut link = lock(&self.link);
-        link.inbox(self.number)?;
-        link.machine.send(self.number, method)?;
-        link.reply(self.number)
+        link.inbox(self.place)?;
+        link.machine.send(self.place.number, method)?;
+        link.reply(self.place)
     }
 
     fn with_inbox<T: Default>(&mut self, take: impl FnOnce(&mut Inbox) -> T) -> T {
-        lock(&self.link).inboxes.get_mut(&self.number).map(take).unwrap_or_default()
+        lock(&self.link).any_inbox(self.place).map(take).unwrap_or_default()
     }
 }
 

@@ -8,7 +8,7 @@ use forebay_wire::{TableBuf, basic};
 
 use super::Message;
 use super::channel::short;
-use super::link::{Link, SEND_BATCH_BYTES};
+use super::link::{Link, Place, SEND_BATCH_BYTES};
 use super::lock;
 use crate::error::{ChannelFault, ConsumeError};
 
@@ -42,7 +42,7 @@ impl Default for ConsumeOptions {
 /// A consumer under way. As an iterator it waits for each message and ends with an error.
 pub struct Consumer {
     link: Arc<Mutex<Link>>,
-    channel: u16,
+    channel: Place,
     tag: String,
     over: bool,
 }
@@ -54,7 +54,7 @@ impl fmt::Debug for Consumer {
 }
 
 impl Consumer {
-    pub(super) fn new(link: Arc<Mutex<Link>>, channel: u16, tag: String) -> Consumer {
+    pub(super) fn new(link: Arc<Mutex<Link>>, channel: Place, tag: String) -> Consumer {
         Consumer { link, channel, tag, over: false }
     }
 
@@ -99,8 +99,8 @@ impl Consumer {
 
     /// Whether a message is here already.
     pub fn has_ready(&self) -> bool {
-        let link = lock(&self.link);
-        let inbox = link.inboxes.get(&self.channel);
+        let mut link = lock(&self.link);
+        let inbox = link.any_inbox(self.channel);
         inbox.and_then(|inbox| inbox.deliveries.get(&self.tag)).is_some_and(|q| !q.is_empty())
     }
 
@@ -108,7 +108,7 @@ impl Consumer {
     pub fn ack(&mut self, message: &Message, multiple: bool) -> Result<(), ChannelFault> {
         let mut link = lock(&self.link);
         link.inbox(self.channel)?;
-        Ok(link.machine.ack(self.channel, message.delivery_tag(), multiple)?)
+        Ok(link.machine.ack(self.channel.number, message.delivery_tag(), multiple)?)
     }
 
     /// Refuses a message, or with `multiple` all up to it; with `requeue` it goes back to its queue.
@@ -120,7 +120,7 @@ impl Consumer {
     ) -> Result<(), ChannelFault> {
         let mut link = lock(&self.link);
         link.inbox(self.channel)?;
-        Ok(link.machine.nack(self.channel, message.delivery_tag(), multiple, requeue)?)
+        Ok(link.machine.nack(self.channel.number, message.delivery_tag(), multiple, requeue)?)
     }
 
     /// Sends the acks that wait.
@@ -134,7 +134,7 @@ impl Consumer {
         let cancel = basic::Cancel { consumer_tag: short(&self.tag)?, ..Default::default() };
         let mut link = lock(&self.link);
         link.inbox(self.channel)?;
-        link.machine.send(self.channel, &cancel)?;
+        link.machine.send(self.channel.number, &cancel)?;
         link.reply(self.channel).map(drop)
     }
 }

@@ -38,9 +38,18 @@ pub(super) enum Reply {
     Empty,
 }
 
+/// A channel: its number, and which of all that have had it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) number: u16,
+    life: u64,
+}
+
 /// What arrived for one channel and waits for its owner.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
+    /// Of the channel that has the number now.
+    life: u64,
     replies: VecDeque<Reply>,
     /// By consumer tag.
     pub(super) deliveries: BTreeMap<String, VecDeque<Message>>,
@@ -56,7 +65,9 @@ pub(super) struct Link {
     transport: Box<dyn Transport>,
     input: ReceiveBuffer,
     started: Instant,
-    pub(super) inboxes: BTreeMap<u16, Inbox>,
+    inboxes: BTreeMap<u16, Inbox>,
+    /// Channels opened so far.
+    lives: u64,
     /// Bytes in all `deliveries`; at most `DELIVERIES_BYTES_MAX`.
     pub(super) delivery_bytes: usize,
     pub(super) blocked: Option<String>,
@@ -73,6 +84,7 @@ impl Link {
             input,
             started: Instant::now(),
             inboxes: BTreeMap::new(),
+            lives: 0,
             delivery_bytes: 0,
             blocked: None,
             opened: false,
@@ -119,10 +131,34 @@ impl Link {
         self.lost.clone().map_or(Ok(()), Err)
     }
 
-    /// The inbox of an open channel, or why there is none.
-    pub(super) fn inbox(&mut self, channel: u16) -> Result<&mut Inbox, ChannelFault> {
+    /// Asks for a channel.
+    pub(super) fn open_channel(&mut self) -> Result<Place, ChannelFault> {
         self.alive()?;
-        match self.inboxes.get_mut(&channel) {
+        let number = self.machine.open_channel()?;
+        self.lives += 1;
+        let place = Place { number, life: self.lives };
+        self.forget(number);
+        self.inboxes.insert(number, Inbox { life: place.life, ..Inbox::default() });
+        Ok(place)
+    }
+
+    /// The channel is over, and so is what waits in its inbox.
+    pub(super) fn forget(&mut self, number: u16) {
+        if let Some(inbox) = self.inboxes.remove(&number) {
+            let waiting = inbox.deliveries.into_values().flatten();
+            self.delivery_bytes -= waiting.map(|message| message.size_bytes()).sum::<usize>();
+        }
+    }
+
+    /// The inbox of a channel, open or not, as long as no other channel has its number.
+    pub(super) fn any_inbox(&mut self, place: Place) -> Option<&mut Inbox> {
+        self.inboxes.get_mut(&place.number).filter(|inbox| inbox.life == place.life)
+    }
+
+    /// The inbox of an open channel, or why there is none.
+    pub(super) fn inbox(&mut self, place: Place) -> Result<&mut Inbox, ChannelFault> {
+        self.alive()?;
+        match self.any_inbox(place) {
             Some(Inbox { closed: Some(refusal), .. }) => {
                 Err(ChannelFault::Refused(refusal.clone()))
             }
@@ -131,10 +167,10 @@ impl Link {
         }
     }
 
-    /// Waits for the answer to the request that `channel` has just made.
-    pub(super) fn reply(&mut self, channel: u16) -> Result<Reply, ChannelFault> {
+    /// Waits for the answer to the request that a channel has just made.
+    pub(super) fn reply(&mut self, place: Place) -> Result<Reply, ChannelFault> {
         loop {
-            if let Some(reply) = self.inbox(channel)?.replies.pop_front() {
+            if let Some(reply) = self.inbox(place)?.replies.pop_front() {
                 return Ok(reply);
             }
             self.pump(None)?;
@@ -142,8 +178,8 @@ impl Link {
     }
 
     /// Takes the next message of a consumer out of its inbox.
-    pub(super) fn take_delivery(&mut self, channel: u16, tag: &str) -> Option<Message> {
-        let message = self.inboxes.get_mut(&channel)?.deliveries.get_mut(tag)?.pop_front()?;
+    pub(super) fn take_delivery(&mut self, place: Place, tag: &str) -> Option<Message> {
+        let message = self.any_inbox(place)?.deliveries.get_mut(tag)?.pop_front()?;
         self.delivery_bytes -= message.size_bytes();
         Some(message)
     }

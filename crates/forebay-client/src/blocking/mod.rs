@@ -20,7 +20,7 @@ use forebay_wire::AmqpUri;
 use crate::machine::{Limits, Machine, Options, Server};
 use crate::tcp::connect_tcp;
 use crate::tls::Tls;
-use link::{Inbox, Link};
+use link::Link;
 use transport::{OverTls, Pair, Tcp, Transport};
 
 pub use crate::channel::{DeclareExchange, DeclareQueue, QueueInfo};
@@ -105,12 +105,10 @@ impl Connection {
     /// Opens a channel.
     pub fn channel(&self) -> Result<Channel, ChannelFault> {
         let mut link = lock(&self.link);
-        link.alive()?;
-        let number = link.machine.open_channel()?;
-        link.inboxes.insert(number, Inbox::default());
-        link.reply(number)?;
+        let place = link.open_channel()?;
+        link.reply(place)?;
         drop(link);
-        Ok(Channel::new(self.link.clone(), number))
+        Ok(Channel::new(self.link.clone(), place))
     }
 
     /// What the broker says about itself.

@@ -9,7 +9,7 @@ use forebay_wire::{WireMethod, basic, channel as amqp_channel, confirm, connecti
 
 use super::channel::{Channel, ChannelState};
 use super::confirms::Confirms;
-use super::{Machine, State, slot};
+use super::{Limits, Machine, State, slot};
 
 /// Class id of basic, which every content header carries.
 const BASIC_CLASS_ID: u16 = 60;
@@ -21,16 +21,29 @@ pub enum PublishError {
     Full,
     /// The channel or the connection is not open.
     NotOpen,
+    /// The properties do not fit into a frame, and unlike a body they cannot be split.
+    PropertiesTooLong {
+        /// Their size.
+        bytes: usize,
+        /// What the frames of this connection allow.
+        bytes_max: usize,
+    },
 }
 
 impl fmt::Display for PublishError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        match self {
             PublishError::Full => {
-                "the send buffer is full: the broker reads slower than we publish"
+                f.write_str("the send buffer is full: the broker reads slower than we publish")
             }
-            PublishError::NotOpen => "the channel is not open",
-        })
+            PublishError::NotOpen => f.write_str("the channel is not open"),
+            PublishError::PropertiesTooLong { bytes, bytes_max } => {
+                write!(
+                    f,
+                    "properties of {bytes} bytes are too long: the broker's frames allow {bytes_max}"
+                )
+            }
+        }
     }
 }
 
@@ -64,7 +77,25 @@ impl fmt::Display for ChannelError {
 
 impl std::error::Error for ChannelError {}
 
+/// Of a content header that are no properties: class, weight, size of the body.
+const HEADER_FIXED_BYTES: usize = 12;
+
+fn properties_bytes_max(limits: Limits) -> usize {
+    (limits.frame_bytes_max as usize).saturating_sub(FRAME_OVERHEAD_BYTES + HEADER_FIXED_BYTES)
+}
+
 impl Machine {
+    /// Whether a channel can be opened.
+    pub(crate) fn check_free_channel(&self) -> Result<(), ChannelError> {
+        let channel_max = self.limits.channel_max;
+        let in_use = self.channels.iter().flatten().count();
+        if in_use < usize::from(channel_max) {
+            Ok(())
+        } else {
+            Err(ChannelError::AllInUse { channel_max })
+        }
+    }
+
     /// Asks for a channel and returns its number. It can be used at once; the answer comes as
     /// `Event::Reply` with channel.open-ok.
     pub fn open_channel(&mut self) -> Result<u16, ChannelError> {
@@ -130,6 +161,10 @@ impl Machine {
             }
             _ => return Err(PublishError::NotOpen),
         };
+        let (bytes, bytes_max) = (properties.raw().len(), properties_bytes_max(self.limits));
+        if bytes > bytes_max {
+            return Err(PublishError::PropertiesTooLong { bytes, bytes_max });
+        }
         let sequence = target.confirms.as_mut().map_or(0, Confirms::publish);
         let out = self.outgoing.tail();
         let publish = basic::Publish { exchange, routing_key, mandatory, ..Default::default() };
@@ -140,6 +175,11 @@ impl Machine {
             write_body_frame(out, channel, payload);
         }
         Ok(sequence)
+    }
+
+    /// The longest properties, flags included, that a message may have: clause 4.2.6.1 lets a header have one frame.
+    pub fn properties_bytes_max(&self) -> usize {
+        properties_bytes_max(self.limits)
     }
 
     /// Acknowledges one delivery, or with `multiple` all of its channel up to it.

@@ -176,6 +176,11 @@ impl Machine {
         }
     }
 
+    /// Nothing is read for now, by our own will: silence means nothing.
+    pub(crate) fn not_reading(&mut self) {
+        self.heartbeat.heard();
+    }
+
     /// How often to [`tick`](Machine::tick); `None` before the handshake and without heartbeats.
     pub fn tick_interval_us(&self) -> Option<u64> {
         self.heartbeat.interval_us()
@@ -281,6 +286,15 @@ impl Machine {
         }
         if !channel.content.is_idle() {
             return Err(misbehaved("a method in the middle of a message", number));
+        }
+        if let Method::BasicDeliver(basic::Deliver { delivery_tag, .. })
+        | Method::BasicGetOk(basic::GetOk { delivery_tag, .. }) = method
+        {
+            // Each is settled by its number, which is the channel's and grows (clause 4.7, delivery-tag).
+            if delivery_tag <= channel.last_delivery_tag {
+                return Err(misbehaved("a delivery tag that was there before", number));
+            }
+            channel.last_delivery_tag = delivery_tag;
         }
         if method.has_content() {
             if let Some((header, body, used)) =

@@ -246,6 +246,50 @@ fn confirms_come_as_ranges() {
 }
 
 #[test]
+fn a_delivery_tag_that_was_there_before_is_the_end() {
+    for (first, second) in [(1, 1), (2, 1), (1, 0)] {
+        let mut machine = open();
+        let script = Script::default().deliver(1, first, b"a", 100).deliver(2, 1, b"b", 100);
+        feed(&mut machine, &script.0).unwrap();
+        let failed = feed(&mut machine, &Script::default().deliver(1, second, b"c", 100).0);
+        assert!(matches!(failed, Err(Failed::Misbehaved { channel: 1, .. })), "{failed:?}");
+    }
+}
+
+#[test]
+fn properties_that_do_not_fit_a_frame_are_refused_and_count_for_nothing() {
+    let mut machine = open();
+    let long = "x".repeat(machine.properties_bytes_max());
+    let headers = TableBuf::new().with("long", Value::LongStr(long.as_bytes()));
+    let mut encoded = Vec::new();
+    Properties { headers: Some(headers.as_table()), ..Default::default() }.encode(&mut encoded);
+    let none = ShortStr::truncated("");
+    let properties = RawProperties::validate(&encoded).unwrap();
+    let bytes_max = machine.properties_bytes_max();
+    let too_long = PublishError::PropertiesTooLong { bytes: encoded.len(), bytes_max };
+    machine.sent(usize::MAX);
+    assert_eq!(machine.publish(1, none, none, false, properties, b""), Err(too_long));
+    assert!(machine.outgoing().is_empty());
+    assert_eq!(publish(&mut machine, b"x"), Ok(1));
+    // The longest that fits: a frame of exactly the agreed size.
+    let value = &long[..long.len() - (encoded.len() - bytes_max)];
+    let headers = TableBuf::new().with("long", Value::LongStr(value.as_bytes()));
+    encoded.clear();
+    Properties { headers: Some(headers.as_table()), ..Default::default() }.encode(&mut encoded);
+    let properties = RawProperties::validate(&encoded).unwrap();
+    machine.sent(usize::MAX);
+    assert_eq!(machine.publish(1, none, none, false, properties, b""), Ok(2));
+    let frame_bytes_max = machine.limits().frame_bytes_max as usize;
+    let mut rest = machine.outgoing();
+    let mut largest = 0;
+    while let Some(frame) = read_frame(rest, 1 << 20).unwrap() {
+        largest = largest.max(frame.size_bytes());
+        rest = &rest[frame.size_bytes()..];
+    }
+    assert_eq!(largest, frame_bytes_max);
+}
+
+#[test]
 fn a_closed_channel_frees_its_number_and_leaves_the_others_alone() {
     let mut machine = open();
     let close = forebay_wire::channel::Close {
@@ -324,17 +368,37 @@ fn silence_fails_the_connection_and_idleness_makes_heartbeats() {
     assert_eq!(machine.tick(180_000_000), Err(Failed::Silent { heartbeat_s: 60 }));
 }
 
-/// One thing a broker may say to the machine of `open()` after six publishes.
-fn saying() -> impl Strategy<Value = Script> {
+/// What a broker may say to the machine of `open()` after six publishes.
+fn sayings(count: std::ops::Range<usize>) -> impl Strategy<Value = Script> {
+    proptest::collection::vec(saying(), count).prop_map(|sayings| {
+        let mut script = Script::default();
+        for (number, saying) in (1..).zip(sayings) {
+            match saying {
+                // Deliveries of a channel are numbered upwards.
+                Saying::Delivery(channel, body, cut) => {
+                    script = script.deliver(channel, number, &body, cut);
+                }
+                Saying::Other(other) => script.0.extend(other.0),
+            }
+        }
+        script
+    })
+}
+
+#[derive(Debug, Clone)]
+enum Saying {
+    /// On a channel, in frames of so many bytes.
+    Delivery(u16, Vec<u8>, usize),
+    Other(Script),
+}
+
+fn saying() -> impl Strategy<Value = Saying> {
     let body = proptest::collection::vec(any::<u8>(), 0..40);
-    prop_oneof![
-        (1_u16..=2, 1_u64..100, body.clone(), 1_usize..60).prop_map(|(channel, tag, body, cut)| {
-            Script::default().deliver(channel, tag, &body, cut)
-        }),
+    let other = prop_oneof![
         (1_u64..=6, any::<bool>()).prop_map(|(delivery_tag, multiple)| {
             Script::default().method(1, &basic::Ack { delivery_tag, multiple })
         }),
-        (body, 1_usize..60).prop_map(|(body, cut)| {
+        (body.clone(), 1_usize..60).prop_map(|(body, cut)| {
             let returned = basic::Return { reply_code: 312, ..Default::default() };
             Script::default().method(1, &returned).content(1, &body, cut)
         }),
@@ -348,18 +412,23 @@ fn saying() -> impl Strategy<Value = Script> {
                 .method(2, &queue::DeclareOk { message_count: 3, ..Default::default() })
         ),
         Just(Script::default().method(2, &forebay_wire::channel::Flow { active: false })),
+    ];
+    prop_oneof![
+        1 => (1_u16..=2, body, 1_usize..60)
+            .prop_map(|(channel, body, cut)| Saying::Delivery(channel, body, cut)),
+        6 => other.prop_map(Saying::Other),
     ]
 }
 
 proptest! {
     #[test]
     fn the_cut_of_the_input_does_not_matter(
-        sayings in proptest::collection::vec(saying(), 0..12),
+        sayings in sayings(0..12),
         cuts in proptest::collection::vec(1_usize..50, 1..40),
     ) {
         let mut bytes = handshake().0;
         let opening = bytes.len();
-        bytes.extend(sayings.into_iter().flat_map(|script| script.0));
+        bytes.extend(sayings.0);
         let fresh = || {
             let mut machine = open();
             for _ in 0..6 {
@@ -403,10 +472,10 @@ proptest! {
 
     #[test]
     fn a_damaged_conversation_never_panics(
-        sayings in proptest::collection::vec(saying(), 1..6),
+        sayings in sayings(1..6),
         damage in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..4),
     ) {
-        let mut bytes: Vec<u8> = sayings.into_iter().flat_map(|script| script.0).collect();
+        let mut bytes = sayings.0;
         for (at, value) in damage {
             let at = at.index(bytes.len());
             bytes[at] = value;

@@ -17,7 +17,7 @@ use super::remember;
 use crate::caller::CallError;
 use crate::error::{Lost, Refusal};
 use crate::machine::{Delivery, Machine, PublishError, Returned};
-use crate::message::Message;
+use crate::message::{Message, TooLong};
 use crate::metrics::CallerMetrics;
 use crate::received::Received;
 
@@ -45,6 +45,8 @@ struct Call {
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     channel: Option<u16>,
+    /// The broker lets the channel have replies.
+    takes_replies: bool,
     open: BTreeMap<u64, Call>,
     queued: VecDeque<u64>,
     next: u64,
@@ -71,6 +73,7 @@ impl Calls {
         routing_key: &str,
         message: Message,
         now_us: u64,
+        wakeups: &mut Vec<Waker>,
     ) -> Result<u64, CallError> {
         if let Some(lost) = &self.over {
             return Err(CallError::Lost(lost.clone()));
@@ -92,7 +95,7 @@ impl Calls {
         self.metrics.calls += 1;
         self.open.insert(number, call);
         self.queued.push_back(number);
-        self.pump(machine);
+        self.pump(machine, wakeups);
         Ok(number)
     }
 
@@ -124,11 +127,17 @@ impl Calls {
         };
         machine.send(channel, &consume).ok()?;
         self.channel = Some(channel);
+        self.takes_replies = false;
         Some(channel)
     }
 
+    /// Replies will come.
+    pub(crate) fn consuming(&mut self) {
+        self.takes_replies = true;
+    }
+
     /// Sends what could not go out before. True if something is left.
-    pub(crate) fn pump(&mut self, machine: &mut Machine) -> bool {
+    pub(crate) fn pump(&mut self, machine: &mut Machine, wakeups: &mut Vec<Waker>) -> bool {
         let Some(channel) = self.channel else { return false };
         while let Some(&number) = self.queued.front() {
             let Some(call) = self.open.get_mut(&number) else {
@@ -152,6 +161,11 @@ impl Calls {
                 Err(PublishError::Full | PublishError::NotOpen) => {
                     call.message = Some(message);
                     return true;
+                }
+                Err(PublishError::PropertiesTooLong { bytes, bytes_max }) => {
+                    self.queued.pop_front();
+                    let too_long = TooLong::properties(bytes, bytes_max);
+                    self.answer(number, Err(CallError::TooLong(too_long)), wakeups);
                 }
             }
         }
@@ -181,10 +195,16 @@ impl Calls {
         }
     }
 
-    /// The broker closed the channel: no reply will find it.
-    pub(crate) fn channel_closed(&mut self, why: &Refusal, wakeups: &mut Vec<Waker>) {
+    /// The broker closed the channel: no reply will find it. True: another one may be opened at once. A broker that does
+    /// not let us have replies would close that, too; then nothing waits any more, and the next call asks again.
+    pub(crate) fn channel_closed(&mut self, why: &Refusal, wakeups: &mut Vec<Waker>) -> bool {
         self.channel = None;
+        if !self.takes_replies {
+            self.queued.clear();
+            self.open.values_mut().for_each(|call| call.message = None);
+        }
         self.fail_sent(&CallError::ChannelClosed(why.clone()), wakeups);
+        self.takes_replies
     }
 
     /// The connection broke; what was not sent waits for the next one.

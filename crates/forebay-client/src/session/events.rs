@@ -16,6 +16,8 @@ pub(super) enum Todo {
     ReopenLedger(usize),
     ReopenCalls(usize),
     ReplaceStuck(usize),
+    /// A consumer of a user's channel whose user has gone.
+    CancelUnwanted(usize, u16, String),
     Opened,
 }
 
@@ -30,6 +32,7 @@ impl Session {
             intakes,
             calls,
             inbox_bytes,
+            of_use,
             blocked,
             commit_time,
             closed,
@@ -46,6 +49,8 @@ impl Session {
                 Ok(None) => return Ok(()),
                 Err(failed) => return Err(Lost::Failed(failed)),
             };
+            *of_use |=
+                matches!(event, Event::Settled { .. } | Event::Delivery(_) | Event::Got { .. });
             match event {
                 Event::Settled { channel, settled } => match owner(owners, channel) {
                     Owner::Ledger(key) => {
@@ -69,7 +74,10 @@ impl Session {
                     Owner::Ledger(_) | Owner::Redeclaring | Owner::Nobody => {}
                 },
                 Event::Reply { channel, method } => match owner(owners, channel) {
-                    Owner::User(key) => users[key].reply(Reply::from_method(&method), wakeups),
+                    Owner::User(key) => {
+                        let unwanted = users[key].reply(Reply::from_method(&method), wakeups);
+                        todo.extend(unwanted.map(|tag| Todo::CancelUnwanted(key, channel, tag)));
+                    }
                     Owner::Intake(key) => match method {
                         Method::BasicConsumeOk(_) => intakes[key].consuming(now_us, wakeups),
                         Method::QueueDeclareOk(ok) => {
@@ -91,7 +99,12 @@ impl Session {
                             note(settled_ledgers, key);
                         }
                     }
-                    Owner::Calls(_) | Owner::Nobody => {}
+                    Owner::Calls(key) => {
+                        if let Method::BasicConsumeOk(_) = method {
+                            calls[key].consuming();
+                        }
+                    }
+                    Owner::Nobody => {}
                 },
                 Event::Got { delivery, message_count } => {
                     if let Owner::User(key) = owner(owners, delivery.channel) {
@@ -132,8 +145,9 @@ impl Session {
                             }
                         }
                         Owner::Calls(key) => {
-                            calls[key].channel_closed(&why, wakeups);
-                            todo.push(Todo::ReopenCalls(key));
+                            if calls[key].channel_closed(&why, wakeups) {
+                                todo.push(Todo::ReopenCalls(key));
+                            }
                         }
                         Owner::Redeclaring => todo.push(Todo::DeclarationRefused(why)),
                         Owner::Nobody => {}
@@ -194,6 +208,9 @@ impl Session {
                 Todo::ReopenLedger(key) => self.open_ledger(key, now_us),
                 Todo::ReopenCalls(key) => self.open_calls(key),
                 Todo::ReplaceStuck(key) => self.replace_stuck(key, now_us),
+                Todo::CancelUnwanted(key, channel, tag) => {
+                    self.end_subscription(key, channel, &tag)
+                }
                 Todo::Declared => {
                     if let Some(redeclaring) = &mut self.redeclaring {
                         redeclaring.answered(&mut self.machine);
@@ -213,6 +230,7 @@ impl Session {
                 }
             }
         }
+        self.feed_starved(now_us);
         for key in std::mem::take(&mut self.settled_ledgers) {
             if !self.ledgers.contains(key) {
                 continue;

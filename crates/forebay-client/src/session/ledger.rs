@@ -38,7 +38,7 @@ use super::target::Target;
 use crate::error::{Lost, Refusal};
 use crate::machine::{Machine, PublishError, Returned, Settled};
 use crate::marks::Stamps;
-use crate::message::Message;
+use crate::message::{Message, TooLong};
 use crate::metrics::PublisherMetrics;
 use crate::outcome::{Confirmed, NotPublishedReason, Unconfirmed, Unheard};
 
@@ -47,6 +47,11 @@ pub(crate) type Outcome = Result<Confirmed, Unconfirmed>;
 
 /// Makes a window, for the first connection and for each one after it.
 pub(crate) type MakeWindow = Box<dyn Fn() -> Box<dyn Window + Send> + Send>;
+
+/// All properties but headers have fewer bytes: nine texts of 255, and our own.
+const BOUNDED_PROPERTIES_BYTES: usize = 3_000;
+/// The marks of a message that is explained have fewer.
+const MARKS_BYTES: usize = 256;
 
 /// No entry: this publish of the channel was settled.
 const SETTLED: u32 = u32::MAX;
@@ -199,7 +204,9 @@ impl Ledger {
         stamps: Option<Box<Stamps>>,
         now_us: u64,
     ) -> Published {
-        if let Err(too_long) = message.check() {
+        if let Err(too_long) =
+            message.check().and_then(|()| self.check_properties(machine, &message))
+        {
             return Published::Refused(NotPublishedReason::TooLong(too_long), message);
         }
         if let Some(lost) = self.over.clone() {
@@ -516,6 +523,24 @@ impl Ledger {
                 true
             }
             Err(PublishError::Full | PublishError::NotOpen) => false,
+            // It was refused before it was admitted, unless another broker took over whose frames are smaller.
+            Err(PublishError::PropertiesTooLong { .. }) => {
+                self.settle_too_long(key);
+                true
+            }
         }
+    }
+
+    /// Whether its properties fit into a frame, with what is added to them on the way.
+    fn check_properties(&mut self, machine: &Machine, message: &Message) -> Result<(), TooLong> {
+        let bytes_max = machine.properties_bytes_max();
+        if message.unbounded_bytes() + BOUNDED_PROPERTIES_BYTES <= bytes_max {
+            return Ok(());
+        }
+        self.properties.clear();
+        let id = self.id.of(u64::MAX);
+        message.encode_properties(&mut self.properties, id, true, None);
+        let bytes = self.properties.len() + MARKS_BYTES;
+        if bytes > bytes_max { Err(TooLong::properties(bytes, bytes_max)) } else { Ok(()) }
     }
 }

@@ -36,12 +36,13 @@ use std::task::{Context, Waker};
 
 use events::Todo;
 use forebay_flow::CommitTime;
+use forebay_wire::{ShortStr, basic};
 use slab::Slab;
 
 use crate::error::{Lost, Refusal};
 use crate::happening::Happening;
 use crate::kernel_reading::KernelReading;
-use crate::machine::{Machine, Options};
+use crate::machine::{ChannelError, Machine, Options};
 use crate::outcome::Unheard;
 
 pub use calls::CALLS_MAX;
@@ -111,8 +112,12 @@ pub(crate) struct Session {
     todo: Vec<Todo>,
     arrived: Vec<usize>,
     settled_ledgers: Vec<usize>,
+    /// The connection settled something or brought a message.
+    of_use: bool,
     /// Some ledger could not write all it may.
     backlog: bool,
+    /// Who could have no channel, because all numbers are in use; each once.
+    starved: Vec<Owner>,
     room_wakers: Vec<Waker>,
     pub(crate) wakeups: Vec<Waker>,
     pub(crate) happenings: Vec<Happening>,
@@ -141,7 +146,9 @@ impl Session {
             todo: Vec::new(),
             arrived: Vec::new(),
             settled_ledgers: Vec::new(),
+            of_use: false,
             backlog: false,
+            starved: Vec::new(),
             room_wakers: Vec::new(),
             wakeups: Vec::new(),
             happenings: Vec::new(),
@@ -163,6 +170,11 @@ impl Session {
 
     pub(crate) fn blocked(&self) -> Option<&str> {
         self.blocked.as_deref()
+    }
+
+    /// Whether the connection that ended has settled a publish or brought a message; asked once.
+    pub(crate) fn take_was_of_use(&mut self) -> bool {
+        std::mem::take(&mut self.of_use)
     }
 
     /// Whether the peer's bytes should be read now.
@@ -276,8 +288,12 @@ impl Session {
         intakes.chain(ledgers).min()
     }
 
-    /// The socket takes no more at present, so answers to what waits for it cannot be due.
-    pub(crate) fn still_writing(&mut self, now_us: u64) {
+    /// The socket takes no more at present, so answers to what waits for it cannot be due; or nobody takes what came, so
+    /// they may lie there unread, and heartbeats with them.
+    pub(crate) fn still_busy(&mut self, now_us: u64) {
+        if !self.wants_bytes() {
+            self.machine.not_reading();
+        }
         for (_, ledger) in &mut self.ledgers {
             ledger.still_writing(now_us);
         }
@@ -296,7 +312,7 @@ impl Session {
                 self.backlog |= ledger.pump(&mut self.machine, now_us, &mut self.wakeups);
             }
             for (_, calls) in &mut self.calls {
-                self.backlog |= calls.pump(&mut self.machine);
+                self.backlog |= calls.pump(&mut self.machine, &mut self.wakeups);
             }
         }
     }
@@ -356,6 +372,25 @@ impl Session {
         self.inbox_bytes -= bytes;
     }
 
+    /// Nobody waits for this answer any more.
+    pub(crate) fn abandon(&mut self, key: usize, number: u16, ticket: Ticket) {
+        if let Some(tag) = self.users[key].abandon(ticket) {
+            self.end_subscription(key, number, &tag);
+        }
+    }
+
+    /// Nobody takes the messages of this consumer: it is cancelled, and what still comes for it is dropped.
+    pub(crate) fn end_subscription(&mut self, key: usize, number: u16, tag: &str) {
+        let Some(user) = self.users.get_mut(key) else { return };
+        if user.usable().is_ok() {
+            let consumer_tag = ShortStr::truncated(tag);
+            // Fails only if the channel is closing, which ends the consumer as well.
+            let _ = self.machine.send(number, &basic::Cancel { consumer_tag, no_wait: true });
+        }
+        let bytes = user.forget_subscription(tag);
+        self.taken(bytes);
+    }
+
     /// The user's handle is gone.
     pub(crate) fn drop_user_channel(&mut self, key: usize, number: u16) {
         let channel = self.users.remove(key);
@@ -385,6 +420,7 @@ impl Session {
     /// The consumer's handle and all its deliveries are gone.
     pub(crate) fn drop_intake(&mut self, key: usize) {
         let mut intake = self.intakes.remove(key);
+        self.starved.retain(|&starved| starved != Owner::Intake(key));
         intake.stop(&mut self.machine);
         // Closing gives back what is left; the machine drops what is still on its way.
         if let Some(number) = intake.channel() {
@@ -419,11 +455,16 @@ impl Session {
         message: crate::Message,
         now_us: u64,
     ) -> Result<u64, crate::CallError> {
+        if self.phase == Phase::Up && self.calls[key].channel().is_none() {
+            self.open_calls(key);
+        }
         self.backlog |= self.machine.outgoing().len() >= self.machine.outgoing_bytes_max();
-        self.calls[key].call(&mut self.machine, exchange, routing_key, message, now_us)
+        let (machine, wakeups) = (&mut self.machine, &mut self.wakeups);
+        self.calls[key].call(machine, exchange, routing_key, message, now_us, wakeups)
     }
 
     pub(crate) fn drop_calls(&mut self, key: usize) {
+        self.starved.retain(|&starved| starved != Owner::Calls(key));
         if let Some(number) = self.calls.remove(key).channel() {
             let _ = self.machine.close_channel(number);
             self.own(number, Owner::Nobody);
@@ -431,9 +472,12 @@ impl Session {
     }
 
     fn open_calls(&mut self, key: usize) {
+        if self.is_starved(Owner::Calls(key)) {
+            return;
+        }
         if let Some(number) = self.calls[key].opened(&mut self.machine) {
             self.own(number, Owner::Calls(key));
-            self.backlog |= self.calls[key].pump(&mut self.machine);
+            self.backlog |= self.calls[key].pump(&mut self.machine, &mut self.wakeups);
         }
     }
 
@@ -460,7 +504,54 @@ impl Session {
         }
     }
 
+    /// Whether there is no channel for it now; then it gets the next one that is free.
+    fn is_starved(&mut self, owner: Owner) -> bool {
+        let starved =
+            matches!(self.machine.check_free_channel(), Err(ChannelError::AllInUse { .. }));
+        if starved && !self.starved.contains(&owner) {
+            self.starved.push(owner);
+        }
+        starved
+    }
+
+    /// Numbers may have become free.
+    fn feed_starved(&mut self, now_us: u64) {
+        while !self.starved.is_empty() && self.machine.check_free_channel().is_ok() {
+            match self.starved.remove(0) {
+                Owner::Ledger(key) if self.ledgers.contains(key) => self.open_ledger(key, now_us),
+                Owner::Intake(key) if self.intakes.contains(key) => self.open_intake(key, now_us),
+                Owner::Calls(key) if self.calls.contains(key) => self.open_calls(key),
+                _ => {} // it has gone since
+            }
+        }
+    }
+
+    /// Whether a publisher does not wait for somebody else's channel.
+    ///
+    /// # Errors
+    /// All channels are in use.
+    pub(crate) fn check_fed(&self, ledger: usize) -> Result<(), ChannelError> {
+        if self.starved.contains(&Owner::Ledger(ledger)) {
+            return self.machine.check_free_channel();
+        }
+        Ok(())
+    }
+
+    /// Whether a new consumer can have a channel of the connection as it is now.
+    ///
+    /// # Errors
+    /// All its channels are in use.
+    pub(crate) fn check_free_channel(&self) -> Result<(), ChannelError> {
+        match self.machine.check_free_channel() {
+            full @ Err(_) if self.phase == Phase::Up => full,
+            _ => Ok(()),
+        }
+    }
+
     fn open_intake(&mut self, key: usize, now_us: u64) {
+        if self.is_starved(Owner::Intake(key)) {
+            return;
+        }
         let tap = self.next_tap;
         self.next_tap += 1;
         if let Some(number) = self.intakes[key].open(&mut self.machine, tap, now_us) {
@@ -490,6 +581,7 @@ impl Session {
         self.settled_ledgers.clear();
         self.arrived.clear();
         self.backlog = false;
+        self.starved.clear();
         self.wakeups.append(&mut self.room_wakers);
         for (_, user) in &mut self.users {
             user.lost(lost.clone(), &mut self.wakeups);

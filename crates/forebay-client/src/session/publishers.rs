@@ -66,7 +66,12 @@ impl Session {
         if self.ledgers[key].is_over() {
             let ledger = self.ledgers.remove(key);
             self.unheard.add(ledger.unheard());
-            if let Some(number) = ledger.channel() {
+            self.starved.retain(|&starved| starved != Owner::Ledger(key));
+            // One whose open-ok has not come yet is not known to the ledger.
+            let owned = |(place, &owner): (usize, &Owner)| {
+                (owner == Owner::Ledger(key)).then_some(place as u16 + 1)
+            };
+            for number in self.owners.iter().enumerate().filter_map(owned).collect::<Vec<_>>() {
                 let _ = self.machine.close_channel(number);
                 self.own(number, Owner::Nobody);
             }
@@ -74,6 +79,9 @@ impl Session {
     }
 
     pub(super) fn open_ledger(&mut self, key: usize, now_us: u64) {
+        if self.is_starved(Owner::Ledger(key)) {
+            return;
+        }
         let named = self.machine.server().can(NAMED_PUBLISHERS);
         let kind = self.machine.server().kind();
         let words = if named { self.ledgers[key].open_words() } else { String::new() };

@@ -142,28 +142,38 @@ impl UserChannel {
         }
     }
 
-    /// Nobody waits for this answer any more.
-    pub(crate) fn abandon(&mut self, ticket: Ticket) {
+    /// Nobody waits for this answer any more. If it was there and told of a consumer, its tag: nobody will take its messages.
+    pub(crate) fn abandon(&mut self, ticket: Ticket) -> Option<String> {
+        let mut consumer = None;
         match self.place(ticket) {
             Some(Asked::Waiting { abandoned, waker }) => {
                 *abandoned = true;
                 *waker = None;
             }
-            Some(place) => *place = Asked::Done,
+            Some(place) => {
+                if let Asked::Answered(Reply::Consuming { tag }) =
+                    std::mem::replace(place, Asked::Done)
+                {
+                    consumer = Some(tag);
+                }
+            }
             None => {}
         }
         self.forget_done();
+        consumer
     }
 
-    /// An answer came.
-    pub(crate) fn reply(&mut self, reply: Reply, wakeups: &mut Vec<Waker>) {
+    /// An answer came. The tag of a consumer that nobody waits for any more.
+    pub(crate) fn reply(&mut self, reply: Reply, wakeups: &mut Vec<Waker>) -> Option<String> {
+        let mut unwanted = None;
         let waiting = self.asked.iter_mut().find(|asked| matches!(asked, Asked::Waiting { .. }));
-        let Some(place) = waiting else { return };
-        let Asked::Waiting { abandoned, waker } = place else { return };
+        let Some(place) = waiting else { return None };
+        let Asked::Waiting { abandoned, waker } = place else { return None };
         wakeups.extend(waker.take());
         if let Reply::Consuming { tag } = &reply {
             if *abandoned {
                 self.forgotten.insert(tag.clone());
+                unwanted = Some(tag.clone());
             } else {
                 self.forgotten.remove(tag);
                 self.subscriptions.entry(tag.clone()).or_default();
@@ -171,6 +181,7 @@ impl UserChannel {
         }
         *place = if *abandoned { Asked::Done } else { Asked::Answered(reply) };
         self.forget_done();
+        unwanted
     }
 
     /// A message for a consumer. Its bytes, which are returned, count in the connection's inbox until it is

@@ -1,5 +1,6 @@
 //! A session against a broker in bytes: whatever happens in whatever order, each message has one outcome.
 
+mod channel_numbers;
 mod consuming;
 mod expiring;
 mod failing_channels;
@@ -37,16 +38,27 @@ fn connect(session: &mut Session, now_us: u64) {
 
 fn connect_with(session: &mut Session, outgoing_bytes_max: usize, now_us: u64) {
     let options = Options { heartbeat_s: 0, outgoing_bytes_max, ..Options::default() };
+    let tune = connection::Tune { frame_max: 4096, ..Default::default() };
+    connect_to(session, options, Table::default(), &tune, now_us);
+}
+
+fn connect_to(
+    session: &mut Session,
+    options: Options,
+    server_properties: Table<'_>,
+    tune: &connection::Tune,
+    now_us: u64,
+) {
     session.begin(options, Topology::new());
     let start = connection::Start {
         version_major: 0,
         version_minor: 9,
-        server_properties: Table::default(),
+        server_properties,
         mechanisms: b"PLAIN",
         locales: b"en_US",
     };
     feed(session, &bytes(0, &start), now_us);
-    feed(session, &bytes(0, &connection::Tune { frame_max: 4096, ..Default::default() }), now_us);
+    feed(session, &bytes(0, tune), now_us);
     feed(session, &bytes(0, &connection::OpenOk::default()), now_us);
     assert_eq!(*session.phase(), Phase::Up);
 }

@@ -32,7 +32,7 @@ use crate::tls::io_reason;
 
 /// Size of the receive buffer.
 const RECEIVE_BYTES: usize = 256 * 1024;
-/// How long a server may take to complete the login.
+/// How long a server may take to complete the login, and for each answer while things are declared again.
 const LOGIN_PATIENCE_US: u64 = 10_000_000;
 /// How long the server's agreement to the end is waited for.
 const AGREEMENT_PATIENCE_US: u64 = 5_000_000;
@@ -60,6 +60,7 @@ pub(crate) struct Driver {
 impl Driver {
     /// Runs until the connection is closed or given up. `opened` hears how the first attempt ended.
     pub(crate) async fn run(self, opened: oneshot::Sender<Result<(), OpenError>>) {
+        let _over = GiveUpOnDrop(&self.link);
         tokio::select! {
             biased;
             () = self.connect(opened) => {}
@@ -119,6 +120,7 @@ impl Driver {
                     reason = error.to_string();
                 }
                 Ended::Lost(lost) => {
+                    let was_of_use = self.link.with(|session| session.take_was_of_use());
                     let by_us = lost == Lost::ClosedByUs;
                     if !by_us {
                         self.link.announce(Happening::Lost { lost: lost.clone() });
@@ -131,7 +133,10 @@ impl Driver {
                         session.lost(&lost, now_us);
                         session.reconnects += 1;
                     });
-                    retry = self.retry();
+                    // One that ends whenever it begins is no reason to hurry.
+                    if was_of_use {
+                        retry = self.retry();
+                    }
                 }
             }
         }
@@ -213,6 +218,20 @@ impl Driver {
 
     fn give_up(&self, lost: Lost) {
         self.link.with(|session| session.give_up(&lost));
+    }
+}
+
+/// However the driver ends, nobody waits for it afterwards: not after a panic, nor after its runtime.
+struct GiveUpOnDrop<'l>(&'l Link);
+
+impl Drop for GiveUpOnDrop<'_> {
+    fn drop(&mut self) {
+        let ended = || Lost::Io("the task that served the connection has ended".to_owned());
+        self.0.with(|session| {
+            if session.over().is_none() {
+                session.give_up(&ended());
+            }
+        });
     }
 }
 
@@ -363,15 +382,20 @@ impl<'l> Serving<'l> {
     fn take_in(&mut self) -> Result<(), Lost> {
         let pending = self.input.pending();
         let mut rest = pending;
-        let (outcome, phase_up) = self.link.with_now(|session, now_us| {
+        let (outcome, phase_up, restoring) = self.link.with_now(|session, now_us| {
             let outcome = session.receive(&mut rest, now_us);
-            (outcome, *session.phase() == Phase::Up)
+            let phase = session.phase();
+            (outcome, *phase == Phase::Up, *phase == Phase::Restoring)
         });
         let used = pending.len() - rest.len();
         self.input.consume(used);
         self.up |= phase_up;
         outcome?;
         let now_us = self.link.now_us();
+        if !self.up && restoring {
+            // However much there is to be declared again: it goes on.
+            self.login_until_us = now_us + LOGIN_PATIENCE_US;
+        }
         if self.up && now_us >= self.next_rtt_us {
             self.next_rtt_us = now_us + RTT_INTERVAL_US;
             if let Some(rtt) = &mut self.rtt {
@@ -417,8 +441,8 @@ impl<'l> Serving<'l> {
             return Err(Lost::ClosedByUs);
         }
         let mut locked = self.link.lock();
-        if self.written < self.writing.len() {
-            locked.session.still_writing(now_us);
+        if self.written < self.writing.len() || !locked.session.wants_bytes() {
+            locked.session.still_busy(now_us);
         }
         let mut outcome = Ok(());
         let due = locked.session.next_tick_us().is_some_and(|due_us| due_us <= now_us);
@@ -481,6 +505,7 @@ impl<'l> Serving<'l> {
         }
         locked.asleep = true;
         locked.socket_full = socket_full;
+        locked.inbox_full = !locked.session.wants_bytes();
         locked.wakes_at_us = wakes_at_us;
         match &mut locked.driver {
             Some(waker) => waker.clone_from(cx.waker()),

@@ -28,6 +28,8 @@ pub(super) struct Locked {
     pub(super) asleep: bool,
     /// It sleeps because the socket takes no more; bytes to send are no news to it.
     pub(super) socket_full: bool,
+    /// It sleeps without reading, because nobody takes what came.
+    pub(super) inbox_full: bool,
     /// When it wakes by itself.
     pub(super) wakes_at_us: u64,
     /// The users want the connection to be closed.
@@ -61,6 +63,7 @@ impl Link {
                 driver: None,
                 asleep: false,
                 socket_full: false,
+                inbox_full: false,
                 wakes_at_us: u64::MAX,
                 close: false,
             }),
@@ -217,7 +220,11 @@ impl Locked {
             return None;
         }
         let to_send = !self.socket_full && !self.session.machine.outgoing().is_empty();
-        if to_send || self.session.next_tick_us().is_some_and(|due_us| due_us < self.wakes_at_us) {
+        let to_read = self.inbox_full && self.session.wants_bytes();
+        if to_send
+            || to_read
+            || self.session.next_tick_us().is_some_and(|due_us| due_us < self.wakes_at_us)
+        {
             self.asleep = false;
             return self.driver.clone();
         }

@@ -6,7 +6,7 @@ use forebay_client::Options;
 use forebay_client::blocking::{Channel, Connection, ConsumeOptions, Publication};
 use forebay_client::blocking::{ChannelFault, ConsumeError, DeclareQueue, Lost, OpenError};
 use forebay_server::{Config, Data, Server};
-use forebay_wire::{Properties, ShortStr};
+use forebay_wire::{Properties, ShortStr, TableBuf, Value};
 
 fn serve() -> (Server, String) {
     let config = Config {
@@ -154,6 +154,54 @@ fn an_unroutable_message_comes_back_before_its_confirm() {
 }
 
 /// Somebody else's request read that it was closed.
+#[test]
+fn the_handle_of_a_closed_channel_has_no_part_in_the_next_one_of_its_number() {
+    let (server, uri) = serve();
+    let connection = Connection::open(&uri).unwrap();
+    let mut before = connection.channel().unwrap();
+    let passive = DeclareQueue { passive: true, ..Default::default() };
+    before.declare_queue("none", passive).unwrap_err();
+    let mut after = connection.channel().unwrap();
+    assert_eq!(before.number(), after.number());
+    after.declare_queue("q", DeclareQueue::default()).unwrap();
+    after.confirm_select(10).unwrap();
+    let publication = Publication { routing_key: "q", body: b"m", ..Default::default() };
+    for fault in [
+        before.publish(&publication).unwrap_err(),
+        before.get("q", true).unwrap_err(),
+        before.ack(1, false).unwrap_err(),
+        before.wait_settled().unwrap_err(),
+    ] {
+        assert!(matches!(fault, ChannelFault::NotUsable(_)), "{fault}");
+    }
+    publish(&mut after, "q", b"m");
+    assert_eq!((before.unconfirmed(), after.unconfirmed()), (0, 1));
+    after.wait_settled().unwrap();
+    assert!(before.take_settled().is_empty());
+    assert_eq!(after.take_settled().len(), 1);
+    before.close().unwrap_err();
+    assert!(after.get("q", true).unwrap().is_some());
+    connection.close().unwrap();
+    server.stop().unwrap();
+}
+
+#[test]
+fn headers_longer_than_a_frame_are_refused_and_the_channel_goes_on() {
+    let (server, uri) = serve();
+    let connection = Connection::open(&uri).unwrap();
+    let mut channel = connection.channel().unwrap();
+    channel.declare_queue("q", DeclareQueue::default()).unwrap();
+    let long = "x".repeat(200_000);
+    let headers = TableBuf::new().with("long", Value::LongStr(long.as_bytes()));
+    let properties = Properties { headers: Some(headers.as_table()), ..Default::default() };
+    let publication = Publication { routing_key: "q", properties, ..Default::default() };
+    let fault = channel.publish(&publication).unwrap_err();
+    assert!(matches!(fault, ChannelFault::PropertiesTooLong { .. }), "{fault}");
+    publish(&mut channel, "q", b"m");
+    assert!(channel.get("q", true).unwrap().is_some());
+    server.stop().unwrap();
+}
+
 #[test]
 fn a_channel_that_is_over_has_not_settled_what_it_published() {
     let (server, uri) = serve();

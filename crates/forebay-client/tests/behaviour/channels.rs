@@ -1,8 +1,10 @@
 //! AMQP as it is, through the asynchronous client.
 
+use crate::rig::peer::connected;
 use crate::rig::{Broker, soon};
 use forebay_client::{
-    ChannelFault, CloseError, Connection, Consume, DeclareExchange, DeclareQueue, Lost, OpenError,
+    ChannelFault, CloseError, Connection, Consume, DeclareExchange, DeclareQueue, INBOX_BYTES_MAX,
+    Lost, Message, OpenError, Route,
 };
 use forebay_wire::{Properties, ShortStr, Table};
 
@@ -194,4 +196,76 @@ async fn many_tasks_share_a_channel_and_a_connection() {
     for task in tasks {
         soon("a task", task).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_consumer_that_nobody_waited_for_is_cancelled() {
+    let broker = Broker::start();
+    let connection = broker.connect().await;
+    let channel = connection.channel().await.unwrap();
+    channel.declare_queue("q", DeclareQueue::default()).await.unwrap();
+    tokio::select! {
+        biased;
+        _ = channel.consume("q", Consume::default()) => panic!("the answer has a way to go"),
+        () = std::future::ready(()) => {}
+    }
+    soon("the queue has no consumer", async {
+        let passive = DeclareQueue { passive: true, ..DeclareQueue::default() };
+        // The first answer may come before the end of the consumer, and is behind its beginning.
+        while channel.declare_queue("q", passive.clone()).await.unwrap().consumer_count > 0 {}
+    })
+    .await;
+    let other = connection.channel().await.unwrap();
+    other.publish("", "q", false, &Properties::default(), b"m").await.unwrap();
+    assert!(soon("an answer", other.get("q", true)).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn who_takes_nothing_for_a_while_is_sent_the_rest_when_he_does() {
+    const MESSAGES: usize = INBOX_BYTES_MAX / BODY_BYTES + 10;
+    const BODY_BYTES: usize = 1 << 20;
+    let broker = Broker::start();
+    let connection = broker.connect().await;
+    let channel = connection.channel().await.unwrap();
+    channel.declare_queue("q", DeclareQueue::default()).await.unwrap();
+    let publisher = connection.publisher(Route::queue("q")).build().await.unwrap();
+    let body = bytes::Bytes::from(vec![0; BODY_BYTES]);
+    for _ in 0..MESSAGES {
+        drop(publisher.publish(Message::new(body.clone())).await.unwrap());
+    }
+    soon("outcomes", publisher.idle()).await;
+    let consume = Consume { no_ack: true, ..Consume::default() };
+    let mut deliveries = channel.consume("q", consume).await.unwrap();
+    soon("a full inbox", async {
+        while connection.metrics().read_bytes < INBOX_BYTES_MAX as u64 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    for _ in 0..MESSAGES {
+        let message = soon("a message", deliveries.next()).await.unwrap().unwrap();
+        assert_eq!(message.body().len(), BODY_BYTES);
+    }
+}
+
+#[tokio::test]
+async fn when_all_channels_are_in_use_nobody_waits_for_one() {
+    let (connection, mut peer, _door) = connected(Default::default()).await;
+    let answering = tokio::spawn(async move {
+        loop {
+            peer.next().await;
+        }
+    });
+    let mut channels = Vec::new();
+    let full = loop {
+        match soon("an answer", connection.channel()).await {
+            Ok(channel) => channels.push(channel),
+            Err(full) => break full,
+        }
+    };
+    assert_eq!(channels.len(), 100, "as many as the peer allows");
+    assert_eq!(full.to_string(), "all 100 channels of the connection are in use");
+    let publisher = soon("an answer", connection.publisher(Route::queue("q")).build()).await;
+    assert_eq!(publisher.unwrap_err(), full);
+    answering.abort();
 }

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use crate::rig::peer::{Peer, Sent, connected};
-use crate::rig::{Broker, declare, depth, soon, with_queue};
+use crate::rig::{Broker, PATIENCE, declare, depth, soon, with_queue};
 use forebay_client::{
-    CloseError, Connection, Happening, Message, NotPublishedReason, Partitions, Queue, Route,
-    Unconfirmed, UnknownReason, Window,
+    CallError, CloseError, Connection, Happening, Message, NotPublishedReason, Partitions, Queue,
+    Route, Unconfirmed, UnknownReason, Window,
 };
-use forebay_wire::{ShortStr, basic, connection as amqp_connection};
+use forebay_wire::{ShortStr, Value, basic, connection as amqp_connection};
 
 #[tokio::test]
 async fn a_message_is_admitted_and_then_confirmed() {
@@ -387,4 +387,26 @@ async fn keys_keep_to_their_parts(parts: Partitions) {
         }
     }
     assert_eq!(seen, 400);
+}
+
+#[tokio::test]
+async fn headers_longer_than_a_frame_are_refused_and_nothing_breaks() {
+    let broker = Broker::start();
+    let (connection, publisher) = with_queue(&broker, "q").await;
+    let with =
+        |bytes| Message::new("m").header("long", Value::LongStr("x".repeat(bytes).as_bytes()));
+    let long = with(200_000);
+    let refused = publisher.publish(long).await.unwrap_err();
+    assert!(matches!(refused.reason, NotPublishedReason::TooLong(_)));
+    assert_eq!(
+        refused.to_string().split(" of ").next(),
+        Some("the message was not sent: properties")
+    );
+    // What fits is sent, and what is added on the way has room.
+    let fits = with(125_000);
+    soon("an outcome", publisher.publish(fits).await.unwrap()).await.unwrap();
+    let asked = with(200_000);
+    let refused = connection.caller().call(PATIENCE, &Route::queue("q"), asked).await.unwrap_err();
+    assert!(matches!(refused, CallError::TooLong(_)), "{refused}");
+    assert_eq!(connection.metrics().reconnects, 0);
 }

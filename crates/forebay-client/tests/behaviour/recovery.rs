@@ -192,3 +192,50 @@ async fn closing_while_it_connects_again_ends_at_once() {
         Ok(()) | Err(CloseError::Lost(Lost::ClosedByUs))
     ));
 }
+
+#[tokio::test]
+async fn connections_that_end_when_they_begin_are_tried_more_and_more_slowly() {
+    let builder = Connection::builder().recovery_pause(Duration::from_millis(2));
+    let (connection, peer, mut door) = connected(builder).await;
+    let mut happenings = connection.happenings();
+    drop(peer);
+    for _ in 0..3 {
+        drop(door.next().await);
+    }
+    let mut peer = door.next().await;
+    // Then one that does something: after that one it begins again.
+    let publisher = connection.publisher(Route::queue("q")).build().await.unwrap();
+    let outcome = publisher.publish("a").await.unwrap();
+    let (channel, ..) = peer.published().await;
+    peer.confirm(channel, 1, false).await;
+    soon("an outcome", outcome).await.unwrap();
+    drop(peer);
+    door.next().await;
+    let mut attempts = Vec::new();
+    while attempts.len() < 5 {
+        if let Happening::Retrying { attempt, .. } = soon("news", happenings.recv()).await.unwrap()
+        {
+            attempts.push(attempt);
+        }
+    }
+    assert_eq!(attempts, [1, 2, 3, 4, 1]);
+}
+
+#[test]
+fn nobody_waits_for_a_connection_whose_runtime_has_ended() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (broker, theirs, ours) = (Broker::start(), runtime(), runtime());
+    let (publisher, outcome) = theirs.block_on(async {
+        let connection = broker.connect().await;
+        let publisher = connection.publisher(Route::queue("q")).build().await.unwrap();
+        let outcome = publisher.publish("a").await.unwrap();
+        (publisher, outcome)
+    });
+    theirs.shutdown_background();
+    match ours.block_on(soon("an outcome", outcome)) {
+        Err(Unconfirmed::Unknown(UnknownReason::Lost(_))) => {}
+        other => panic!("{other:?}"),
+    }
+    let refused = ours.block_on(soon("an answer", publisher.publish("b"))).unwrap_err();
+    assert!(matches!(refused.reason, NotPublishedReason::Lost(_)));
+}

@@ -10,9 +10,13 @@ use std::task::{Context, Poll, Waker};
 use forebay_flow::{Amount, Load, Sample};
 
 use super::{Ledger, Outcome};
+use crate::error::Refusal;
 use crate::message::Message;
-use crate::outcome::{Confirmed, Unconfirmed, Unheard};
+use crate::outcome::{Confirmed, Unconfirmed, Unheard, UnknownReason};
 use crate::session::remember;
+
+/// A frame that cannot be (clause 1.1.4).
+const FRAME_ERROR: u16 = 501;
 
 impl Ledger {
     /// The outcome of an admitted message, once; the entry is gone with it.
@@ -127,6 +131,23 @@ impl Ledger {
         self.metrics.unknown += 1;
         self.gate.settle(Amount::message(self.entries[key].message.body.len() as u64));
         self.finish(key, Err(unknown.clone()), wakeups);
+    }
+
+    /// Its properties do not fit into the frames of this broker, which therefore will not have it; whether the one before has it,
+    /// nobody can tell.
+    pub(super) fn settle_too_long(&mut self, key: usize) {
+        let mut wakeups = Vec::new();
+        if self.entries[key].written {
+            let text = "the properties do not fit into the frames of the broker that took over";
+            let why = Refusal { code: FRAME_ERROR, text: text.to_owned() };
+            let unknown = Unconfirmed::Unknown(UnknownReason::ChannelClosed(why));
+            self.settle_unknown(key, &unknown, &mut wakeups);
+        } else {
+            self.metrics.rejected += 1;
+            self.gate.settle(Amount::message(self.entries[key].message.body.len() as u64));
+            self.finish(key, Err(Unconfirmed::Rejected), &mut wakeups);
+        }
+        wakeups.into_iter().for_each(Waker::wake);
     }
 
     /// Of what has its outcome, what is not confirmed and nobody was told of. An outcome that is kept, and that no

@@ -209,7 +209,7 @@ fn no_answer_is_due_while_the_broker_takes_nothing() {
     rig.now_us += 29 * SECOND_US;
     rig.tick().unwrap();
     // Nor while bytes of ours have not left yet.
-    rig.session.still_writing(rig.now_us);
+    rig.session.still_busy(rig.now_us);
     rig.now_us += 29 * SECOND_US;
     rig.tick().unwrap();
     assert_eq!(rig.replaced(), 0);
