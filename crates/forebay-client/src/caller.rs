@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 
 use crate::connection::{Connection, Guard};
 use crate::error::{Lost, Refusal};
-use crate::message::{Message, TooLong};
+use crate::message::Message;
 use crate::metrics::CallerMetrics;
 use crate::publisher::Route;
 use crate::received::Received;
 use crate::session::Calls;
 use crate::timed::TimedCall;
+use crate::too_long::TooLong;
 
 /// Why a call has no reply.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use crate::machine::{ChannelError, Failed};
-use crate::message::TooLong;
 use crate::partitions::CONSISTENT_HASH;
+use crate::too_long::TooLong;
 
 /// A broker's refusal: its reply code and text.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -61,6 +61,7 @@ mod tcp;
 mod timed;
 mod tls;
 mod tls_stream;
+mod too_long;
 
 pub use caller::{CallError, Caller};
 pub use channel::{Channel, Consume, DeclareExchange, DeclareQueue, QueueInfo};
@@ -75,7 +76,7 @@ pub use happening::{Happening, PublisherChannelFault};
 pub use kernel_reading::KernelReading;
 pub use ladder::{ATTEMPTS_HEADER, Again, DUE_HEADER, LADDER_FROM, NotPutOff, Rung, WaitLadder};
 pub use marks::OFFERED_HEADER;
-pub use message::{Message, REPUBLISHED_HEADER, TooLong};
+pub use message::{Message, REPUBLISHED_HEADER};
 pub use metrics::{CallerMetrics, ConnectionMetrics, ConsumerMetrics, PublisherMetrics, Summary};
 pub use outcome::{Confirmed, NotPublished, NotPublishedReason, Unconfirmed, UnknownReason};
 pub use partitions::Partitions;
@@ -89,6 +90,7 @@ pub use shell::{ByteStream, HAPPENINGS_KEPT, KernelRtt, StreamFuture};
 pub use tcp::connect_tcp;
 pub use tls::Tls;
 pub use tls_stream::TlsStream;
+pub use too_long::TooLong;
 
 pub use machine::{Event, Machine, Options, Settled};
 pub use receive_buffer::ReceiveBuffer;

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use crate::error::{Lost, Refusal};
-use crate::message::{Message, TooLong};
+use crate::message::Message;
+use crate::too_long::TooLong;
 
 /// The broker has the message: for a persistent one in durable queues, on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,13 +14,14 @@ use tokio::time::Instant;
 use crate::connection::Connection;
 use crate::error::{ChannelFault, Lost};
 use crate::lanes::{Asked, Lane, Lanes, Plan};
-use crate::message::{Message, TooLong, since_1970_us};
+use crate::message::{Message, since_1970_us};
 use crate::metrics::PublisherMetrics;
 use crate::outcome::{Confirmed, NotPublished, NotPublishedReason, Unconfirmed};
 use crate::session::{MakeWindow, Phase, Published, STALL_US, Target};
 use crate::shell::random_u64;
 use crate::spans::Spans;
 use crate::timed::TimedPublish;
+use crate::too_long::TooLong;
 
 /// Bytes of bodies in flight together, at most, under a window fixed by hand.
 const FIXED_BYTES_MAX: u64 = 256 << 20;

@@ -17,9 +17,10 @@ use super::remember;
 use crate::caller::CallError;
 use crate::error::{Lost, Refusal};
 use crate::machine::{Delivery, Machine, PublishError, Returned};
-use crate::message::{Message, TooLong};
+use crate::message::Message;
 use crate::metrics::CallerMetrics;
 use crate::received::Received;
+use crate::too_long::TooLong;
 
 /// Calls of one caller that may wait for their replies at a time.
 pub const CALLS_MAX: usize = 65_536;

@@ -38,9 +38,10 @@ use super::target::Target;
 use crate::error::{Lost, Refusal};
 use crate::machine::{Machine, PublishError, Returned, Settled};
 use crate::marks::Stamps;
-use crate::message::{Message, TooLong};
+use crate::message::Message;
 use crate::metrics::PublisherMetrics;
 use crate::outcome::{Confirmed, NotPublishedReason, Unconfirmed, Unheard};
+use crate::too_long::TooLong;
 
 /// What became of one message.
 pub(crate) type Outcome = Result<Confirmed, Unconfirmed>;

@@ -15,6 +15,7 @@
 //! Whoever changes something holds the session alone (the shell's one mutex), encodes straight into the
 //! machine's send buffer, and leaves in [`Session::wakeups`] those to wake afterwards.
 
+mod callers;
 mod calls;
 mod channel_health;
 mod consumer_health;
@@ -23,6 +24,7 @@ mod events;
 mod intake;
 mod ledger;
 mod message_id;
+mod owner;
 mod publishers;
 mod requests;
 mod seen_workers;
@@ -42,7 +44,7 @@ use slab::Slab;
 use crate::error::{Lost, Refusal};
 use crate::happening::Happening;
 use crate::kernel_reading::KernelReading;
-use crate::machine::{ChannelError, Machine, Options};
+use crate::machine::{Machine, Options};
 use crate::outcome::Unheard;
 
 pub use calls::CALLS_MAX;
@@ -51,6 +53,7 @@ pub(crate) use channel_health::STALL_US;
 pub use credit::{CREDIT_MAX, Credit};
 pub(crate) use intake::{DeliveryKey, How, Intake, Ready, Verdict};
 pub(crate) use ledger::{Ledger, MakeWindow, Published};
+use owner::{Owner, owner};
 pub use requests::{RETURNS_KEPT_MAX, ReturnedMessage};
 pub(crate) use requests::{Reply, Ticket, UserChannel};
 pub(crate) use taken::NAMED_PUBLISHERS;
@@ -71,17 +74,6 @@ pub(crate) enum Phase {
     Restoring,
     Up,
     Over(Lost),
-}
-
-/// Whose a channel is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Owner {
-    Nobody,
-    User(usize),
-    Ledger(usize),
-    Intake(usize),
-    Calls(usize),
-    Redeclaring,
 }
 
 /// See the module's documentation.
@@ -431,56 +423,6 @@ impl Session {
         }
     }
 
-    // ---- callers
-
-    pub(crate) fn add_calls(&mut self, calls: Calls) -> usize {
-        let key = self.calls.insert(calls);
-        if let Phase::Over(lost) = self.phase.clone() {
-            self.calls[key].give_up(&lost, &mut self.wakeups);
-        } else if self.phase == Phase::Up {
-            self.open_calls(key);
-        }
-        key
-    }
-
-    pub(crate) fn calls(&mut self, key: usize) -> &mut Calls {
-        &mut self.calls[key]
-    }
-
-    pub(crate) fn call(
-        &mut self,
-        key: usize,
-        exchange: &str,
-        routing_key: &str,
-        message: crate::Message,
-        now_us: u64,
-    ) -> Result<u64, crate::CallError> {
-        if self.phase == Phase::Up && self.calls[key].channel().is_none() {
-            self.open_calls(key);
-        }
-        self.backlog |= self.machine.outgoing().len() >= self.machine.outgoing_bytes_max();
-        let (machine, wakeups) = (&mut self.machine, &mut self.wakeups);
-        self.calls[key].call(machine, exchange, routing_key, message, now_us, wakeups)
-    }
-
-    pub(crate) fn drop_calls(&mut self, key: usize) {
-        self.starved.retain(|&starved| starved != Owner::Calls(key));
-        if let Some(number) = self.calls.remove(key).channel() {
-            let _ = self.machine.close_channel(number);
-            self.own(number, Owner::Nobody);
-        }
-    }
-
-    fn open_calls(&mut self, key: usize) {
-        if self.is_starved(Owner::Calls(key)) {
-            return;
-        }
-        if let Some(number) = self.calls[key].opened(&mut self.machine) {
-            self.own(number, Owner::Calls(key));
-            self.backlog |= self.calls[key].pump(&mut self.machine, &mut self.wakeups);
-        }
-    }
-
     fn restored(&mut self, now_us: u64) {
         if self.phase == Phase::Restoring
             && self.redeclaring.as_ref().is_none_or(Redeclaring::is_done)
@@ -501,50 +443,6 @@ impl Session {
         }
         for key in self.calls.iter().map(|(key, _)| key).collect::<Vec<_>>() {
             self.open_calls(key);
-        }
-    }
-
-    /// Whether there is no channel for it now; then it gets the next one that is free.
-    fn is_starved(&mut self, owner: Owner) -> bool {
-        let starved =
-            matches!(self.machine.check_free_channel(), Err(ChannelError::AllInUse { .. }));
-        if starved && !self.starved.contains(&owner) {
-            self.starved.push(owner);
-        }
-        starved
-    }
-
-    /// Numbers may have become free.
-    fn feed_starved(&mut self, now_us: u64) {
-        while !self.starved.is_empty() && self.machine.check_free_channel().is_ok() {
-            match self.starved.remove(0) {
-                Owner::Ledger(key) if self.ledgers.contains(key) => self.open_ledger(key, now_us),
-                Owner::Intake(key) if self.intakes.contains(key) => self.open_intake(key, now_us),
-                Owner::Calls(key) if self.calls.contains(key) => self.open_calls(key),
-                _ => {} // it has gone since
-            }
-        }
-    }
-
-    /// Whether a publisher does not wait for somebody else's channel.
-    ///
-    /// # Errors
-    /// All channels are in use.
-    pub(crate) fn check_fed(&self, ledger: usize) -> Result<(), ChannelError> {
-        if self.starved.contains(&Owner::Ledger(ledger)) {
-            return self.machine.check_free_channel();
-        }
-        Ok(())
-    }
-
-    /// Whether a new consumer can have a channel of the connection as it is now.
-    ///
-    /// # Errors
-    /// All its channels are in use.
-    pub(crate) fn check_free_channel(&self) -> Result<(), ChannelError> {
-        match self.machine.check_free_channel() {
-            full @ Err(_) if self.phase == Phase::Up => full,
-            _ => Ok(()),
         }
     }
 
@@ -587,18 +485,6 @@ impl Session {
             user.lost(lost.clone(), &mut self.wakeups);
         }
     }
-
-    fn own(&mut self, number: u16, owner: Owner) {
-        let index = usize::from(number) - 1;
-        if self.owners.len() <= index {
-            self.owners.resize(index + 1, Owner::Nobody);
-        }
-        self.owners[index] = owner;
-    }
-}
-
-fn owner(owners: &[Owner], number: u16) -> Owner {
-    owners.get(usize::from(number).wrapping_sub(1)).copied().unwrap_or(Owner::Nobody)
 }
 
 /// Keeps the waker of whoever asked last.

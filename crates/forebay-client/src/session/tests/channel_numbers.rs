@@ -3,6 +3,7 @@
 use forebay_wire::{TableBuf, Value, channel};
 
 use super::*;
+use crate::machine::ChannelError;
 use crate::session::NAMED_PUBLISHERS;
 
 fn ledger() -> Ledger {
