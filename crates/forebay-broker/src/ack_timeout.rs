@@ -119,7 +119,7 @@ impl Shard {
             return;
         }
         connection.acks_checked_s = seconds(now_us);
-        if connection.held {
+        if connection.keeps_back() {
             connection.held_s = seconds(now_us);
         }
         let (leases, held_s) = (connection.capabilities.leases, connection.held_s);

@@ -36,8 +36,10 @@ pub struct ShardConfig {
     /// Connections at one time that have not logged in yet; one more is closed at once, so that
     /// strangers cannot use up the connections of those who may come in.
     pub handshakes_max: usize,
-    /// Seed of the names and tokens that the server makes up.
+    /// What spreads things in time that would otherwise happen at once.
     pub seed: u64,
+    /// What makes the names and tokens of this run of the server such as nobody can guess; 128 bits nobody knows.
+    pub secret: u128,
     /// Name announced in the server properties.
     pub node_name: String,
 }
@@ -60,6 +62,7 @@ impl Default for ShardConfig {
             connections_max: 65_536,
             handshakes_max: 10_000,
             seed: 0,
+            secret: 0,
             node_name: "forebay@localhost".to_owned(),
         }
     }

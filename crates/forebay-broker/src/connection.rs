@@ -187,10 +187,12 @@ pub(crate) struct Connection {
     /// Counted among the connections of `vhost`.
     pub(crate) in_vhost: bool,
     pub(crate) permissions: Option<Arc<Permissions>>,
-    /// The beginning of a frame, at most one; or, while `held`, a publish and what came behind it.
+    /// The beginning of a frame, at most one; or, while `held` or `brimming`, what waits and what came behind it.
     pub(crate) partial: Vec<u8>,
     /// There is no room for the publish at the beginning of `partial`.
     pub(crate) held: bool,
+    /// Answers to what it asked fill `out`: the rest of what it asks stays in `partial` until it has read them.
+    pub(crate) brimming: bool,
     /// When a publish was last held, in seconds on the shard's clock.
     pub(crate) held_s: u32,
     /// So much of `partial` may pass all the same, once.
@@ -255,6 +257,7 @@ impl Connection {
             permissions: None,
             partial: Vec::new(),
             held: false,
+            brimming: false,
             held_s: 0,
             pass_bytes: 0,
             out: Outgoing::default(),
@@ -292,6 +295,11 @@ impl Connection {
     pub(crate) fn enter(&mut self, stage: Stage, now_us: u64) {
         self.stage = stage;
         self.stage_us = now_us;
+    }
+
+    /// Whether something that came waits in `partial` although it is whole.
+    pub(crate) fn keeps_back(&self) -> bool {
+        self.held || self.brimming
     }
 
     /// Whether any of its channels has as many unconfirmed publishes as one may have.

@@ -355,7 +355,7 @@ impl Shard {
                 if interval_us > 0 {
                     // 0-9-1 section 4.2.7: a peer silent for two intervals is gone. While we do not
                     // read, its silence is our doing, and it counts anew when we do.
-                    if paused || connection.held {
+                    if paused || connection.keeps_back() {
                         connection.received_us = now_us;
                     } else if now_us - connection.received_us > 2 * interval_us + interval_us / 2 {
                         self.counters.heartbeat_timeouts += 1;

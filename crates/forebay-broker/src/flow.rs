@@ -74,6 +74,10 @@ impl Shard {
         }
         let holds = self.holds_publishes(id);
         let Some(connection) = self.connection(id) else { return Admission::Closed };
+        // It has read its answers. If a publish comes next that has to wait, that is seen then.
+        if connection.brimming {
+            return Admission::Resume;
+        }
         if !holds {
             return if connection.held { Admission::Resume } else { Admission::Open };
         }
@@ -100,11 +104,11 @@ impl Shard {
         Admission::Closed
     }
 
-    /// Bytes of this connection that wait behind a publish for which there is no room; at most what was
-    /// read at one time.
+    /// Bytes of this connection that wait behind a publish for which there is no room, or for its reading of what it asked for
+    /// before; at most what was read at one time.
     pub fn held_bytes(&self, id: ConnectionId) -> usize {
         match self.connections.get(id.0 as usize) {
-            Some(Some(connection)) if connection.held => connection.partial.len(),
+            Some(Some(connection)) if connection.keeps_back() => connection.partial.len(),
             _ => 0,
         }
     }
@@ -114,6 +118,15 @@ impl Shard {
         let Some(Some(connection)) = self.connections.get(id.0 as usize) else { return true };
         connection.stage == Stage::Open
             && (connection.out.len() >= OUT_HARD_BYTES || self.stopping == Stopping::Closing)
+    }
+
+    /// Whether the answers to what a connection asked are as many as may wait for it to read them: what it asks next stays where it
+    /// is. Requests are small and answers may be large (`basic.get`), so this is asked before each frame.
+    pub(crate) fn stops_at_brim(&mut self, id: ConnectionId) -> bool {
+        let Some(connection) = self.connection(id) else { return false };
+        connection.brimming =
+            connection.stage == Stage::Open && connection.out.len() >= OUT_HARD_BYTES;
+        connection.brimming
     }
 
     /// Whether flow control keeps us from hearing what a peer says.

@@ -30,7 +30,7 @@ impl Shard {
         self.counters.received_bytes += bytes.len() as u64;
         let Some(connection) = self.connection(id) else { return };
         let mut partial = std::mem::take(&mut connection.partial);
-        if std::mem::take(&mut connection.held) {
+        if std::mem::take(&mut connection.held) | std::mem::take(&mut connection.brimming) {
             let pass_bytes = std::mem::take(&mut connection.pass_bytes);
             partial.extend_from_slice(bytes);
             bytes = &[];
@@ -48,7 +48,7 @@ impl Shard {
             bytes = &bytes[take..];
             if self.frames(id, &partial, 0) > 0 {
                 partial.clear();
-            } else if self.connection(id).is_some_and(|connection| connection.held) {
+            } else if self.connection(id).is_some_and(|connection| connection.keeps_back()) {
                 partial.extend_from_slice(bytes);
                 bytes = &[];
             } else if take == 0 {
@@ -71,7 +71,7 @@ impl Shard {
     }
 
     /// Handles every whole frame of `bytes`, up to a publish that has to wait and does not begin within
-    /// the first `pass_bytes`; returns how many bytes were used.
+    /// the first `pass_bytes`, or until the answers are as many as may wait; returns how many bytes were used.
     fn frames(&mut self, id: ConnectionId, bytes: &[u8], pass_bytes: usize) -> usize {
         let mut at = 0;
         loop {
@@ -99,6 +99,9 @@ impl Shard {
                 Ok(Some(frame)) => {
                     if is_publish(&frame) && at >= pass_bytes && self.holds_publishes(id) {
                         self.hold(id);
+                        return at;
+                    }
+                    if self.stops_at_brim(id) {
                         return at;
                     }
                     at += frame.size_bytes();

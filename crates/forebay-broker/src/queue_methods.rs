@@ -133,9 +133,8 @@ impl Shard {
             let key = self.existing_queue(id, &name)?;
             (name, key)
         } else {
-            let made_up = self.made_up_name("amq.gen-");
             let name = match name {
-                name if name.is_empty() => made_up,
+                name if name.is_empty() => self.made_up_name("amq.gen-"),
                 name if is_reserved(&name) => {
                     return Err(AmqpError::reserved_name(ResourceKind::Queue, &name));
                 }

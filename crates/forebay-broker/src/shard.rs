@@ -7,6 +7,7 @@ use forebay_flow::{CommitCost, CommitSize, Gathering, IngressBudget};
 use forebay_store::{BatchNo, Event, Recovered, Request, RunId, Store, StoreFailed};
 use forebay_wire::WireMethod;
 use hashbrown::HashMap;
+use sha2::{Digest, Sha256};
 use slab::Slab;
 
 use crate::alarms::Alarms;
@@ -85,7 +86,8 @@ pub struct Shard {
     pub(crate) now_us: u64,
     /// When this clock began, in microseconds since 1970, if the shell has said so.
     pub(crate) clock_began_us: Option<u64>,
-    pub(crate) random: u64,
+    /// Names made up so far.
+    pub(crate) names: u64,
     pub(crate) connections: Vec<Option<Box<Connection>>>,
     pub(crate) connections_open: usize,
     /// Connections that have not logged in.
@@ -177,7 +179,7 @@ impl Shard {
         let vhosts = config.vhosts.iter().map(|name| Vhost::new(name, &config)).collect();
         let ingress = IngressBudget::new(config.memory_budget_bytes / INGRESS_PER_MEMORY);
         let mut shard = Shard {
-            random: config.seed,
+            names: 0,
             tracing: !config.trace_vhosts.is_empty(),
             config,
             store,
@@ -396,18 +398,19 @@ impl Shard {
         }
     }
 
-    /// The next number of a splitmix64 sequence (Steele et al. 2014), for names and tokens.
-    pub(crate) fn random(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        mixed(self.random)
-    }
-
-    /// A name nobody else has: `prefix` and 22 characters.
+    /// A name nobody else has, and nobody can guess from others: `prefix` and 22 characters, 128 bits of SHA-256 over a
+    /// secret and a count.
     pub(crate) fn made_up_name(&mut self, prefix: &str) -> Vec<u8> {
         const DIGITS: &[u8; 64] =
             b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        self.names += 1;
+        let hash = Sha256::new()
+            .chain_update(self.config.secret.to_be_bytes())
+            .chain_update(self.names.to_be_bytes())
+            .finalize();
+        let mut bits =
+            hash.iter().take(16).fold(0_u128, |bits, byte| bits << 8 | u128::from(*byte));
         let mut name = prefix.as_bytes().to_vec();
-        let mut bits = u128::from(self.random()) << 64 | u128::from(self.random());
         for _ in 0..22 {
             name.push(DIGITS[(bits & 63) as usize]);
             bits >>= 6;

@@ -90,10 +90,15 @@ fn shard_config(config: &Config) -> Result<ShardConfig, StartError> {
         memory_budget_bytes: config.memory_budget_bytes,
         connections_max: config.connections_max,
         handshakes_max: (config.connections_max / 2).max(1),
-        // The hasher's keys are the one random number that the standard library gives away.
-        seed: RandomState::new().build_hasher().finish(),
+        seed: random(),
+        secret: u128::from(random()) << 64 | u128::from(random()),
         node_name: format!("forebay@{}", host.nodename().to_string_lossy()),
     })
+}
+
+/// 64 bits that nobody can guess: the standard library keys its hashers with the system's random numbers, each differently.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 /// Who may log in.

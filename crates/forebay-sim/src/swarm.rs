@@ -255,6 +255,7 @@ impl Swarm {
             memory_budget_bytes: self.memory_budget_bytes,
             connections_max: 16,
             seed,
+            secret: seed.into(),
             ..default
         }
     }

@@ -235,6 +235,7 @@ impl Log {
             if self.runs.get(&run).is_some_and(|run| run.live.is_empty()) {
                 self.background.run_bytes -= bytes.len();
                 self.run_written(run);
+                self.space_found();
                 continue;
             }
             return Some(Work::WriteRun { run, bytes, durable });
@@ -317,6 +318,7 @@ impl Log {
                 self.run_written_bytes += bytes.len() as u64;
                 self.background.run_bytes -= bytes.len();
                 self.run_written(run);
+                self.space_found();
             }
             Work::Allocate { spare, .. } => self.spare_found(spare, 0),
             Work::Prewrite { spare, offset, slice_bytes, .. } => {
@@ -384,8 +386,14 @@ impl Log {
 
     fn spare_found(&mut self, number: u32, written_bytes: u64) {
         self.background.ready.push_back(Spare { number, written_bytes });
-        if self.background.low_space && self.background.ready.len() >= READY {
-            self.background.low_space = false;
+        self.space_found();
+    }
+
+    /// Something that needs space has it. Space is low until there is room for the next segments and no run waits for its own.
+    fn space_found(&mut self) {
+        let background = &mut self.background;
+        let found = background.ready.len() >= READY && background.run_writes.is_empty();
+        if found && std::mem::take(&mut background.low_space) {
             self.events.push_back(Event::LowSpace(false));
         }
     }

@@ -32,6 +32,36 @@ fn a_run_that_finds_the_disk_full_is_written_when_there_is_room() {
     assert_eq!(recovered.queues[0].runs[0].messages, 4);
 }
 
+/// Whether the next segments had their room before the disk was full, or have it only now.
+#[test]
+fn space_is_low_until_runs_and_segments_have_theirs() {
+    for count in [4, 300] {
+        let (disk, mut store, homes) = filled(count);
+        pump(&disk, &mut store, 500_000).unwrap();
+        let mut builder = RunBuilder::new();
+        for seq in 1..=4 {
+            builder.push(seq, homes[seq as usize - 1], &payload(seq));
+        }
+        disk.set_capacity(Some(disk.used_bytes()));
+        store.write_run(QUEUE, builder, true);
+        let events = pump(&disk, &mut store, 1_000_000).unwrap();
+        let told = |events: &[Event]| {
+            let low = events.iter().filter_map(|event| match event {
+                Event::LowSpace(low) => Some(*low),
+                _ => None,
+            });
+            low.collect::<Vec<_>>()
+        };
+        assert_eq!(told(&events), [true], "{count}");
+        disk.set_capacity(None);
+        let mut events = Vec::new();
+        for turn in 0..10 {
+            events.extend(pump(&disk, &mut store, 3_000_000 * (turn + 1)).unwrap());
+        }
+        assert_eq!(told(&events), [false], "{count}");
+    }
+}
+
 /// Its owner was quicker than the disk.
 #[test]
 fn a_run_whose_messages_are_all_settled_before_its_turn_is_not_written() {

@@ -10,6 +10,7 @@ mod connections;
 mod consuming;
 mod durability;
 mod firehose;
+mod getting;
 mod marks;
 mod modest;
 mod permissions;

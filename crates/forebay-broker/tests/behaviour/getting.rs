@@ -1,0 +1,55 @@
+//! `basic.get` by the hundred, without reading the answers.
+
+use forebay_broker::Input;
+use forebay_wire::{Properties, basic, write_method};
+
+use crate::rig::{Rig, declare, publish_bytes, short};
+
+const BODY_BYTES: usize = 100_000;
+const MESSAGES: usize = 100;
+/// Above so much a connection is not heard any more.
+const OUT_HARD_BYTES: usize = 1024 * 1024;
+
+/// A request of some tens of bytes asks for a message of any size.
+#[test]
+fn who_asks_for_much_and_reads_nothing_is_answered_as_he_reads() {
+    for publishes in [false, true] {
+        let mut rig = Rig::new();
+        let id = rig.client();
+        rig.method(id, 1, &declare("q", false));
+        for _ in 0..MESSAGES {
+            rig.publish(id, "q", &[7; BODY_BYTES], false);
+        }
+        rig.settle();
+        rig.sent(id);
+        let mut asked = Vec::new();
+        for number in 0..MESSAGES + 1 {
+            let get =
+                basic::Get { queue: short("q"), no_ack: number % 2 == 0, ..Default::default() };
+            write_method(&mut asked, 1, &get);
+        }
+        if publishes {
+            let none = Properties::default();
+            asked.extend(publish_bytes("", "q", false, &none, b"the last"));
+        }
+        // However the bytes are cut.
+        let (first, second) = asked.split_at(asked.len() / 3 + 5);
+        rig.bytes(id, first);
+        rig.bytes(id, second);
+        let most = OUT_HARD_BYTES + BODY_BYTES + 1_000;
+        assert!(rig.shard.outgoing(id).len() <= most, "{}", rig.shard.outgoing(id).len());
+        let (mut got, mut empty) = (0, 0);
+        for _ in 0..MESSAGES {
+            for line in rig.sent(id) {
+                got += usize::from(line.contains("basic.get-ok"));
+                empty += usize::from(line.contains("basic.get-empty"));
+            }
+            rig.step(Input::Turn { busy: false });
+            rig.resume();
+            assert!(rig.shard.outgoing(id).len() <= most, "{}", rig.shard.outgoing(id).len());
+        }
+        assert_eq!((got, empty), (MESSAGES, 1));
+        assert_eq!(rig.shard.held_bytes(id), 0);
+        assert_eq!(rig.shard.status().ready, u64::from(publishes));
+    }
+}
