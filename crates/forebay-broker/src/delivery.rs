@@ -11,7 +11,7 @@ use forebay_wire::{
 use crate::ack_timeout::AckLimit;
 use crate::connection::{OUT_SOFT_MAX_BYTES, Stage};
 use crate::marks::{Clock, told};
-use crate::memory::release;
+use crate::memory::{another, release};
 use crate::message::Message;
 use crate::queue::Entry;
 use crate::round_robin::Gathers;
@@ -201,7 +201,9 @@ impl Shard {
             }
             let size = out.len() - before;
             let number = consumer.channel;
-            let traced = self.tracing.then(|| (entry.message.clone(), entry.redelivered));
+            let traced = self
+                .tracing
+                .then(|| (another(&mut self.memory_bytes, &entry.message), entry.redelivered));
             self.counters.delivered += 1;
             if consumer.no_ack {
                 queue.settled(self.now_us);

@@ -10,6 +10,7 @@ use crate::channel::GetBehind;
 use crate::delivery::write_content;
 use crate::error::AmqpError;
 use crate::input::ConnectionId;
+use crate::memory::another;
 use crate::queue::PendingGet;
 use crate::shard::Shard;
 use crate::topology::QueueKey;
@@ -137,7 +138,9 @@ impl Shard {
         );
         write_content(out, number, frame_max_bytes, &entry.message);
         self.counters.delivered += 1;
-        let traced = self.tracing.then(|| (entry.message.clone(), entry.redelivered));
+        let traced = self
+            .tracing
+            .then(|| (another(&mut self.memory_bytes, &entry.message), entry.redelivered));
         let queue_id = queue.id;
         if no_ack {
             self.discard(queue_id, entry);

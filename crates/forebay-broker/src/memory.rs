@@ -6,7 +6,7 @@
 //!   └───────── told by the shell, half of it at most ─┘
 //! ```
 //!
-//! A message's own memory is counted to the byte, its queue's place and the allocator's rounding by a constant. What
+//! A message's own memory is counted to the byte, its places in queues and the allocator's rounding by constants. What
 //! else a broker's process takes (buffers, runs being built, tables, memory that the allocator keeps) nobody counts:
 //! the operating system knows it, and the shell tells.
 
@@ -15,6 +15,7 @@ use std::sync::Arc;
 use forebay_flow::WindowedMax;
 
 use crate::message::Message;
+use crate::queue::Entry;
 use crate::shard::Shard;
 use crate::warm::Warm;
 
@@ -31,6 +32,10 @@ const MESSAGES_PER_MEMORY: u64 = 2;
 
 /// This part of the budget stays free: what the process grows by until it is told of again, and until publishers stop.
 const SPARE_PER_MEMORY: u64 = 12;
+
+/// Each reference to a message but one, whose place counts with the message: the entry of another queue, which may have as much
+/// again of room in its table.
+const REFERENCE_BYTES: u64 = 2 * size_of::<Entry>() as u64;
 
 /// What messages and the disk's buffers took is remembered for one to two of these, in microseconds: an allocator gives
 /// memory back after about a second, and until then it has it for the next messages.
@@ -64,6 +69,11 @@ impl Shard {
         Arc::new(message)
     }
 
+    /// Another reference to a message, counted until it is given up.
+    pub(crate) fn another(&mut self, message: &Arc<Message>) -> Arc<Message> {
+        another(&mut self.memory_bytes, message)
+    }
+
     /// Gives up one reference to a message.
     pub(crate) fn release(&mut self, message: Arc<Message>) {
         release(&mut self.memory_bytes, &mut self.warm_messages, message);
@@ -94,11 +104,20 @@ impl Shard {
     }
 }
 
-/// Gives up one reference to a message and takes it off the memory count with the last.
+/// Another reference to a message, counted until it is given up.
+pub(crate) fn another(memory_bytes: &mut u64, message: &Arc<Message>) -> Arc<Message> {
+    *memory_bytes += REFERENCE_BYTES;
+    message.clone()
+}
+
+/// Gives up one reference to a message, and takes it off the memory count: the last one with the message.
 pub(crate) fn release(memory_bytes: &mut u64, warm: &mut Warm, message: Arc<Message>) {
+    // Nobody else has references to it: these are the shard's.
+    let last = Arc::strong_count(&message) == 1;
+    let bytes = if last { message.memory_bytes() } else { REFERENCE_BYTES };
+    debug_assert!(*memory_bytes >= bytes);
+    *memory_bytes -= bytes;
     if let Some(message) = Arc::into_inner(message) {
-        debug_assert!(*memory_bytes >= message.memory_bytes());
-        *memory_bytes -= message.memory_bytes();
         warm.give(message.into_bytes());
     }
 }

@@ -244,7 +244,7 @@ impl Shard {
             self.release(message);
             return Ok(None);
         }
-        let as_published = self.tracing.then(|| message.clone());
+        let as_published = self.tracing.then(|| self.another(&message));
         let mut queues = std::mem::take(&mut self.scratch_queues);
         queues.clear();
         let routed = if remembered {
@@ -269,7 +269,7 @@ impl Shard {
                 return Err(error);
             }
         };
-        let traced = as_published.map(|as_published| (as_published, message.clone()));
+        let traced = as_published.map(|as_published| (as_published, self.another(&message)));
         if queues.is_empty() {
             self.counters.unroutable += 1;
             if mandatory {
@@ -314,7 +314,8 @@ impl Shard {
         };
         self.scratch_places = places;
         for key in others {
-            self.append(*key, message.clone(), home);
+            let message = self.another(&message);
+            self.append(*key, message, home);
         }
         self.append(*last, message, home);
         (home != Home::NONE).then(|| self.store.open_batch())

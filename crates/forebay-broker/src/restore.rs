@@ -8,6 +8,7 @@ use forebay_store::{Recovered, RecoveredQueue};
 use hashbrown::HashMap;
 
 use crate::ack_timeout::timeout_argument;
+use crate::memory::another;
 use crate::message::Message;
 use crate::queue::{ColdRun, Entry, Queue};
 use crate::shard::{Shard, Vhost};
@@ -85,10 +86,12 @@ impl Shard {
             }
         }
         let clean = recovered.clean;
+        let mut payloads: Vec<Payload> =
+            recovered.payloads.into_iter().map(Payload::Stored).collect();
         for queue in recovered.queues {
             self.next_queue_id = self.next_queue_id.max(queue.id + 1);
             match keys.get(&queue.id) {
-                Some(key) => self.restore_queue(*key, queue, clean)?,
+                Some(key) => self.restore_queue(*key, queue, clean, &mut payloads)?,
                 None => self.drop_contents(queue),
             }
         }
@@ -100,6 +103,7 @@ impl Shard {
         key: QueueKey,
         recovered: RecoveredQueue,
         clean: bool,
+        payloads: &mut [Payload],
     ) -> Result<(), RestoreError> {
         let queue = &mut self.queues[key.0 as usize];
         queue.next_seq = recovered.next_seq.max(1);
@@ -109,15 +113,17 @@ impl Shard {
         // Runs do not overlap, and no message lies within one; between two of them there may be some.
         for run in recovered.runs {
             let mut before = VecDeque::new();
-            while let Some((seq, home, bytes)) = messages.next_if(|(seq, ..)| *seq < run.first) {
-                before.push_back(restored(queue, seq, home, bytes, &mut self.memory_bytes)?);
+            while let Some((seq, home, index)) = messages.next_if(|(seq, ..)| *seq < run.first) {
+                let payload = &mut payloads[index];
+                before.push_back(restored(queue, seq, home, payload, &mut self.memory_bytes)?);
             }
             self.runs.insert(run.id, (key, queue.id));
             let (messages, next_seq) = (run.messages, run.first);
             queue.cold.push_back(ColdRun { before, run: run.id, messages, next_seq });
         }
-        for (seq, home, bytes) in messages {
-            let entry = restored(queue, seq, home, bytes, &mut self.memory_bytes)?;
+        for (seq, home, index) in messages {
+            let payload = &mut payloads[index];
+            let entry = restored(queue, seq, home, payload, &mut self.memory_bytes)?;
             queue.tail.push_back(entry);
         }
         queue.refill_from_ram();
@@ -154,18 +160,32 @@ impl Shard {
     }
 }
 
+/// What was stored, until a queue has it, and the message from then on: others may have it, too.
+enum Payload {
+    Stored(Vec<u8>),
+    Message(Arc<Message>),
+}
+
 fn restored(
     queue: &mut Queue,
     seq: u64,
     home: forebay_store::Home,
-    bytes: Vec<u8>,
+    payload: &mut Payload,
     memory_bytes: &mut u64,
 ) -> Result<Entry, RestoreError> {
-    let message = Message::from_stored(bytes)
-        .ok_or_else(|| RestoreError::Message { queue: queue.display_name(), seq })?;
-    let size = message.memory_bytes();
-    *memory_bytes += size;
-    queue.ready_bytes += size;
+    let message = match payload {
+        Payload::Message(message) => another(memory_bytes, message),
+        Payload::Stored(bytes) => {
+            let message = Message::from_stored(std::mem::take(bytes))
+                .ok_or_else(|| RestoreError::Message { queue: queue.display_name(), seq })?;
+            *memory_bytes += message.memory_bytes();
+            let message = Arc::new(message);
+            // This reference is not counted: it goes before any other.
+            *payload = Payload::Message(message.clone());
+            message
+        }
+    };
+    queue.ready_bytes += message.memory_bytes();
     let redelivered = seq <= queue.redelivered_upto;
-    Ok(Entry { seq, message: Arc::new(message), home, redelivered })
+    Ok(Entry { seq, message, home, redelivered })
 }

@@ -22,10 +22,11 @@ use crate::store::{RecoveredQueue, RunInfo};
 use crate::window::Window;
 
 /// Builds each queue: payloads from the segments, runs that cannot stay cold from their files. The places of messages are
-/// taken out of `replay`.
+/// taken out of `replay`. A payload is read once, however many queues have it.
 pub(crate) fn recovered_queues(
     disk: &dyn Disk,
     replay: &mut Replay,
+    payloads: &mut Vec<Vec<u8>>,
 ) -> Result<BTreeMap<QueueId, RecoveredQueue>, OpenError> {
     let mut queues: BTreeMap<QueueId, RecoveredQueue> = BTreeMap::new();
     for (&id, queue) in &replay.queues {
@@ -51,17 +52,22 @@ pub(crate) fn recovered_queues(
         }
     }
     for (epoch, places) in by_segment {
-        read_payloads(disk, epoch, places, &mut queues)?;
+        read_payloads(disk, epoch, places, &mut queues, payloads)?;
     }
     for id in warm {
         let run = &replay.runs[&id];
         let queue = queues.entry(run.queue).or_default();
-        load_run(disk, id, run, &mut queue.messages).map_err(|error| match error {
+        let mut messages = Vec::new();
+        load_run(disk, id, run, &mut messages).map_err(|error| match error {
             WorkError::Io(error) => OpenError::io(format!("read {}", run_file(id)))(error),
             WorkError::Damaged(damage) => {
                 OpenError::damaged(&run_file(id), damage.offset, damage.what)
             }
         })?;
+        for (seq, home, payload) in messages {
+            queue.messages.push((seq, home, payloads.len()));
+            payloads.push(payload);
+        }
     }
     Ok(queues)
 }
@@ -141,20 +147,27 @@ fn read_payloads(
     epoch: u64,
     mut places: Vec<(u64, QueueId, Seq)>,
     queues: &mut BTreeMap<QueueId, RecoveredQueue>,
+    payloads: &mut Vec<Vec<u8>>,
 ) -> Result<(), OpenError> {
     places.sort_unstable();
+    let mut last = None;
     let name = segment_file(epoch);
     let mut window = Window::open(disk, &name)?;
     for (offset, id, seq) in places {
+        let Some(queue) = queues.get_mut(&id) else { continue };
+        if last == Some(offset) {
+            queue.messages.push((seq, Home::segment(epoch), payloads.len() - 1));
+            continue;
+        }
         // Checked again: these are other bytes than the first pass saw, if the medium lies.
         let claimed = record::claimed_bytes(window.from(offset, RECORD_HEAD)?);
         let bytes = window.from(offset, claimed)?;
         let Ok((Record::Publish { payload, .. }, _)) = record::read(bytes, epoch, offset) else {
             return Err(OpenError::damaged(&name, offset, "a record changed while it was read"));
         };
-        if let Some(queue) = queues.get_mut(&id) {
-            queue.messages.push((seq, Home::segment(epoch), payload.to_vec()));
-        }
+        last = Some(offset);
+        queue.messages.push((seq, Home::segment(epoch), payloads.len()));
+        payloads.push(payload.to_vec());
     }
     Ok(())
 }

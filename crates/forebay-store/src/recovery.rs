@@ -371,7 +371,8 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
     retire_unreferenced(disk, &listing, &mut image)?;
     let rescued = check_runs(disk, &mut image, options.salvage)?;
     let segments = count_live(&image);
-    let mut queues = recovered_queues(disk, &mut image.replay)?;
+    let mut payloads = Vec::new();
+    let mut queues = recovered_queues(disk, &mut image.replay, &mut payloads)?;
 
     // What a spare held before might count as of an epoch to come: without a log they begin anew, and files are renamed.
     let anew = image.segments.is_empty();
@@ -408,7 +409,8 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
     let mut log = Log::new(options, state);
     for (queue, seq, payload) in rescued {
         let home = log.publish(&[(queue, seq)], &payload);
-        queues.entry(queue).or_default().messages.push((seq, home, payload));
+        queues.entry(queue).or_default().messages.push((seq, home, payloads.len()));
+        payloads.push(payload);
     }
     begin(disk, &mut log)?;
     let recovered = Recovered {
@@ -423,6 +425,7 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
                 queue
             })
             .collect(),
+        payloads,
         clean: image.replay.clean,
         torn_tail: image.torn_tail,
         damage: image.damage,

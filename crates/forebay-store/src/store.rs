@@ -22,6 +22,8 @@ pub struct Recovered {
     pub meta: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Queues that ever held a persistent message and were not forgotten, by id.
     pub queues: Vec<RecoveredQueue>,
+    /// What is in the queues' messages: one that was published to several is here once.
+    pub payloads: Vec<Vec<u8>>,
     /// The last stop was a clean shutdown.
     pub clean: bool,
     /// The log ended in a batch that was visibly not written to its end: normal after a crash.
@@ -48,8 +50,9 @@ pub struct RecoveredQueue {
     pub id: QueueId,
     /// The sequence number for its next message: above every one that was ever durable.
     pub next_seq: Seq,
-    /// Live messages from the log, and from runs that overlap them, in order.
-    pub messages: Vec<(Seq, Home, Vec<u8>)>,
+    /// Live messages from the log, and from runs that overlap them, in order; each with the index of its payload in
+    /// [`Recovered::payloads`].
+    pub messages: Vec<(Seq, Home, usize)>,
     /// Cold runs in order; none overlaps another, or has a message of `messages` inside its span.
     pub runs: Vec<RunInfo>,
     /// Up to where messages were delivered at least once; exact only if [`Recovered::clean`].

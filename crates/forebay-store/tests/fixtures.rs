@@ -120,8 +120,11 @@ fn the_healthy_store_opens() {
     assert_eq!(recovered.meta[&b"exchange"[..]], b"topic");
     assert_eq!(recovered.queues.iter().map(|queue| queue.id).collect::<Vec<_>>(), [1, 2]);
     let first = &recovered.queues[0];
-    let messages: Vec<_> =
-        first.messages.iter().map(|(seq, _, payload)| (*seq, &payload[..])).collect();
+    let messages: Vec<_> = first
+        .messages
+        .iter()
+        .map(|(seq, _, payload)| (*seq, &recovered.payloads[*payload][..]))
+        .collect();
     assert_eq!(messages, [(6, &b"message 6"[..]), (8, b"message 8"), (9, b"message 9")]);
     assert_eq!((first.next_seq, first.delivered_upto), (10, 6));
     let run = &first.runs[0];

@@ -295,6 +295,53 @@ fn confirmed_upto(lines: &[String], before: u32) -> u32 {
         .fold(before, u32::max)
 }
 
+/// A message in many queues is in memory once, and its places there count: before a restart and after it.
+#[test]
+fn a_message_for_many_queues_takes_the_memory_of_one_and_its_places() {
+    const QUEUES: u64 = 50;
+    const MESSAGES: u64 = 20;
+    const BODY_BYTES: u64 = 10_000;
+    let mut scene = Scene::new();
+    let id = scene.client();
+    for number in 0..QUEUES {
+        let name = format!("q{number}");
+        scene.rig.method(id, 1, &declare(&name, true));
+        let bind = queue::Bind {
+            exchange: short("amq.fanout"),
+            queue: short(&name),
+            ..Default::default()
+        };
+        scene.rig.method(id, 1, &bind);
+    }
+    scene.answers(id);
+    let persistent = Properties { delivery_mode: Some(2), ..Properties::default() };
+    for _ in 0..MESSAGES {
+        let body = [7; BODY_BYTES as usize];
+        scene.rig.publish_with(id, "amq.fanout", "", true, &persistent, &body);
+    }
+    scene.answers(id);
+    let before = scene.rig.shard.status().memory_bytes;
+    let one = MESSAGES * BODY_BYTES;
+    assert!(before > one + MESSAGES * (QUEUES - 1) * 32, "{before} bytes");
+    assert!(before < 2 * one, "{before} bytes");
+    let mut scene = scene.kill();
+    let status = scene.rig.shard.status();
+    assert_eq!(status.ready, QUEUES * MESSAGES);
+    assert!(status.memory_bytes <= before, "{} bytes, before {before}", status.memory_bytes);
+    // In whatever order they go, nothing is left of them and nothing is counted twice.
+    let id = scene.rig.client();
+    for number in (0..QUEUES).rev() {
+        let name = format!("q{number}");
+        if number % 2 == 0 {
+            scene.rig.method(id, 1, &queue::Purge { queue: short(&name), ..Default::default() });
+        } else {
+            scene.rig.method(id, 1, &queue::Delete { queue: short(&name), ..Default::default() });
+        }
+        scene.answers(id);
+    }
+    assert_eq!(scene.rig.shard.status().memory_bytes, 0);
+}
+
 #[test]
 fn a_long_backlog_goes_to_disk_and_comes_back_in_order() {
     let mut scene = Scene::small(4 << 20);

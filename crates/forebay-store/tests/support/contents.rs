@@ -43,7 +43,7 @@ fn read(
         for (seq, home, payload) in &queue.messages {
             assert!(*seq > last && *seq < queue.next_seq);
             last = *seq;
-            state.messages.insert((queue.id, *seq), payload.clone());
+            state.messages.insert((queue.id, *seq), recovered.payloads[*payload].clone());
             contents.homes.insert((queue.id, *seq), *home);
         }
         let mut previous = 0;

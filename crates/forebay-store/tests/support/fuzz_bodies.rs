@@ -91,7 +91,8 @@ fn open_twice(disk: &Arc<MemDisk>, options: &Options) -> Result<Recovered, OpenE
     assert_eq!(second.meta, first.meta);
     let contents = |recovered: &Recovered| -> Vec<_> {
         let messages = recovered.queues.iter().flat_map(|queue| {
-            queue.messages.iter().map(|(seq, _, payload)| (queue.id, *seq, payload.clone()))
+            let payload = |index: &usize| recovered.payloads[*index].clone();
+            queue.messages.iter().map(move |(seq, _, index)| (queue.id, *seq, payload(index)))
         });
         messages.collect()
     };

@@ -58,7 +58,7 @@ pub fn contents(recovered: &Recovered) -> Vec<(u64, Vec<u8>)> {
         .queues
         .iter()
         .flat_map(|queue| &queue.messages)
-        .map(|(seq, _, payload)| (*seq, payload.clone()))
+        .map(|(seq, _, payload)| (*seq, recovered.payloads[*payload].clone()))
         .collect()
 }
 
