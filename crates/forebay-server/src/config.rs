@@ -142,7 +142,7 @@ pub struct Config {
 
 /// The most that the default memory budget takes, whatever the machine has.
 const MEMORY_BUDGET_DEFAULT_MAX_BYTES: u64 = 256 * 1000 * 1000;
-/// Descriptors kept back from connections: log, runs, listeners, HTTP.
+/// Descriptors kept back from connections: log and runs (some twenty), listeners, HTTP (32).
 const DESCRIPTORS_RESERVED: u64 = 128;
 /// More connections than this are allowed only by name.
 const CONNECTIONS_DEFAULT_MAX: u64 = 65_536;

@@ -4,12 +4,59 @@
 
 mod rig;
 
+use forebay_client::blocking::{DeclareQueue, Publication};
+use forebay_wire::Properties;
 use rig::*;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::Write;
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
+/// Longer than a commit takes.
+const SHORT: Duration = Duration::from_millis(500);
+
+/// As many as are in use, and so many more; what it was before.
+fn limit_descriptors(more: u64) -> Rlimit {
+    let before = getrlimit(Resource::Nofile);
+    let free = std::fs::File::open("/dev/null").unwrap();
+    let current = Some(free.as_raw_fd() as u64 + more);
+    drop(free);
+    setrlimit(Resource::Nofile, Rlimit { current, ..before }).unwrap();
+    before
+}
+
+/// One after the other: the limit is both's.
 #[test]
+fn descriptors_that_are_missing_end_nothing() {
+    without_descriptors_new_peers_wait_until_there_is_one();
+    without_descriptors_the_store_waits_until_there_is_one();
+}
+
+fn without_descriptors_the_store_waits_until_there_is_one() {
+    let dir = Dir::new();
+    let server = start(on_disk(&dir));
+    let mut channel = connect(&server).channel().unwrap();
+    channel.declare_queue("q", DeclareQueue { durable: true, ..Default::default() }).unwrap();
+    channel.confirm_select(10).unwrap();
+    let properties = Properties { delivery_mode: Some(2), ..Default::default() };
+    let body = vec![7; 1 << 20];
+    let before = limit_descriptors(0);
+    // Segments are soon full: the next ones need files.
+    for _ in 0..64 {
+        let message =
+            Publication { routing_key: "q", properties, body: &body, ..Default::default() };
+        channel.publish(&message).unwrap();
+        if channel.unconfirmed() == 10 && !channel.wait_settled_for(SHORT).unwrap() {
+            break;
+        }
+    }
+    setrlimit(Resource::Nofile, before).unwrap();
+    channel.wait_settled().unwrap();
+    assert!(channel.take_settled().iter().all(|settled| settled.acked));
+    drop(channel);
+    server.stop().unwrap();
+}
+
 fn without_descriptors_new_peers_wait_until_there_is_one() {
     let server = start(in_memory());
     let mut inside = socket(&server);
@@ -17,19 +64,16 @@ fn without_descriptors_new_peers_wait_until_there_is_one() {
     until("both are inside", || server.status().unwrap().shell.connections_open == 2);
 
     // Room for one more: the peer's end of the next connection, and none for the server's.
-    let free = std::fs::File::open("/dev/null").unwrap();
-    let limit =
-        Rlimit { current: Some(free.as_raw_fd() as u64 + 1), ..getrlimit(Resource::Nofile) };
-    drop(free);
-    setrlimit(Resource::Nofile, limit).unwrap();
+    let before = limit_descriptors(1);
     let mut waiting = socket(&server);
     waiting.write_all(b"AMQP\x00\x00\x09\x01").unwrap();
 
-    let before = server.status().unwrap().shell;
+    let turns = server.status().unwrap().shell.turns;
     inside.write_all(b"AMQP\x00\x00\x09\x01").unwrap();
     assert_eq!(method_of(&read_frame(&mut inside)), (10, 10), "those inside are served");
     drop(parting);
     assert_eq!(method_of(&read_frame(&mut waiting)), (10, 10), "its turn has come");
-    let after = server.status().unwrap().shell;
-    assert!(after.turns - before.turns < 200, "{} turns", after.turns - before.turns);
+    let turns = server.status().unwrap().shell.turns - turns;
+    assert!(turns < 200, "{turns} turns");
+    setrlimit(Resource::Nofile, before).unwrap();
 }

@@ -28,7 +28,8 @@ fn recovered(disk: MemDisk, context: &str) -> BTreeSet<usize> {
         .unwrap_or_else(|error| panic!("{context}: {error}"));
     let mut found = BTreeSet::new();
     for (_, _, payload) in recovered.queues.iter().flat_map(|queue| &queue.messages) {
-        let number = (0..MESSAGES).find(|number| payload.ends_with(&body(*number)));
+        let number =
+            (0..MESSAGES).find(|number| recovered.payloads[*payload].ends_with(&body(*number)));
         assert!(found.insert(number.expect("a body that was published")), "{context}: twice");
     }
     found

@@ -21,14 +21,17 @@ use crate::segment::segment_file;
 use crate::store::{RecoveredQueue, RunInfo};
 use crate::window::Window;
 
+/// Queues as they are built.
+type Queues = BTreeMap<QueueId, RecoveredQueue>;
+
 /// Builds each queue: payloads from the segments, runs that cannot stay cold from their files. The places of messages are
 /// taken out of `replay`. A payload is read once, however many queues have it.
 pub(crate) fn recovered_queues(
     disk: &dyn Disk,
     replay: &mut Replay,
-    payloads: &mut Vec<Vec<u8>>,
-) -> Result<BTreeMap<QueueId, RecoveredQueue>, OpenError> {
-    let mut queues: BTreeMap<QueueId, RecoveredQueue> = BTreeMap::new();
+) -> Result<(Queues, Vec<Vec<u8>>), OpenError> {
+    let mut queues = Queues::new();
+    let mut payloads = Vec::new();
     for (&id, queue) in &replay.queues {
         let recovered = queues.entry(id).or_default();
         recovered.next_seq = queue.state.next_seq.max(1);
@@ -52,7 +55,7 @@ pub(crate) fn recovered_queues(
         }
     }
     for (epoch, places) in by_segment {
-        read_payloads(disk, epoch, places, &mut queues, payloads)?;
+        read_payloads(disk, epoch, places, &mut queues, &mut payloads)?;
     }
     for id in warm {
         let run = &replay.runs[&id];
@@ -69,7 +72,7 @@ pub(crate) fn recovered_queues(
             payloads.push(payload);
         }
     }
-    Ok(queues)
+    Ok((queues, payloads))
 }
 
 /// Gives `queue` those of its runs that neither overlap another nor have one of its messages in their
@@ -146,7 +149,7 @@ fn read_payloads(
     disk: &dyn Disk,
     epoch: u64,
     mut places: Vec<(u64, QueueId, Seq)>,
-    queues: &mut BTreeMap<QueueId, RecoveredQueue>,
+    queues: &mut Queues,
     payloads: &mut Vec<Vec<u8>>,
 ) -> Result<(), OpenError> {
     places.sort_unstable();

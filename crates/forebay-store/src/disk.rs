@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// A flat directory of files. Calls block; lanes call them from their own threads.
 ///
@@ -64,6 +65,29 @@ pub type Allocate = fn(&File, u64) -> io::Result<()>;
 /// Bound of [`FileDisk::open`]: the cache is emptied when it would grow beyond.
 const OPEN_FILES_MAX: usize = 16;
 
+/// How long a lane waits for a descriptor where the process, or the system, has none left. It is somebody else's sockets that
+/// take them, and the store would be over for want of one.
+const DESCRIPTOR_PATIENCE: Duration = Duration::from_secs(10);
+const DESCRIPTOR_EVERY: Duration = Duration::from_millis(20);
+
+/// Opens a file, and waits for a descriptor if there is none.
+fn opened(open: impl Fn() -> io::Result<File>) -> io::Result<File> {
+    /// `ENFILE` and `EMFILE`, the same on every Unix; the standard library has no kind for them.
+    const NO_DESCRIPTOR: [i32; 2] = [23, 24];
+    let end = Instant::now() + DESCRIPTOR_PATIENCE;
+    loop {
+        match open() {
+            Err(error)
+                if error.raw_os_error().is_some_and(|code| NO_DESCRIPTOR.contains(&code))
+                    && Instant::now() < end =>
+            {
+                std::thread::sleep(DESCRIPTOR_EVERY);
+            }
+            opened => return opened,
+        }
+    }
+}
+
 impl FileDisk {
     /// A disk on a directory, which is created if it is missing.
     ///
@@ -90,7 +114,8 @@ impl FileDisk {
         if let Some(file) = open.get(name) {
             return Ok(file.clone());
         }
-        let file = OpenOptions::new().read(true).write(true).open(self.root.join(name))?;
+        let path = self.root.join(name);
+        let file = opened(|| OpenOptions::new().read(true).write(true).open(&path))?;
         let file = Arc::new(file);
         if open.len() >= OPEN_FILES_MAX {
             open.clear();
@@ -148,7 +173,7 @@ impl Disk for FileDisk {
 
     fn create(&self, name: &str) -> io::Result<()> {
         self.forget(name);
-        File::create(self.root.join(name)).map(drop)
+        opened(|| File::create(self.root.join(name))).map(drop)
     }
 
     fn write_at(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -160,7 +185,7 @@ impl Disk for FileDisk {
     }
 
     fn read_at(&self, name: &str, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        let file = File::open(self.root.join(name))?;
+        let file = opened(|| File::open(self.root.join(name)))?;
         let mut done = 0;
         while done < buffer.len() {
             match file.read_at(&mut buffer[done..], offset + done as u64) {
@@ -178,7 +203,7 @@ impl Disk for FileDisk {
     }
 
     fn sync_dir(&self) -> io::Result<()> {
-        File::open(&self.root)?.sync_all()
+        opened(|| File::open(&self.root))?.sync_all()
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

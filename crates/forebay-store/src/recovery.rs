@@ -371,8 +371,7 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
     retire_unreferenced(disk, &listing, &mut image)?;
     let rescued = check_runs(disk, &mut image, options.salvage)?;
     let segments = count_live(&image);
-    let mut payloads = Vec::new();
-    let mut queues = recovered_queues(disk, &mut image.replay, &mut payloads)?;
+    let (mut queues, mut payloads) = recovered_queues(disk, &mut image.replay)?;
 
     // What a spare held before might count as of an epoch to come: without a log they begin anew, and files are renamed.
     let anew = image.segments.is_empty();

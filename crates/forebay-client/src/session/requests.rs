@@ -167,7 +167,7 @@ impl UserChannel {
     pub(crate) fn reply(&mut self, reply: Reply, wakeups: &mut Vec<Waker>) -> Option<String> {
         let mut unwanted = None;
         let waiting = self.asked.iter_mut().find(|asked| matches!(asked, Asked::Waiting { .. }));
-        let Some(place) = waiting else { return None };
+        let place = waiting?;
         let Asked::Waiting { abandoned, waker } = place else { return None };
         wakeups.extend(waker.take());
         if let Reply::Consuming { tag } = &reply {
