@@ -191,6 +191,8 @@ pub(crate) struct Connection {
     pub(crate) partial: Vec<u8>,
     /// There is no room for the publish at the beginning of `partial`.
     pub(crate) held: bool,
+    /// Some `basic.get` of it waits until it has read its answers.
+    pub(crate) gets_wait: bool,
     /// Answers to what it asked fill `out`: the rest of what it asks stays in `partial` until it has read them.
     pub(crate) brimming: bool,
     /// When a publish was last held, in seconds on the shard's clock.
@@ -258,6 +260,7 @@ impl Connection {
             partial: Vec::new(),
             held: false,
             brimming: false,
+            gets_wait: false,
             held_s: 0,
             pass_bytes: 0,
             out: Outgoing::default(),
@@ -295,6 +298,11 @@ impl Connection {
     pub(crate) fn enter(&mut self, stage: Stage, now_us: u64) {
         self.stage = stage;
         self.stage_us = now_us;
+    }
+
+    /// Whether as much as may waits for it to read.
+    pub(crate) fn is_brimful(&self) -> bool {
+        self.out.len() >= OUT_HARD_BYTES
     }
 
     /// Whether something that came waits in `partial` although it is whole.

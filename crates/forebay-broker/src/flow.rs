@@ -17,7 +17,7 @@
 use forebay_flow::receive_buffer_bytes;
 
 use crate::ack_timeout::seconds;
-use crate::connection::{OUT_HARD_BYTES, Stage};
+use crate::connection::Stage;
 use crate::input::ConnectionId;
 use crate::memory::RECEIVE_PER_MEMORY;
 use crate::shard::{Shard, Stopping};
@@ -117,15 +117,14 @@ impl Shard {
     fn is_deaf(&self, id: ConnectionId) -> bool {
         let Some(Some(connection)) = self.connections.get(id.0 as usize) else { return true };
         connection.stage == Stage::Open
-            && (connection.out.len() >= OUT_HARD_BYTES || self.stopping == Stopping::Closing)
+            && (connection.is_brimful() || self.stopping == Stopping::Closing)
     }
 
     /// Whether the answers to what a connection asked are as many as may wait for it to read them: what it asks next stays where it
     /// is. Requests are small and answers may be large (`basic.get`), so this is asked before each frame.
     pub(crate) fn stops_at_brim(&mut self, id: ConnectionId) -> bool {
         let Some(connection) = self.connection(id) else { return false };
-        connection.brimming =
-            connection.stage == Stage::Open && connection.out.len() >= OUT_HARD_BYTES;
+        connection.brimming = connection.stage == Stage::Open && connection.is_brimful();
         connection.brimming
     }
 
@@ -218,7 +217,7 @@ impl Shard {
         if connection.stage != Stage::Open {
             return None;
         }
-        if connection.out.len() >= OUT_HARD_BYTES {
+        if connection.is_brimful() {
             return Some(Gate::Outgoing);
         }
         if self.stopping == Stopping::Closing {

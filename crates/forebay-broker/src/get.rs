@@ -34,7 +34,8 @@ impl Shard {
         let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else {
             return Ok(());
         };
-        if channel.get_pending {
+        // Those that wait go first, whatever they wait for.
+        if channel.get_pending || !channel.gets_behind.is_empty() {
             if channel.gets_behind.len() >= GETS_BEHIND_MAX {
                 let reason = "too many basic.get wait on one channel; await their answers";
                 return Err(AmqpError::out_of_resources(reason));
@@ -68,10 +69,19 @@ impl Shard {
         if let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) {
             channel.get_pending = false;
         }
-        while let Some(channel) = self.connection(id).and_then(|c| c.channel(number))
-            && !channel.get_pending
-            && let Some(behind) = channel.gets_behind.pop_front()
-        {
+        self.go_on_getting(id, number);
+    }
+
+    /// Answers what waits on a channel, until one has to wait for the disk, or the client has enough to read.
+    fn go_on_getting(&mut self, id: ConnectionId, number: u16) {
+        while let Some(connection) = self.connection(id) {
+            connection.gets_wait |= connection.is_brimful();
+            let gets_wait = connection.gets_wait;
+            let Some(channel) = connection.channel(number) else { return };
+            if gets_wait || channel.get_pending {
+                return;
+            }
+            let Some(behind) = channel.gets_behind.pop_front() else { return };
             let GetBehind { queue, queue_id, no_ack } = behind;
             match self.queues.get(queue.0 as usize) {
                 Some(found) if found.id == queue_id => self.get_or_wait(id, number, queue, no_ack),
@@ -86,10 +96,38 @@ impl Shard {
             && (!queue.head.is_empty() || queue.ready() == 0)
             && let Some(get) = queue.gets.pop_front()
         {
-            if self.is_awaited(&get) {
-                self.answer_get(get.connection, get.channel, key, get.no_ack);
-                self.get_answered(get.connection, get.channel);
+            if !self.is_awaited(&get) {
+                continue;
             }
+            if !self.puts_off(&get, key) {
+                self.answer_get(get.connection, get.channel, key, get.no_ack);
+            }
+            self.get_answered(get.connection, get.channel);
+        }
+    }
+
+    /// Whether the client has not read what it has: then its get waits on its channel, first of all there, and no longer for
+    /// this queue.
+    fn puts_off(&mut self, get: &PendingGet, key: QueueKey) -> bool {
+        let queue_id = self.queues[key.0 as usize].id;
+        let Some(connection) = self.connection(get.connection).filter(|c| c.is_brimful()) else {
+            return false;
+        };
+        let Some(channel) = connection.channel(get.channel) else { return false };
+        let behind = GetBehind { queue: key, queue_id, no_ack: get.no_ack };
+        channel.gets_behind.push_front(behind);
+        true
+    }
+
+    /// A client has read: what it asked for is answered further.
+    pub(crate) fn resume_gets(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connection(id) else { return };
+        if !connection.gets_wait || connection.is_brimful() {
+            return;
+        }
+        connection.gets_wait = false;
+        for number in 0..connection.channels.len() {
+            self.go_on_getting(id, number as u16);
         }
     }
 

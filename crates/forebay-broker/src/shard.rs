@@ -469,6 +469,7 @@ impl Shard {
             connection.waits.end(Gate::Socket, now_us);
             self.mark_queues_of(id);
         }
+        self.resume_gets(id);
     }
 
     /// The queues that this connection consumes from may go on.

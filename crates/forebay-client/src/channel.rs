@@ -364,6 +364,10 @@ impl Channel {
     }
 
     /// Starts a consumer. Bound what it may hold with [`Channel::qos`] before.
+    ///
+    /// # Cancellation
+    /// A dropped future has its consumer cancelled as soon as it has begun. What was delivered until then is dropped: it goes back to
+    /// its queue when the channel closes, or is lost if it needed no ack.
     pub async fn consume(&self, queue: &str, how: Consume) -> Result<Deliveries, ChannelFault> {
         let reply = self
             .request(&basic::Consume {

@@ -43,6 +43,8 @@ pub(crate) struct Retry {
     places: usize,
     recovery: Recovery,
     made: u32,
+    /// The round from which rounds are counted.
+    first_round: u32,
     random: u64,
     start: usize,
 }
@@ -51,7 +53,8 @@ impl Retry {
     /// For `places` hosts; `seed` differs between clients.
     pub(crate) fn new(places: usize, recovery: Recovery, seed: u64) -> Retry {
         let places = places.max(1);
-        let mut retry = Retry { places, recovery, made: 0, random: seed | 1, start: 0 };
+        let mut retry =
+            Retry { places, recovery, made: 0, first_round: 0, random: seed | 1, start: 0 };
         retry.start = (retry.next_random() % retry.places as u64) as usize;
         retry
     }
@@ -60,7 +63,7 @@ impl Retry {
     pub(crate) fn next(&mut self) -> Option<Attempt> {
         let Recovery { rounds_max, pause_first_ms } = self.recovery;
         let round = self.made / self.places as u32;
-        if rounds_max.is_some_and(|max| round >= max) {
+        if rounds_max.is_some_and(|max| round - self.first_round >= max) {
             return None;
         }
         let first_of_round = self.made.is_multiple_of(self.places as u32);
@@ -73,6 +76,17 @@ impl Retry {
         let place = (self.start + self.made as usize) % self.places;
         self.made = self.made.saturating_add(1);
         Some(Attempt { number: self.made, pause_ms, place })
+    }
+
+    /// A connection was made and is gone again. One that was of use, or lasted, is followed by attempts as after the first loss; one
+    /// that ended when it began by as many, after pauses that go on growing.
+    pub(crate) fn connected(&mut self, was_of_use: bool, lasted_ms: u64) {
+        let round = self.made.div_ceil(self.places as u32);
+        (self.made, self.first_round) = if was_of_use || lasted_ms >= PAUSE_MAX_MS {
+            (0, 0)
+        } else {
+            (round * self.places as u32, round)
+        };
     }
 
     /// xorshift64: any spread will do.
@@ -111,6 +125,28 @@ mod tests {
         let recovery = Recovery { rounds_max: Some(2), ..Recovery::default() };
         let mut retry = Retry::new(2, recovery, 1);
         assert_eq!((0..10).map_while(|_| retry.next()).count(), 4);
+    }
+
+    #[test]
+    fn what_follows_on_a_connection_depends_on_what_it_was() {
+        let recovery = Recovery { rounds_max: Some(2), ..Recovery::default() };
+        for places in 1..=3 {
+            let rounds = |retry: &mut Retry| std::iter::from_fn(|| retry.next()).count();
+            let mut retry = Retry::new(places, recovery, 5);
+            // As often as it happens: attempts are not used up by those that succeeded.
+            for _ in 0..50 {
+                retry.next().unwrap();
+                retry.connected(false, 20);
+            }
+            let slow = retry.next().unwrap();
+            assert!(slow.pause_ms >= PAUSE_MAX_MS / 2, "{slow:?}");
+            assert_eq!(rounds(&mut retry), 2 * places - 1);
+            for (was_of_use, lasted_ms) in [(true, 0), (false, PAUSE_MAX_MS)] {
+                retry.connected(was_of_use, lasted_ms);
+                let quick = retry.next().unwrap();
+                assert!(quick.pause_ms <= PAUSE_FIRST_MS && quick.number == 1, "{quick:?}");
+            }
+        }
     }
 
     #[test]

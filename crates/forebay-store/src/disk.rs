@@ -8,7 +8,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// A flat directory of files. Calls block; lanes call them from their own threads.
@@ -70,24 +70,6 @@ const OPEN_FILES_MAX: usize = 16;
 const DESCRIPTOR_PATIENCE: Duration = Duration::from_secs(10);
 const DESCRIPTOR_EVERY: Duration = Duration::from_millis(20);
 
-/// Opens a file, and waits for a descriptor if there is none.
-fn opened(open: impl Fn() -> io::Result<File>) -> io::Result<File> {
-    /// `ENFILE` and `EMFILE`, the same on every Unix; the standard library has no kind for them.
-    const NO_DESCRIPTOR: [i32; 2] = [23, 24];
-    let end = Instant::now() + DESCRIPTOR_PATIENCE;
-    loop {
-        match open() {
-            Err(error)
-                if error.raw_os_error().is_some_and(|code| NO_DESCRIPTOR.contains(&code))
-                    && Instant::now() < end =>
-            {
-                std::thread::sleep(DESCRIPTOR_EVERY);
-            }
-            opened => return opened,
-        }
-    }
-}
-
 impl FileDisk {
     /// A disk on a directory, which is created if it is missing.
     ///
@@ -110,13 +92,14 @@ impl FileDisk {
     }
 
     fn file(&self, name: &str) -> io::Result<Arc<File>> {
-        let mut open = self.open.lock().expect("no holder of this lock panics");
-        if let Some(file) = open.get(name) {
+        if let Some(file) = self.cached().get(name) {
             return Ok(file.clone());
         }
         let path = self.root.join(name);
-        let file = opened(|| OpenOptions::new().read(true).write(true).open(&path))?;
+        // Without the lock: others need no descriptor for what is open.
+        let file = self.opened(|| OpenOptions::new().read(true).write(true).open(&path))?;
         let file = Arc::new(file);
+        let mut open = self.cached();
         if open.len() >= OPEN_FILES_MAX {
             open.clear();
         }
@@ -125,7 +108,32 @@ impl FileDisk {
     }
 
     fn forget(&self, name: &str) {
-        self.open.lock().expect("no holder of this lock panics").remove(name);
+        self.cached().remove(name);
+    }
+
+    fn cached(&self) -> MutexGuard<'_, HashMap<String, Arc<File>>> {
+        self.open.lock().expect("no holder of this lock panics")
+    }
+
+    /// Opens a file. Where there is no descriptor for it, those of our own that are only kept for later make room, and then
+    /// it waits.
+    fn opened(&self, open: impl Fn() -> io::Result<File>) -> io::Result<File> {
+        /// `ENFILE` and `EMFILE`, the same on every Unix; the standard library has no kind for them.
+        const NO_DESCRIPTOR: [i32; 2] = [23, 24];
+        let end = Instant::now() + DESCRIPTOR_PATIENCE;
+        loop {
+            match open() {
+                Err(error)
+                    if error.raw_os_error().is_some_and(|code| NO_DESCRIPTOR.contains(&code))
+                        && Instant::now() < end =>
+                {
+                    // What is in use meanwhile stays open.
+                    self.cached().retain(|_, file| Arc::strong_count(file) > 1);
+                    std::thread::sleep(DESCRIPTOR_EVERY);
+                }
+                opened => return opened,
+            }
+        }
     }
 }
 
@@ -173,7 +181,7 @@ impl Disk for FileDisk {
 
     fn create(&self, name: &str) -> io::Result<()> {
         self.forget(name);
-        opened(|| File::create(self.root.join(name))).map(drop)
+        self.opened(|| File::create(self.root.join(name))).map(drop)
     }
 
     fn write_at(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -185,7 +193,7 @@ impl Disk for FileDisk {
     }
 
     fn read_at(&self, name: &str, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        let file = opened(|| File::open(self.root.join(name)))?;
+        let file = self.opened(|| File::open(self.root.join(name)))?;
         let mut done = 0;
         while done < buffer.len() {
             match file.read_at(&mut buffer[done..], offset + done as u64) {
@@ -203,7 +211,7 @@ impl Disk for FileDisk {
     }
 
     fn sync_dir(&self) -> io::Result<()> {
-        opened(|| File::open(&self.root))?.sync_all()
+        self.opened(|| File::open(&self.root))?.sync_all()
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

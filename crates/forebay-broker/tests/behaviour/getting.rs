@@ -4,6 +4,7 @@ use forebay_broker::Input;
 use forebay_wire::{Properties, basic, write_method};
 
 use crate::rig::{Rig, declare, publish_bytes, short};
+use crate::scene::{Scene, deliveries};
 
 const BODY_BYTES: usize = 100_000;
 const MESSAGES: usize = 100;
@@ -52,4 +53,42 @@ fn who_asks_for_much_and_reads_nothing_is_answered_as_he_reads() {
         assert_eq!(rig.shard.held_bytes(id), 0);
         assert_eq!(rig.shard.status().ready, u64::from(publishes));
     }
+}
+
+#[test]
+fn who_asks_for_much_that_lies_on_disk_is_answered_as_he_reads() {
+    const ASKED: u32 = 3_000;
+    let mut scene = Scene::small(4 << 20);
+    let id = scene.client();
+    scene.fill(id, 0..6_000);
+    let reader = scene.rig.client();
+    let other = scene.rig.client();
+    let get = basic::Get { queue: short("q"), no_ack: true, ..Default::default() };
+    // On several channels: each may have a thousand behind one that waits.
+    let mut asked = Vec::new();
+    for channel in 1..=4 {
+        if channel > 1 {
+            write_method(&mut asked, channel, &forebay_wire::channel::Open::default());
+        }
+        for _ in 0..ASKED / 4 {
+            write_method(&mut asked, channel, &get);
+        }
+    }
+    scene.rig.bytes(reader, &asked);
+    let most = OUT_HARD_BYTES + 2_000;
+    let (mut got, mut elsewhere) = (Vec::new(), 0);
+    for _ in 0..200 {
+        scene.work().expect("the disk works");
+        assert!(scene.rig.shard.outgoing(reader).len() <= most);
+        // Somebody else's is not held up by it.
+        scene.rig.method(other, 1, &get);
+        elsewhere += deliveries(&scene.answers(other)).len();
+        got.extend(deliveries(&scene.rig.sent(reader)));
+        if got.len() == ASKED as usize {
+            break;
+        }
+    }
+    assert_eq!(got.len(), ASKED as usize);
+    assert!(elsewhere > 3, "{elsewhere}");
+    assert_eq!(scene.rig.shard.status().ready, u64::from(6_000 - ASKED) - elsewhere as u64);
 }

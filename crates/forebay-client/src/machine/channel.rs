@@ -25,8 +25,6 @@ pub(super) struct Channel {
     /// Present once confirms were asked for.
     pub(super) confirms: Option<Confirms>,
     pub(super) content: Content,
-    /// Of the last message that has to be settled by its number.
-    pub(super) last_delivery_tag: u64,
 }
 
 impl Channel {
@@ -35,7 +33,6 @@ impl Channel {
             state: ChannelState::Opening,
             confirms: None,
             content: Content::default(),
-            last_delivery_tag: 0,
         })
     }
 

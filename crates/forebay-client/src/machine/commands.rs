@@ -85,10 +85,19 @@ fn properties_bytes_max(limits: Limits) -> usize {
 }
 
 impl Machine {
-    /// Whether a channel can be opened.
+    /// Whether a channel can be opened now.
     pub(crate) fn check_free_channel(&self) -> Result<(), ChannelError> {
+        self.check_channels(|_| true)
+    }
+
+    /// Whether one can be opened now, or when one that is being closed is.
+    pub(crate) fn check_channel_soon_free(&self) -> Result<(), ChannelError> {
+        self.check_channels(|channel| channel.state != ChannelState::Closing)
+    }
+
+    fn check_channels(&self, counts: impl Fn(&Channel) -> bool) -> Result<(), ChannelError> {
         let channel_max = self.limits.channel_max;
-        let in_use = self.channels.iter().flatten().count();
+        let in_use = self.channels.iter().flatten().filter(|channel| counts(channel)).count();
         if in_use < usize::from(channel_max) {
             Ok(())
         } else {

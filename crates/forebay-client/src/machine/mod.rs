@@ -287,15 +287,6 @@ impl Machine {
         if !channel.content.is_idle() {
             return Err(misbehaved("a method in the middle of a message", number));
         }
-        if let Method::BasicDeliver(basic::Deliver { delivery_tag, .. })
-        | Method::BasicGetOk(basic::GetOk { delivery_tag, .. }) = method
-        {
-            // Each is settled by its number, which is the channel's and grows (clause 4.7, delivery-tag).
-            if delivery_tag <= channel.last_delivery_tag {
-                return Err(misbehaved("a delivery tag that was there before", number));
-            }
-            channel.last_delivery_tag = delivery_tag;
-        }
         if method.has_content() {
             if let Some((header, body, used)) =
                 whole_content(rest, number, self.limits.frame_bytes_max)

@@ -246,17 +246,6 @@ fn confirms_come_as_ranges() {
 }
 
 #[test]
-fn a_delivery_tag_that_was_there_before_is_the_end() {
-    for (first, second) in [(1, 1), (2, 1), (1, 0)] {
-        let mut machine = open();
-        let script = Script::default().deliver(1, first, b"a", 100).deliver(2, 1, b"b", 100);
-        feed(&mut machine, &script.0).unwrap();
-        let failed = feed(&mut machine, &Script::default().deliver(1, second, b"c", 100).0);
-        assert!(matches!(failed, Err(Failed::Misbehaved { channel: 1, .. })), "{failed:?}");
-    }
-}
-
-#[test]
 fn properties_that_do_not_fit_a_frame_are_refused_and_count_for_nothing() {
     let mut machine = open();
     let long = "x".repeat(machine.properties_bytes_max());

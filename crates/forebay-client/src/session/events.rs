@@ -5,7 +5,7 @@ use forebay_wire::Method;
 use super::{Owner, Phase, Redeclaring, Reply, Session, owner};
 use crate::error::{Lost, Refusal};
 use crate::happening::Happening;
-use crate::machine::{CloseReason, Event};
+use crate::machine::{CloseReason, Event, Failed};
 use crate::received::Received;
 
 /// What an event calls for, once the machine is free again.
@@ -62,7 +62,11 @@ impl Session {
                 },
                 Event::Delivery(delivery) => match owner(owners, delivery.channel) {
                     Owner::Intake(key) => {
-                        intakes[key].delivered(&delivery, now_us);
+                        if !intakes[key].delivered(&delivery, now_us) {
+                            let what = "a delivery tag that was there before";
+                            let channel = delivery.channel;
+                            return Err(Lost::Failed(Failed::Misbehaved { what, channel }));
+                        }
                         note(arrived, key);
                     }
                     Owner::User(key) => {

@@ -262,12 +262,15 @@ impl Intake {
         wakeups.extend(self.waker.take());
     }
 
-    /// A message came.
-    pub(crate) fn delivered(&mut self, delivery: &Delivery<'_>, now_us: u64) {
+    /// A message came. False: the broker numbers it as one before, which it must not.
+    #[must_use]
+    pub(crate) fn delivered(&mut self, delivery: &Delivery<'_>, now_us: u64) -> bool {
         let Some(tap) = self.tap.as_mut().filter(|tap| tap.channel == delivery.channel) else {
-            return;
+            return true;
         };
-        tap.delivered(delivery.delivery_tag);
+        if !tap.delivered(delivery.delivery_tag) {
+            return false;
+        }
         self.health.came(now_us);
         self.metrics.delivered += 1;
         self.metrics.redelivered += u64::from(delivery.redelivered);
@@ -275,6 +278,7 @@ impl Intake {
         self.fresh += usize::from(!delivery.redelivered);
         let message = Received::from_delivery(delivery);
         self.ready.push_back(Ready { key, message, came_us: now_us });
+        true
     }
 
     /// All that came at once was handed to [`Intake::delivered`].

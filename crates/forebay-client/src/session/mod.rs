@@ -104,6 +104,8 @@ pub(crate) struct Session {
     todo: Vec<Todo>,
     arrived: Vec<usize>,
     settled_ledgers: Vec<usize>,
+    /// The login is through, and so many declarations are answered.
+    login_steps: u64,
     /// The connection settled something or brought a message.
     of_use: bool,
     /// Some ledger could not write all it may.
@@ -138,6 +140,7 @@ impl Session {
             todo: Vec::new(),
             arrived: Vec::new(),
             settled_ledgers: Vec::new(),
+            login_steps: 0,
             of_use: false,
             backlog: false,
             starved: Vec::new(),
@@ -164,6 +167,11 @@ impl Session {
         self.blocked.as_deref()
     }
 
+    /// Grows with the login and with each declaration that is answered.
+    pub(crate) fn login_steps(&self) -> u64 {
+        self.login_steps
+    }
+
     /// Whether the connection that ended has settled a publish or brought a message; asked once.
     pub(crate) fn take_was_of_use(&mut self) -> bool {
         std::mem::take(&mut self.of_use)
@@ -182,6 +190,7 @@ impl Session {
         debug_assert_eq!(self.phase, Phase::Down);
         self.topology = topology;
         self.machine = Machine::new(options);
+        self.login_steps = 0;
         self.longer_route = false;
         self.phase = Phase::LoggingIn;
     }
@@ -242,10 +251,13 @@ impl Session {
         for (_, intake) in &mut self.intakes {
             intake.tick(&mut self.machine, now_us);
         }
-        for (_, ledger) in &mut self.ledgers {
-            if ledger.next_paced_us().is_some_and(|due_us| due_us <= now_us) {
-                self.backlog |= ledger.pump(&mut self.machine, now_us, &mut self.wakeups);
-            }
+        let paced = |(key, ledger): (usize, &Ledger)| {
+            ledger.next_paced_us().is_some_and(|due_us| due_us <= now_us).then_some(key)
+        };
+        for key in self.ledgers.iter().filter_map(paced).collect::<Vec<_>>() {
+            let ledger = &mut self.ledgers[key];
+            self.backlog |= ledger.pump(&mut self.machine, now_us, &mut self.wakeups);
+            self.sweep_ledger(key);
         }
         let stalled =
             |(key, ledger): (usize, &Ledger)| ledger.fault(now_us).is_some().then_some(key);
@@ -300,8 +312,10 @@ impl Session {
     pub(crate) fn drained(&mut self, now_us: u64) {
         self.wakeups.append(&mut self.room_wakers);
         if std::mem::take(&mut self.backlog) {
-            for (_, ledger) in &mut self.ledgers {
+            for key in self.ledgers.iter().map(|(key, _)| key).collect::<Vec<_>>() {
+                let ledger = &mut self.ledgers[key];
                 self.backlog |= ledger.pump(&mut self.machine, now_us, &mut self.wakeups);
+                self.sweep_ledger(key);
             }
             for (_, calls) in &mut self.calls {
                 self.backlog |= calls.pump(&mut self.machine, &mut self.wakeups);
@@ -424,6 +438,7 @@ impl Session {
     }
 
     fn restored(&mut self, now_us: u64) {
+        self.login_steps += 1;
         if self.phase == Phase::Restoring
             && self.redeclaring.as_ref().is_none_or(Redeclaring::is_done)
         {

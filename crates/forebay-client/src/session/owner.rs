@@ -51,7 +51,7 @@ impl Session {
     /// All channels are in use.
     pub(crate) fn check_fed(&self, ledger: usize) -> Result<(), ChannelError> {
         if self.starved.contains(&Owner::Ledger(ledger)) {
-            return self.machine.check_free_channel();
+            return self.machine.check_channel_soon_free();
         }
         Ok(())
     }
@@ -61,7 +61,7 @@ impl Session {
     /// # Errors
     /// All its channels are in use.
     pub(crate) fn check_free_channel(&self) -> Result<(), ChannelError> {
-        match self.machine.check_free_channel() {
+        match self.machine.check_channel_soon_free() {
             full @ Err(_) if self.phase == Phase::Up => full,
             _ => Ok(()),
         }

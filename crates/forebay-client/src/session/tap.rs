@@ -167,13 +167,19 @@ impl Tap {
         let _ = machine.send(self.channel, &cancel);
     }
 
-    /// A message came.
-    pub(super) fn delivered(&mut self, tag: u64) {
+    /// A message came. False: its number was there before, so nobody could say which of the two is settled. Brokers number what they
+    /// deliver on a channel upwards, as far as it is to be acknowledged.
+    #[must_use]
+    pub(super) fn delivered(&mut self, tag: u64) -> bool {
+        if tag <= self.last_tag {
+            return false;
+        }
         self.acks.delivered(tag);
         self.last_tag = tag;
         if let Some(hold) = &mut self.hold {
             hold.outstanding += 1;
         }
+        true
     }
 
     /// Changes the credit live. A prefetch of 0 would be none at all, so for that the channel is paused.

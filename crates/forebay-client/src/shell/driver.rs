@@ -119,7 +119,7 @@ impl Driver {
                     first_place = place + 1;
                     reason = error.to_string();
                 }
-                Ended::Lost(lost) => {
+                Ended::Lost(lost, lasted) => {
                     let was_of_use = self.link.with(|session| session.take_was_of_use());
                     let by_us = lost == Lost::ClosedByUs;
                     if !by_us {
@@ -133,10 +133,7 @@ impl Driver {
                         session.lost(&lost, now_us);
                         session.reconnects += 1;
                     });
-                    // One that ends whenever it begins is no reason to hurry.
-                    if was_of_use {
-                        retry = self.retry();
-                    }
+                    retry.connected(was_of_use, lasted.as_millis() as u64);
                 }
             }
         }
@@ -190,8 +187,8 @@ impl Driver {
         let mut serving = Serving::new(self, stream);
         let lost = poll_fn(|cx| {
             let polled = serving.poll(cx);
-            if serving.up && !serving.announced {
-                serving.announced = true;
+            if serving.up && serving.announced.is_none() {
+                serving.announced = Some(Instant::now());
                 let reconnects = self.link.lock().session.reconnects;
                 let address = self.dialer.address(place);
                 self.link.announce(Happening::Connected { address, reconnects });
@@ -202,8 +199,8 @@ impl Driver {
             polled
         })
         .await;
-        if serving.announced {
-            return Ended::Lost(lost);
+        if let Some(announced) = serving.announced {
+            return Ended::Lost(lost, announced.elapsed());
         }
         self.link.with_now(|session, now_us| session.lost(&lost, now_us));
         Ended::NotOpened(match lost {
@@ -237,7 +234,8 @@ impl Drop for GiveUpOnDrop<'_> {
 
 enum Ended {
     NotOpened(OpenError),
-    Lost(Lost),
+    /// It was up for so long.
+    Lost(Lost, Duration),
 }
 
 /// One stream being served.
@@ -252,6 +250,8 @@ struct Serving<'l> {
     write_failed: Option<String>,
     timer: Pin<Box<Sleep>>,
     login_until_us: u64,
+    /// Of the login that the server has answered, and of what is declared again.
+    login_steps: u64,
     close_patience_us: u64,
     close_until_us: Option<u64>,
     next_beat_us: u64,
@@ -259,7 +259,8 @@ struct Serving<'l> {
     next_rtt_us: u64,
     full_packets: bool,
     up: bool,
-    announced: bool,
+    /// Since when the users know that it is up.
+    announced: Option<Instant>,
 }
 
 impl<'l> Serving<'l> {
@@ -277,6 +278,7 @@ impl<'l> Serving<'l> {
             write_failed: None,
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
             login_until_us: now_us + LOGIN_PATIENCE_US,
+            login_steps: 0,
             close_patience_us: *close_patience_us,
             close_until_us: None,
             next_beat_us: u64::MAX,
@@ -284,7 +286,7 @@ impl<'l> Serving<'l> {
             next_rtt_us: now_us,
             full_packets: false,
             up: false,
-            announced: false,
+            announced: None,
             stream,
         }
     }
@@ -382,17 +384,16 @@ impl<'l> Serving<'l> {
     fn take_in(&mut self) -> Result<(), Lost> {
         let pending = self.input.pending();
         let mut rest = pending;
-        let (outcome, phase_up, restoring) = self.link.with_now(|session, now_us| {
+        let (outcome, phase_up, steps) = self.link.with_now(|session, now_us| {
             let outcome = session.receive(&mut rest, now_us);
-            let phase = session.phase();
-            (outcome, *phase == Phase::Up, *phase == Phase::Restoring)
+            (outcome, *session.phase() == Phase::Up, session.login_steps())
         });
         let used = pending.len() - rest.len();
         self.input.consume(used);
         self.up |= phase_up;
         outcome?;
         let now_us = self.link.now_us();
-        if !self.up && restoring {
+        if !self.up && std::mem::replace(&mut self.login_steps, steps) != steps {
             // However much there is to be declared again: it goes on.
             self.login_until_us = now_us + LOGIN_PATIENCE_US;
         }

@@ -153,7 +153,6 @@ fn an_unroutable_message_comes_back_before_its_confirm() {
     server.stop().unwrap();
 }
 
-/// Somebody else's request read that it was closed.
 #[test]
 fn the_handle_of_a_closed_channel_has_no_part_in_the_next_one_of_its_number() {
     let (server, uri) = serve();
@@ -202,6 +201,7 @@ fn headers_longer_than_a_frame_are_refused_and_the_channel_goes_on() {
     server.stop().unwrap();
 }
 
+/// Somebody else's request read that it was closed.
 #[test]
 fn a_channel_that_is_over_has_not_settled_what_it_published() {
     let (server, uri) = serve();

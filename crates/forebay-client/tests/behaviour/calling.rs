@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::rig::peer::connected;
 use crate::rig::{Broker, PATIENCE, declare, soon, with_queue};
 use forebay_client::{CallError, Connection, Route};
+use forebay_wire::{Properties, ShortStr};
 
 /// Answers each request with its body twice; replies in pairs, the later one first.
 async fn answer(connection: Connection) {
@@ -80,4 +81,25 @@ async fn a_lost_connection_ends_its_calls_and_the_next_ones_go_on() {
     let (.., body) = peer.published().await;
     assert_eq!(body, b"b");
     calling.abort();
+}
+
+/// As RabbitMQ does it: what needs no ack needs no number of its own.
+#[tokio::test]
+async fn replies_may_all_have_the_same_delivery_tag() {
+    let (connection, mut peer, _door) = connected(Default::default()).await;
+    let caller = connection.caller();
+    for (number, request) in ["a", "b", "c"].into_iter().enumerate() {
+        let asking = tokio::spawn({
+            let caller = caller.clone();
+            async move { caller.call(PATIENCE, &Route::queue("rpc"), request).await }
+        });
+        let (channel, ..) = peer.published().await;
+        let number = number.to_string();
+        let properties =
+            Properties { correlation_id: ShortStr::new(number.as_bytes()), ..Default::default() };
+        peer.deliver_with(channel, "c", 1, &properties, request.as_bytes()).await;
+        let reply = soon("a reply", asking).await.unwrap().unwrap();
+        assert_eq!(reply.body(), request.as_bytes());
+    }
+    assert_eq!(connection.metrics().reconnects, 0);
 }

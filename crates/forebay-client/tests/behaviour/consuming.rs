@@ -302,3 +302,34 @@ async fn an_idle_consumer_waits_without_end() {
     let delivery = tokio::time::timeout(PATIENCE, consumer.next()).await.unwrap();
     delivery.unwrap().unwrap().ack();
 }
+
+#[tokio::test]
+async fn a_delivery_tag_that_was_there_before_is_the_end_of_the_connection() {
+    let (connection, peer, mut door) = connected(Default::default()).await;
+    let building = tokio::spawn({
+        let connection = connection.clone();
+        async move { connection.consumer("q").build().await }
+    });
+    // Consumers have a connection of their own.
+    let mut consuming = door.next().await;
+    let (channel, tag) = loop {
+        if let Sent::Consume { channel, tag, .. } = consuming.next().await {
+            break (channel, tag);
+        }
+    };
+    let mut consumer = soon("a consumer", building).await.unwrap().unwrap();
+    consuming.deliver(channel, &tag, 1, b"one").await;
+    let first = soon("a message", consumer.next()).await.unwrap().unwrap();
+    consuming.deliver(channel, &tag, 1, b"again").await;
+    let mut consuming = door.next().await;
+    let (channel, tag) = loop {
+        if let Sent::Consume { channel, tag, .. } = consuming.next().await {
+            break (channel, tag);
+        }
+    };
+    consuming.deliver(channel, &tag, 1, b"two").await;
+    let second = soon("a message", consumer.next()).await.unwrap().unwrap();
+    assert_eq!((first.body(), second.body()), (&b"one"[..], &b"two"[..]));
+    assert_eq!(connection.metrics().reconnects, 0, "nothing became of the other connection");
+    drop(peer);
+}

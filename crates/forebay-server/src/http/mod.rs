@@ -96,13 +96,11 @@ impl Shared {
         std::thread::scope(|scope| {
             // Whatever ends this, those inside are not waited for until they please to end.
             let _hang_up = HangUp(self);
-            loop {
+            while !self.stopping.load(Ordering::SeqCst) {
                 poller.wait(None)?;
-                if self.stopping.load(Ordering::SeqCst) {
-                    return Ok(());
-                }
                 let error = loop {
                     match accept(listener) {
+                        _ if self.stopping.load(Ordering::SeqCst) => break None,
                         Accepted::Nobody => break None,
                         Accepted::Exhausted(error) => break Some(error),
                         Accepted::Stream(socket, peer) => {
@@ -119,6 +117,7 @@ impl Shared {
                     poller.add_listener(listener, 0)?;
                 }
             }
+            Ok(())
         })
     }
 

@@ -104,10 +104,11 @@ pub(crate) fn http_as(login: &str, address: SocketAddr, path: &str) -> (String, 
 fn request(address: SocketAddr, method: &str, path: &str, headers: &str) -> (String, String) {
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    write!(socket, "{method} {path} HTTP/1.1\r\nHost: x\r\n{headers}Connection: close\r\n\r\n")
-        .unwrap();
+    let request =
+        format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{headers}Connection: close\r\n\r\n");
     let mut answer = String::new();
-    // Who is turned away at the door may find the connection reset behind the answer.
+    // Who is turned away at the door may find the connection reset, before his question or behind the answer.
+    let _ = socket.write_all(request.as_bytes());
     let read = socket.read_to_string(&mut answer);
     let Some((head, body)) = answer.split_once("\r\n\r\n") else {
         panic!("no answer to {method} {path}: {read:?}")

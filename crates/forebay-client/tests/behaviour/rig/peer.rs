@@ -5,8 +5,8 @@ use std::sync::Mutex;
 
 use forebay_client::{ByteStream, Connection, ConnectionBuilder, Options};
 use forebay_wire::{
-    Method, ShortStr, TableBuf, Value, WireMethod, basic, channel, confirm, connection, queue,
-    read_frame, write_method, write_properties_frame,
+    Method, Properties, ShortStr, TableBuf, Value, WireMethod, basic, channel, confirm, connection,
+    queue, read_frame, write_method, write_properties_frame,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::mpsc;
@@ -105,6 +105,17 @@ impl Peer {
     }
 
     pub(crate) async fn deliver(&mut self, channel: u16, consumer: &str, tag: u64, body: &[u8]) {
+        self.deliver_with(channel, consumer, tag, &Properties::default(), body).await;
+    }
+
+    pub(crate) async fn deliver_with(
+        &mut self,
+        channel: u16,
+        consumer: &str,
+        tag: u64,
+        properties: &Properties<'_>,
+        body: &[u8],
+    ) {
         let mut out = Vec::new();
         let deliver = basic::Deliver {
             consumer_tag: ShortStr::truncated(consumer),
@@ -112,7 +123,7 @@ impl Peer {
             ..Default::default()
         };
         write_method(&mut out, channel, &deliver);
-        write_properties_frame(&mut out, channel, 60, body.len() as u64, &Default::default());
+        write_properties_frame(&mut out, channel, 60, body.len() as u64, properties);
         forebay_wire::write_body_frame(&mut out, channel, body);
         self.stream.write_all(&out).await.unwrap();
     }
