@@ -87,14 +87,19 @@ impl Shard {
     /// A message was put into a queue that balances. If it holds, whoever published has to wait.
     pub(crate) fn came(&mut self, key: QueueKey, seq: u64) {
         let now_us = self.now_us;
-        let Some(balanced) = &mut self.queues[key.0 as usize].balanced else { return };
+        // Of several queues that hold, the longest is waited for: it lets go last, mostly.
+        let ready = |key: QueueKey| self.queues.get(key.0 as usize).map_or(0, |q| q.ready());
+        let longest = self.held_by.is_none_or(|other| ready(key) >= ready(other));
+        let queue = &mut self.queues[key.0 as usize];
+        let queue_id = queue.id;
+        let Some(balanced) = &mut queue.balanced else { return };
         balanced.balance.came(now_us, seq);
-        if balanced.balance.state() == BalanceState::Holding {
+        if balanced.balance.state() == BalanceState::Holding && longest {
             self.held_by = Some(key);
         }
         if !balanced.listed {
             balanced.listed = true;
-            self.balanced_queues.push(key);
+            self.balanced_queues.push((key, queue_id));
         }
     }
 
@@ -130,8 +135,10 @@ impl Shard {
         self.balanced_looked_us = self.now_us;
         let now_us = self.now_us;
         let mut listed = std::mem::take(&mut self.balanced_queues);
-        listed.retain(|key| {
-            let Some(queue) = self.queues.get_mut(key.0 as usize) else { return false };
+        listed.retain(|(key, queue_id)| {
+            // Another queue may have its place, and then has a place of its own here.
+            let queue = self.queues.get_mut(key.0 as usize).filter(|queue| queue.id == *queue_id);
+            let Some(queue) = queue else { return false };
             let (depth, consumed) = (queue.ready(), !queue.consumers.is_empty());
             let Some(balanced) = &mut queue.balanced else { return false };
             let before = balanced.balance.state();

@@ -48,6 +48,10 @@ pub(crate) struct Confirms {
     held_by: Vec<u64>,
     /// All up to here have been settled and told.
     told: u64,
+    /// How many have been told, one by one or together.
+    told_count: u64,
+    /// In `waiting`.
+    open: u64,
     /// Settled while an earlier one waits; told one by one.
     singles: Vec<u64>,
 }
@@ -78,6 +82,8 @@ impl Confirms {
             modesty: CommitWaiter::default(),
             held_by: Vec::new(),
             told: 0,
+            told_count: 0,
+            open: 0,
             singles: Vec::new(),
         }
     }
@@ -112,6 +118,7 @@ impl Confirms {
             self.brought[0].1 += bytes;
         }
         let batch = batch.unwrap_or(0);
+        self.open += 1;
         match self.waiting.back_mut() {
             Some(last)
                 if last.batch == batch && last.held_by == held_by && last.last + 1 == sequence =>
@@ -154,22 +161,23 @@ impl Confirms {
     fn settle(&mut self, between: bool) {
         let upto = self.durable_upto;
         let is_settled = |range: &Range| range.held_by.is_none() && range.batch <= upto;
-        while self.waiting.front().is_some_and(is_settled) {
-            self.waiting.pop_front();
+        while let Some(range) = self.waiting.pop_front_if(|range| is_settled(range)) {
+            self.open -= range.last - range.first + 1;
         }
         if between {
-            let singles = &mut self.singles;
+            let (singles, open) = (&mut self.singles, &mut self.open);
             self.waiting.retain(|range| {
                 let settled = is_settled(range);
                 if settled {
                     singles.extend(range.first..=range.last);
+                    *open -= range.last - range.first + 1;
                 }
                 !settled
             });
         }
     }
 
-    /// The acks that tell what was settled since the last call.
+    /// The acks that tell what was settled since the last call: after it, all is told that does not wait.
     pub(crate) fn take_acks(&mut self, acks: &mut Vec<Ack>) {
         let settled = self.waiting.front().map_or(self.next, |range| range.first) - 1;
         if settled > self.told {
@@ -183,6 +191,7 @@ impl Confirms {
                 .filter(|single| *single > told)
                 .map(|delivery_tag| Ack { delivery_tag, multiple: false }),
         );
+        self.told_count = self.published_count() - self.open;
     }
 
     /// Publishes numbered so far.
@@ -195,10 +204,9 @@ impl Confirms {
         (!self.waiting.is_empty()).then_some(self.waits_upto)
     }
 
-    /// Published and not told as settled; an upper bound (singles that were told count until the
-    /// prefix passes them).
+    /// Published and not told as settled.
     pub(crate) fn unconfirmed(&self) -> u64 {
-        self.next - 1 - self.told
+        self.published_count() - self.told_count
     }
 }
 
@@ -307,6 +315,7 @@ mod tests {
                     .map(|(sequence, _, _)| *sequence)
                     .collect();
                 prop_assert_eq!(&told, &expected);
+                prop_assert_eq!(confirms.unconfirmed(), (due.len() - told.len()) as u64);
             }
         }
     }

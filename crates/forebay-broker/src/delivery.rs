@@ -57,17 +57,18 @@ impl Shard {
     pub(crate) fn deliver_dirty_queues(&mut self, busy: bool) {
         let soft = self.out_soft_bytes();
         let mut budget = TURN_BYTES as isize;
-        let mut gathering = 0;
+        let mut gathering = std::mem::take(&mut self.scratch_gathering);
         let working_us = self.gather.working_us();
-        while budget > 0 && self.dirty_queues.len() > gathering {
-            let Some(key) = self.dirty_queues.pop_front() else { break };
+        while budget > 0
+            && let Some(key) = self.dirty_queues.pop_front()
+        {
             let Some(queue) = self.queues.get_mut(key.0 as usize) else { continue };
             if !queue.dirty {
                 continue;
             }
             let Ok(portion) = (if busy { self.portion(key, working_us) } else { Ok(1) }) else {
-                gathering += 1;
-                self.dirty_queues.push_back(key);
+                // Out of the way: those that do not gather go on until the budget is used up.
+                gathering.push(key);
                 continue;
             };
             let queue = &mut self.queues[key.0 as usize];
@@ -79,7 +80,9 @@ impl Shard {
                 self.mark_queue(key);
             }
         }
-        self.gathering = gathering > 0 && self.dirty_queues.len() == gathering;
+        self.gathering = !gathering.is_empty() && self.dirty_queues.is_empty();
+        self.dirty_queues.extend(gathering.drain(..));
+        self.scratch_gathering = gathering;
     }
 
     /// How many messages in a row consumers of a queue get now, or that it waits for more before its next consumer gets some.
@@ -249,9 +252,6 @@ impl Shard {
             && queue.id == delivery.queue_id
         {
             queue.unacked -= 1;
-            if delivery.consumer.is_some() {
-                queue.settled(self.now_us);
-            }
             if !queue.head.is_empty() || !queue.cold.is_empty() {
                 self.mark_queue(delivery.queue);
             }

@@ -98,6 +98,13 @@ impl Shard {
             Outcome::Requeue => self.requeue(delivery),
             Outcome::Discard => {
                 self.delivery_left(&delivery);
+                // What goes back to its queue is no sign of a consumer that gets on.
+                if delivery.consumer.is_some()
+                    && let Some(queue) = self.queues.get_mut(delivery.queue.0 as usize)
+                    && queue.id == delivery.queue_id
+                {
+                    queue.settled(self.now_us);
+                }
                 self.counters.acknowledged += 1;
                 self.discard(delivery.queue_id, delivery.entry);
             }

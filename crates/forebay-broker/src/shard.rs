@@ -140,7 +140,7 @@ pub struct Shard {
     pub(crate) evacuating: Option<forebay_store::Home>,
     pub(crate) low_space: bool,
     /// Queues that balance and have something to be looked at; each once.
-    pub(crate) balanced_queues: Vec<QueueKey>,
+    pub(crate) balanced_queues: Vec<(QueueKey, u64)>,
     pub(crate) balanced_looked_us: u64,
     /// A queue that holds the message that is being published.
     pub(crate) held_by: Option<QueueKey>,
@@ -149,6 +149,8 @@ pub struct Shard {
     pub(crate) commit_size: CommitSize,
     /// All queues with something to deliver wait for more of it; how long they may.
     pub(crate) gathering: bool,
+    /// Queues that gather, while the others are visited; empty between visits.
+    pub(crate) scratch_gathering: Vec<QueueKey>,
     pub(crate) gather: Gathering,
     /// Bytes committed, as far as `ingress` knows.
     pub(crate) committed_bytes: u64,
@@ -225,6 +227,7 @@ impl Shard {
             commit_cost: CommitCost::default(),
             commit_size: CommitSize::default(),
             gathering: false,
+            scratch_gathering: Vec::new(),
             gather: Gathering::default(),
             committed_bytes: 0,
             paused_since_us: None,

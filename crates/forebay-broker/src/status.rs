@@ -159,7 +159,10 @@ impl Shard {
             queues_holding: self
                 .balanced_queues
                 .iter()
-                .filter_map(|key| balance(self.queues.get(key.0 as usize)?))
+                .filter_map(|(key, id)| {
+                    let queue = self.queues.get(key.0 as usize).filter(|queue| queue.id == *id);
+                    balance(queue?)
+                })
                 .filter(|balance| balance.state() == BalanceState::Holding)
                 .count(),
             alarm: self.alarms.reason(),

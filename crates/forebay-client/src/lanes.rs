@@ -148,7 +148,7 @@ impl Lanes {
     pub(crate) fn publish(&self, message: Message, offered_us: Option<u64>) -> Asked {
         let mut state = self.lock();
         if self.plan.ordered {
-            state.forget_idle();
+            state.forget_idle(self.plan.ordered);
             if let Some(leaving) = state.leaving.first() {
                 return Asked::After(leaving.clone(), message);
             }
@@ -188,7 +188,7 @@ impl Lanes {
     /// The connection of an ordered publisher, unless it is just being moved.
     pub(crate) fn place(&self) -> Option<Arc<Guard>> {
         let mut state = self.lock();
-        state.forget_idle();
+        state.forget_idle(self.plan.ordered);
         (self.plan.ordered && state.leaving.is_empty()).then(|| state.lanes[0].guard.clone())
     }
 
@@ -204,31 +204,32 @@ impl Lanes {
         }
     }
 
-    /// From now on not on `guard` any more but, if it was the only one, on `instead`.
-    pub(crate) fn leave(&self, guard: &Arc<Guard>, instead: &Arc<Guard>) {
+    /// From now on not on `guard` any more but, if it was the only one, on `instead`. False: it was not there.
+    pub(crate) fn leave(&self, guard: &Arc<Guard>, instead: &Arc<Guard>) -> bool {
         let is_there = |lane: &Arc<Lane>| Arc::ptr_eq(&lane.guard, guard);
         let (gone, left): (Vec<_>, Vec<_>) = {
             let state = self.lock();
             state.lanes.iter().cloned().partition(is_there)
         };
         if gone.is_empty() {
-            return;
+            return false;
         }
         if left.is_empty() {
             self.enter(instead);
             if self.plan.ordered {
-                return;
+                return true;
             }
         }
         let mut state = self.lock();
         state.lanes = state.lanes.iter().filter(|lane| !is_there(lane)).cloned().collect();
         state.leaving.extend(gone);
+        true
     }
 
     /// What happened since the last look; drained lanes go.
     pub(crate) fn look(&self) -> Look {
         let mut state = self.lock();
-        state.forget_idle();
+        state.forget_idle(self.plan.ordered);
         let metrics = state.metrics();
         let outcomes = metrics.confirmed
             + metrics.rejected
@@ -249,10 +250,12 @@ impl Lanes {
 }
 
 impl State {
-    fn forget_idle(&mut self) {
+    /// Lanes that were left go when nothing is in flight on them. Somebody who publishes without order may have chosen one
+    /// before it was left: it stays until he has.
+    fn forget_idle(&mut self, ordered: bool) {
         let State { leaving, past, .. } = self;
         leaving.retain(|lane| {
-            let idle = lane.is_idle();
+            let idle = (ordered || Arc::strong_count(lane) == 1) && lane.is_idle();
             if idle {
                 past.add_counts(&lane.metrics());
             }

@@ -160,11 +160,13 @@ impl Pool {
             return;
         }
         let Some(guard) = state.members.pop() else { return };
+        let mut crowds = state.crowds(|_| 1);
         for publishing in &state.publishers {
             let Some(lanes) = publishing.lanes.upgrade() else { continue };
-            let crowds = state.crowds(|_| 1);
             let least = (0..crowds.len()).min_by_key(|&place| crowds[place]).unwrap_or(0);
-            lanes.leave(&guard, &state.members[least]);
+            if lanes.leave(&guard, &state.members[least]) && lanes.is_ordered() {
+                crowds[least] += 1;
+            }
         }
         state.retired.push(guard.clone());
         let connections = state.members.len();

@@ -160,7 +160,8 @@ impl PublisherBuilder {
     /// After so long without any answer, while messages wait for theirs, the publisher goes on with another
     /// channel and sends them again there, marked, as after a reconnect; 30 s unless set, at least 1 s. If that
     /// channel stalls as well and the broker has not even answered the end of the first, the connection
-    /// counts as lost. Time in which the broker takes no publishes, or the socket no bytes, is not counted.
+    /// counts as lost. Time in which the broker takes no publishes, or the socket no bytes, is not counted. Not on Forebay's own
+    /// broker, whose channels do not stall: there a queue that balances may keep confirms for as long as its consumers need.
     #[must_use]
     pub fn stall_timeout(mut self, timeout: Duration) -> Self {
         let timeout_us = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);

@@ -5,7 +5,8 @@
 //!   readable ──┤
 //!              └─ those that bring: in turn, the same number of bytes each ──► more to read: to the end of its list
 //!                     ▲                                                   └──► no room: to the gate
-//!                     └──────────── gate, asked once a turn ◄───────────────────────────┘
+//!                     ├──────────── gate, asked once a turn ◄───────────────────────────┘
+//!                     └──────────── parked: waits for something of its own, asked now and then
 //! ```
 //! A turn reads everybody once at most, and ends when its bytes are spent; the next one goes on behind whom it
 //! read last. So however much one sends, everybody else is read as often as if it were one of them.
@@ -21,8 +22,10 @@ use crate::ingress::{PublisherShare, VISIT_BYTES};
 /// Whether somebody at the gate may go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gated {
-    /// Not yet.
+    /// Not yet: it waits for the room that all wait for.
     Stays,
+    /// Not yet: it waits for something of its own, which keeps nobody else, and is asked again after [`Visits::unpark`].
+    Parks,
     /// It is not there any more, or stands in a list already.
     Gone,
     /// Yes.
@@ -44,6 +47,8 @@ pub struct Visits {
     at: usize,
     /// At the gate, by the list in which they stood.
     gated: [VecDeque<usize>; 2],
+    /// They wait for something of their own: in nobody's way, and not asked as often.
+    parked: [VecDeque<usize>; 2],
     /// So many at the head of the bringers' list come from the gate; the last visit was to one of them.
     let_go: usize,
     was_let_go: bool,
@@ -71,6 +76,7 @@ impl Visits {
             left_bytes: [0; 2],
             at: TAKERS,
             gated: [VecDeque::new(), VecDeque::new()],
+            parked: [VecDeque::new(), VecDeque::new()],
             let_go: 0,
             was_let_go: false,
             returned: Vec::new(),
@@ -113,6 +119,7 @@ impl Visits {
             {
                 match ask(key) {
                     Gated::Stays => self.staying.push(key),
+                    Gated::Parks => self.parked[side].push_back(key),
                     Gated::Gone => {}
                     Gated::Goes { taker } => self.going.push((key, taker)),
                 }
@@ -128,6 +135,20 @@ impl Visits {
                 }
             }
         }
+    }
+
+    /// Those that wait for something of their own go back to the gate, behind the others, to be asked with them.
+    pub fn unpark(&mut self) {
+        for side in [TAKERS, BRINGERS] {
+            let parked = std::mem::take(&mut self.parked[side]);
+            self.gated[side].extend(parked);
+        }
+    }
+
+    /// Whether somebody waits for something of its own.
+    #[must_use]
+    pub fn has_parked(&self) -> bool {
+        self.parked.iter().any(|parked| !parked.is_empty())
     }
 
     /// Whether somebody who brings would be read before one who waits at the gate: with room again, ask the gate
@@ -451,6 +472,37 @@ mod tests {
             }
             assert_eq!(bringers, 4, "what takers brought is not theirs to pay");
         }
+    }
+
+    #[test]
+    fn who_waits_for_something_of_his_own_is_in_nobodys_way_and_not_forgotten() {
+        let mut visits = Visits::new(TURN_BYTES);
+        for key in 0..1000 {
+            visits.gate(key, key % 2 == 0);
+        }
+        visits.ask_gate(|_| Gated::Parks);
+        assert!(visits.has_parked() && !visits.is_gated());
+        visits.list(5000, false);
+        assert!(!visits.would_overtake());
+        visits.ask_gate(|key| panic!("{key} was asked"));
+        visits.begin_turn(0);
+        assert_eq!(visits.next_visit(), Some((5000, VISIT_BYTES)));
+        assert!(!visits.turn_has_room());
+        // Some have what they waited for.
+        visits.unpark();
+        let mut asked = 0;
+        visits.ask_gate(|key| {
+            asked += 1;
+            if key % 10 == 0 { Gated::Goes { taker: key % 2 == 0 } } else { Gated::Parks }
+        });
+        assert_eq!(asked, 1000);
+        visits.begin_turn(0);
+        let mut read = Vec::new();
+        while let Some((key, _)) = visits.next_visit() {
+            read.push(key);
+        }
+        assert_eq!(read, (0..1000).step_by(10).collect::<Vec<_>>());
+        assert!(visits.has_parked() && !visits.is_gated());
     }
 
     proptest! {

@@ -33,7 +33,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use reading::{READ_BUFFER_BYTES, TURN_READ_BYTES_MAX};
+use reading::{Gates, READ_BUFFER_BYTES, TURN_READ_BYTES_MAX};
 
 /// Connections taken from one listener in one turn.
 const ACCEPTS_PER_TURN_MAX: usize = 64;
@@ -95,8 +95,7 @@ pub(crate) struct ShardLoop {
     connections_max: usize,
     /// Readable connections in the order in which they will be read, and those whose gate is closed.
     visits: Visits,
-    /// When those at the gate are asked again while there is no room.
-    gates_due_us: u64,
+    gates: Gates,
     /// Closing connections in the order in which patience with them ends.
     closing: VecDeque<(u64, usize)>,
     letters: Vec<Mail>,
@@ -130,7 +129,7 @@ impl ShardLoop {
             connections: Slab::new(),
             connections_max: setup.connections_max,
             visits: Visits::new(TURN_READ_BYTES_MAX),
-            gates_due_us: 0,
+            gates: Gates::default(),
             closing: VecDeque::new(),
             letters: Vec::new(),
             read_buffer: vec![0; READ_BUFFER_BYTES].into_boxed_slice(),
@@ -219,6 +218,7 @@ impl ShardLoop {
             self.closing.front().map(|(until_us, _)| *until_us),
             self.accept_rests_until_us,
             self.drain_until_us,
+            self.gates.next_us(),
         ];
         let next_us = deadlines.into_iter().flatten().min()?;
         Some(next_us.saturating_sub(self.clock_us()))

@@ -138,6 +138,44 @@ fn nobody_is_held_for_consumers_that_are_silent_or_gone_nor_for_a_queue_that_is_
     }
 }
 
+/// Whoever only gives back what he gets is no consumer for whom publishers should wait.
+#[test]
+fn nobody_is_held_for_consumers_that_put_everything_back() {
+    let mut rig = Rig::new();
+    let publisher = rig.client();
+    rig.method(publisher, 1, &confirm::Select::default());
+    let consumer = holding(&mut rig, publisher);
+    rig.publish(publisher, "q", b"held", false);
+    assert_eq!(rig.trace(publisher), [""; 0]);
+    for _ in 0..103 {
+        rig.pass(100);
+        if let Some(delivery_tag) = rig.sent(consumer).iter().rev().find_map(|line| tag_of(line)) {
+            let back = basic::Nack { delivery_tag, multiple: true, requeue: true };
+            rig.method(consumer, 1, &back);
+        }
+    }
+    rig.pass(50);
+    assert_eq!(rig.sent(publisher), ["1 basic.ack 301"]);
+}
+
+/// What is confirmed one by one behind a held one counts as confirmed.
+#[test]
+fn one_held_confirm_does_not_count_those_behind_it() {
+    let mut rig = Rig::new();
+    let publisher = rig.client();
+    rig.method(publisher, 1, &declare("other", false));
+    rig.method(publisher, 1, &confirm::Select::default());
+    holding(&mut rig, publisher);
+    rig.publish(publisher, "q", b"held", false);
+    for _ in 0..70_000 {
+        rig.publish(publisher, "other", b"x", false);
+        rig.step(forebay_broker::Input::Turn { busy: false });
+        rig.sent(publisher);
+        assert_eq!(rig.shard.held_bytes(publisher), 0);
+    }
+    assert_eq!(status(&rig, "other").ready, 70_000);
+}
+
 /// As many publishes are unconfirmed as a channel may have, and it ends before they are confirmed.
 #[test]
 fn a_channel_that_ends_with_all_confirms_it_may_wait_for_leaves_its_connection_free_to_publish() {

@@ -165,7 +165,10 @@ impl Shared {
                 return Err(NotPutOff::NotDeclared(error.clone()));
             }
             if let Err(error) = self.declare(rung).await {
-                state.refused = Some((Instant::now() + REFUSED_FOR, error.clone()));
+                // A connection that broke meanwhile says nothing of the next one.
+                if let ChannelFault::Refused(_) = &error.fault {
+                    state.refused = Some((Instant::now() + REFUSED_FOR, error.clone()));
+                }
                 return Err(NotPutOff::NotDeclared(error));
             }
             state.declared[rung.index()] = true;

@@ -178,7 +178,7 @@ pub(super) fn of(explanation: &Explanation, settings: &Settings) -> Option<Cause
         Mark::Stored => Cause::Disk,
         Mark::Taken if largest.from == Mark::Delivered => hoarded(settings),
         Mark::Sent | Mark::Delivered | Mark::Taken => {
-            let unattended = explanation.unattended_us() * 2 > share.sum_us;
+            let unattended = explanation.unattended_us().saturating_mul(2) > share.sum_us;
             // What keeps workers busy.
             let busy_us = handler_us + explanation.mean_detour_us(Detour::Attempts);
             if unattended { Cause::NoConsumer } else { queued(largest, settings, busy_us) }

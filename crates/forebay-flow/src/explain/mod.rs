@@ -181,7 +181,8 @@ impl Explanation {
     fn fixed_window_messages(&self) -> Option<u64> {
         let admitted = self.shares.iter().filter(|share| share.segment.to == Mark::Admitted);
         let waited_us = admitted.map(|share| share.sum_us).fold(0, u64::saturating_add);
-        let (_, messages) = self.fixed.longest.filter(|_| self.fixed.sum_us * 2 > waited_us)?;
+        let (_, messages) =
+            self.fixed.longest.filter(|_| self.fixed.sum_us.saturating_mul(2) > waited_us)?;
         Some(messages.into())
     }
 
@@ -197,6 +198,9 @@ impl Explanation {
 
     fn mean_us_of(&self, of: impl Fn(Segment) -> bool) -> u64 {
         let ends = self.shares.iter().filter(|share| of(share.segment));
-        ends.map(|share| share.sum_us).sum::<u64>().checked_div(self.messages).unwrap_or(0)
+        ends.map(|share| share.sum_us)
+            .fold(0, u64::saturating_add)
+            .checked_div(self.messages)
+            .unwrap_or(0)
     }
 }

@@ -17,6 +17,25 @@ pub(super) const TURN_READ_BYTES_MAX: usize = 256 * 1024;
 /// While no publish has room, those at their gates are asked so often: some wait for something of their own, and some
 /// are let through a little. A shell that is woken less often asks less often.
 const CLOSED_GATES_EVERY_US: u64 = 1_000;
+/// Those that wait for something of their own, such as a queue that holds them, are asked so often while anything goes on.
+const PARKED_EVERY_US: u64 = 1_000;
+
+/// When those at the gate are asked again.
+#[derive(Debug, Default)]
+pub(super) struct Gates {
+    /// While there is no room.
+    due_us: u64,
+    /// Those that are parked; and whether something has happened since they were asked.
+    parked_due_us: u64,
+    parked_unasked: bool,
+}
+
+impl Gates {
+    /// When that has to be, whatever happens.
+    pub(super) fn next_us(&self) -> Option<u64> {
+        self.parked_unasked.then_some(self.parked_due_us)
+    }
+}
 
 impl ShardLoop {
     pub(super) fn read_turn(&mut self) -> Result<(), LoopFailed> {
@@ -148,11 +167,24 @@ impl ShardLoop {
     /// Connections whose gate has opened are read in the next turn, which then comes at once.
     pub(super) fn ask_gates(&mut self) {
         let now_us = self.now_us;
-        if !self.shard.takes_publishes() {
-            if now_us < self.gates_due_us {
+        let room = self.shard.takes_publishes();
+        self.gates.parked_unasked &= self.visits.has_parked();
+        if self.visits.has_parked() {
+            // What they wait for may have come with this turn: if it is too early to ask, it is not forgotten.
+            if now_us >= self.gates.parked_due_us {
+                self.gates.parked_due_us = now_us + PARKED_EVERY_US;
+                self.gates.parked_unasked = false;
+                self.visits.unpark();
+            } else if now_us + PARKED_EVERY_US != self.gates.parked_due_us {
+                // They were asked in an earlier turn.
+                self.gates.parked_unasked = true;
+            }
+        }
+        if !room {
+            if now_us < self.gates.due_us {
                 return;
             }
-            self.gates_due_us = now_us + CLOSED_GATES_EVERY_US;
+            self.gates.due_us = now_us + CLOSED_GATES_EVERY_US;
         }
         let (shard, connections) = (&mut self.shard, &mut self.connections);
         self.visits.ask_gate(|key| match connections.get_mut(key) {
@@ -162,7 +194,7 @@ impl ShardLoop {
                     _ => Admission::Open,
                 };
                 if admission == Admission::Closed {
-                    return Gated::Stays;
+                    return if room { Gated::Parks } else { Gated::Stays };
                 }
                 // An open gate is asked again when it is read; the rest is granted once.
                 connection.admitted = (admission != Admission::Open).then_some(admission);

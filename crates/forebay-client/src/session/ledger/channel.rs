@@ -109,12 +109,22 @@ impl Ledger {
         if self.channel.is_none() || !self.awaits_answers() || self.blocked {
             return None;
         }
-        self.retired_at_us().into_iter().chain(self.health.stalls_at_us()).min()
+        self.retired_at_us().into_iter().chain(self.stalls_at_us()).min()
     }
 
     /// Whether the broker owes an answer to something that was written to the channel.
     pub(super) fn awaits_answers(&self) -> bool {
         !self.by_sequence.is_empty() || self.expired
+    }
+
+    /// A channel of our broker does not stall by itself: a long wait there is that of a queue which balances, for minutes if its
+    /// consumers take so long, and another channel would bring every message once more. A broker that hangs is noticed by its
+    /// heartbeats, and a disk that hangs is told.
+    fn stalls_at_us(&self) -> Option<u64> {
+        match self.broker {
+            BrokerKind::FairVisits { .. } => None,
+            BrokerKind::Unknown | BrokerKind::RabbitMq => self.health.stalls_at_us(),
+        }
     }
 
     fn retired_at_us(&self) -> Option<u64> {

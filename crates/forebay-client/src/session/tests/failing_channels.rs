@@ -329,3 +329,23 @@ fn a_window_hears_what_the_brokers_commits_take_and_so_does_the_one_after_it() {
     );
     assert_eq!(heard.commit_us.load(Ordering::Relaxed), 0);
 }
+
+/// It keeps confirms on purpose, while the consumers of a queue get on with what is there.
+#[test]
+fn a_broker_of_ours_may_be_silent_for_as_long_as_it_holds_confirms() {
+    let mut session = Session::new(Options::default());
+    let capabilities = forebay_wire::TableBuf::new()
+        .with(forebay_flow::FAIR_VISITS, forebay_wire::Value::Bool(true));
+    let properties = forebay_wire::TableBuf::new()
+        .with("capabilities", forebay_wire::Value::Table(capabilities.as_table()));
+    let options = Options { heartbeat_s: 0, ..Options::default() };
+    connect_to(&mut session, options, properties.as_table(), &Default::default(), SECOND_US);
+    let target = Target { exchange: String::new(), routing_key: "q".into(), mandatory: true };
+    let window = || Box::new(Fixed::new(Amount::new(50, u64::MAX))) as Box<_>;
+    let key = session.add_ledger(Ledger::new(target, "t-", Box::new(window)), SECOND_US);
+    let published = session.publish(key, Message::new("m"), None, SECOND_US);
+    assert!(matches!(published, Published::Admitted(_)));
+    assert_eq!(session.next_tick_us(), None);
+    session.tick(3_600 * SECOND_US).unwrap();
+    assert_eq!(session.ledger(key).0.metrics().channels_replaced, 0);
+}
