@@ -79,7 +79,7 @@ impl Retry {
     }
 
     /// A connection was made and is gone again. One that was of use, or lasted, is followed by attempts as after the first loss; one
-    /// that ended when it began by as many, after pauses that go on growing.
+    /// that the broker closed when it began by as many, after pauses that go on growing.
     pub(crate) fn connected(&mut self, was_of_use: bool, lasted_ms: u64) {
         let round = self.made.div_ceil(self.places as u32);
         (self.made, self.first_round) = if was_of_use || lasted_ms >= PAUSE_MAX_MS {

@@ -60,14 +60,14 @@ struct Shared {
     connection: Connection,
     queue: String,
     from_ms: u64,
+    /// By [`Rung::index`]. Held while one is being declared, which stops nobody who needs another.
+    declared: [Mutex<bool>; 16],
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
     publisher: Option<Publisher>,
-    /// By [`Rung::index`].
-    declared: [bool; 16],
     /// Until then nothing is declared, for this reason.
     refused: Option<(Instant, DeclareError)>,
 }
@@ -80,7 +80,8 @@ impl WaitLadder {
 
     fn made(connection: Connection, queue: String, from: Duration) -> WaitLadder {
         let from_ms = u64::try_from(from.as_millis()).unwrap_or(u64::MAX).max(1_000);
-        let shared = Shared { connection, queue, from_ms, state: Mutex::default() };
+        let (declared, state) = Default::default();
+        let shared = Shared { connection, queue, from_ms, declared, state };
         WaitLadder { shared: Arc::new(shared) }
     }
 
@@ -148,7 +149,7 @@ impl Shared {
             Err(unconfirmed) => {
                 if matches!(unconfirmed, Unconfirmed::Returned(_)) {
                     // Somebody deleted it.
-                    self.state.lock().await.declared[rung.index()] = false;
+                    *self.declared[rung.index()].lock().await = false;
                 }
                 Err(NotPutOff::Unconfirmed(unconfirmed))
             }
@@ -157,9 +158,9 @@ impl Shared {
 
     /// A publisher, once the rung is there.
     async fn publisher(&self, rung: Rung) -> Result<Publisher, NotPutOff> {
-        let mut state = self.state.lock().await;
-        if !state.declared[rung.index()] {
-            if let Some((until, error)) = &state.refused
+        let mut declared = self.declared[rung.index()].lock().await;
+        if !*declared {
+            if let Some((until, error)) = &self.state.lock().await.refused
                 && Instant::now() < *until
             {
                 return Err(NotPutOff::NotDeclared(error.clone()));
@@ -167,13 +168,16 @@ impl Shared {
             if let Err(error) = self.declare(rung).await {
                 // A connection that broke meanwhile says nothing of the next one.
                 if let ChannelFault::Refused(_) = &error.fault {
-                    state.refused = Some((Instant::now() + REFUSED_FOR, error.clone()));
+                    let until = Instant::now() + REFUSED_FOR;
+                    self.state.lock().await.refused = Some((until, error.clone()));
                 }
                 return Err(NotPutOff::NotDeclared(error));
             }
-            state.declared[rung.index()] = true;
-            state.refused = None;
+            *declared = true;
+            self.state.lock().await.refused = None;
         }
+        drop(declared);
+        let mut state = self.state.lock().await;
         if let Some(publisher) = &state.publisher {
             return Ok(publisher.clone());
         }

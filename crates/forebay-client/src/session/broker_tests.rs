@@ -291,6 +291,101 @@ proptest! {
     }
 }
 
+#[derive(Debug, Clone)]
+enum Work {
+    /// So many bytes arrive at the broker, or at the client.
+    Up(usize),
+    Down(usize),
+    Turn,
+    /// The one worker takes a message if it has none, or is done with the one it has.
+    Take,
+    Done,
+    /// The client's task runs after so long.
+    Pass(u64),
+}
+
+fn works() -> impl Strategy<Value = Vec<Work>> {
+    let one = prop_oneof![
+        4 => (0_usize..300).prop_map(Work::Up),
+        4 => (0_usize..300).prop_map(Work::Down),
+        4 => Just(Work::Turn),
+        6 => Just(Work::Take),
+        6 => Just(Work::Done),
+        2 => (0_u64..3_000_000).prop_map(Work::Pass),
+    ];
+    prop::collection::vec(one, 0..300)
+}
+
+proptest! {
+    /// Messages that wait behind a worker which takes long go back to their queue, while others are on their way here.
+    #[test]
+    fn one_worker_gets_its_queue_in_order_however_much_went_back(moves in works()) {
+        const MESSAGES: u32 = 60;
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut world = World::new();
+        let mut session = Session::new(Options::default());
+        let mut wire = connect(&mut world, &mut session);
+        let channel = session.machine.open_channel().unwrap();
+        let queue = ShortStr::truncated("q");
+        session.machine.send(channel, &queue::Declare { queue, ..Default::default() }).unwrap();
+        let plain = RawProperties::trusted(&[0, 0]);
+        for number in 0..MESSAGES {
+            let (none, body) = (ShortStr::default(), number.to_be_bytes());
+            session.machine.publish(channel, none, queue, false, plain, &body).unwrap();
+        }
+        up(&mut world, &mut session, &mut wire, usize::MAX);
+        let how = How {
+            queue: "q".into(),
+            tag: "worker".into(),
+            exclusive: false,
+            sole: false,
+            arguments: Default::default(),
+            marks: false,
+            work_limit_us: None,
+            occupancy: None,
+            stall_us: None,
+        };
+        let intake = Intake::new(how, Credit::new(world.now_us, 1, 20, None));
+        let key = session.add_intake(intake, world.now_us);
+        let (mut held, mut taken) = (None, 0);
+        let rest = (0..3_000).flat_map(|_| {
+            let all = usize::MAX;
+            [Work::Up(all), Work::Turn, Work::Down(all), Work::Take, Work::Done, Work::Pass(500_000)]
+        });
+        for step in moves.into_iter().chain(rest) {
+            match step {
+                Work::Up(count) => up(&mut world, &mut session, &mut wire, count),
+                Work::Down(count) => down(&mut world, &mut session, &mut wire, count),
+                Work::Turn => world.turn(true),
+                Work::Take if held.is_none() => {
+                    let (intake, machine) = session.intake(key);
+                    if let Poll::Ready(next) = intake.poll_next(machine, world.now_us, &mut cx) {
+                        let next = next.unwrap().unwrap();
+                        let number = u32::from_be_bytes(next.message.body().try_into().unwrap());
+                        prop_assert_eq!(number, taken);
+                        taken += 1;
+                        held = Some((next.key, world.now_us));
+                    }
+                }
+                Work::Done => if let Some((delivery, since_us)) = held.take() {
+                    let (now_us, (intake, machine)) = (world.now_us, session.intake(key));
+                    let us = now_us - since_us;
+                    prop_assert!(intake.settle(machine, delivery, Verdict::Ack, us, now_us));
+                },
+                Work::Take => {}
+                Work::Pass(us) => {
+                    world.now_us += us;
+                    session.tick(world.now_us).unwrap();
+                }
+            }
+            if taken == MESSAGES && held.is_none() {
+                break;
+            }
+        }
+        prop_assert_eq!(taken, MESSAGES);
+    }
+}
+
 /// A session that consumes `q`, with one message in work.
 fn at_work(world: &mut World, work_limit_us: Option<u64>) -> (Session, Wire, usize, DeliveryKey) {
     let mut session = Session::new(Options::default());

@@ -88,6 +88,7 @@ impl Session {
                             let stuck = intakes[key].queue_told(ok.message_count, now_us);
                             todo.extend(stuck.then_some(Todo::ReplaceStuck(key)));
                         }
+                        Method::BasicQosOk(_) | Method::ChannelFlowOk(_) => intakes[key].is_set(),
                         _ => {}
                     },
                     Owner::Redeclaring => {

@@ -275,6 +275,13 @@ impl Intake {
         self.metrics.delivered += 1;
         self.metrics.redelivered += u64::from(delivery.redelivered);
         let key = DeliveryKey { tap: tap.number, tag: delivery.delivery_tag };
+        if tap.returns_what_comes() {
+            // Whoever took it now would have it before those that went back.
+            let known = tap.acks.nack(key.tag, true);
+            debug_assert!(known.is_ok(), "it has just come");
+            self.metrics.handed_back += 1;
+            return true;
+        }
         self.fresh += usize::from(!delivery.redelivered);
         let message = Received::from_delivery(delivery);
         self.ready.push_back(Ready { key, message, came_us: now_us });
@@ -289,6 +296,7 @@ impl Intake {
             return;
         }
         self.see_workers(now_us);
+        self.write_acks(machine); // of what goes back at once
         let outstanding = self.tap.as_ref().map_or(0, |tap| tap.acks.open() + tap.acks.unflushed());
         self.credit.delivered(now_us, outstanding as u32);
         self.replace_full(machine, now_us);
@@ -435,6 +443,16 @@ impl Intake {
             }
         }
         self.write_acks(machine);
+        if let Some(tap) = &mut self.tap {
+            tap.has_returned(machine);
+        }
+    }
+
+    /// qos-ok or flow-ok came.
+    pub(crate) fn is_set(&mut self) {
+        if let Some(tap) = &mut self.tap {
+            tap.is_set();
+        }
     }
 
     /// The tap's.

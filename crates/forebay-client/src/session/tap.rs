@@ -49,6 +49,11 @@ pub(super) struct Tap {
     first_tag: u64,
     last_tag: u64,
     hold: Option<Hold>,
+    /// How often the credit was set or the channel paused, and how often that was answered: in order, as everything here.
+    set: u64,
+    answered: u64,
+    /// Messages went back to their queue; what comes before this answer was on its way by then, ahead of them.
+    returned_until: Option<u64>,
     /// When the queue is asked for.
     ask_at_us: Option<u64>,
     /// Questions for the queue that are not answered yet.
@@ -73,7 +78,7 @@ impl Tap {
         rtt_us: u64,
         now_us: u64,
     ) -> Option<Tap> {
-        let tap = Tap {
+        let mut tap = Tap {
             number,
             channel: machine.open_channel().ok()?,
             acks: AckCoalescer::new(credit, rtt_us),
@@ -87,6 +92,9 @@ impl Tap {
             first_tag: 0,
             last_tag: 0,
             hold: None,
+            set: 0,
+            answered: 0,
+            returned_until: None,
             ask_at_us: None,
             asked: 0,
         };
@@ -94,7 +102,7 @@ impl Tap {
     }
 
     /// False: the connection is closing.
-    fn consume(&self, machine: &mut Machine, how: &How) -> bool {
+    fn consume(&mut self, machine: &mut Machine, how: &How) -> bool {
         let tag = self.consumer_tag(how);
         let mut arguments = how.arguments.clone();
         if how.marks && machine.server().can(MARKS) {
@@ -110,13 +118,35 @@ impl Tap {
         self.qos(machine) && machine.send(self.channel, &consume).is_ok()
     }
 
-    fn qos(&self, machine: &mut Machine) -> bool {
+    fn qos(&mut self, machine: &mut Machine) -> bool {
         let qos = basic::Qos {
             prefetch_count: self.credit as u16,
             global: self.live,
             ..Default::default()
         };
-        machine.send(self.channel, &qos).is_ok()
+        let sent = machine.send(self.channel, &qos).is_ok();
+        self.set += u64::from(sent);
+        sent
+    }
+
+    /// qos-ok or flow-ok came.
+    pub(super) fn is_set(&mut self) {
+        self.answered += 1;
+        self.returned_until.take_if(|until| *until <= self.answered);
+    }
+
+    /// Messages went back to their queue. Others may be on their way here that come behind them in it, until the broker has heard of
+    /// that; a paused channel gets none that it had not sent when it was paused.
+    pub(super) fn has_returned(&mut self, machine: &mut Machine) {
+        if self.credit > 0 {
+            self.qos(machine);
+        }
+        self.returned_until = (self.set > self.answered).then_some(self.set);
+    }
+
+    /// Whether what comes now was sent before the broker heard that messages before it went back.
+    pub(super) fn returns_what_comes(&self) -> bool {
+        self.returned_until.is_some()
     }
 
     /// consume-ok came.
@@ -191,7 +221,8 @@ impl Tap {
             self.qos(machine);
         }
         if (credit == 0) != (before == 0) {
-            let _ = machine.send(self.channel, &channel::Flow { active: credit > 0 });
+            let flow = channel::Flow { active: credit > 0 };
+            self.set += u64::from(machine.send(self.channel, &flow).is_ok());
         }
     }
 

@@ -120,7 +120,9 @@ impl Driver {
                     reason = error.to_string();
                 }
                 Ended::Lost(lost, lasted) => {
-                    let was_of_use = self.link.with(|session| session.take_was_of_use());
+                    // A broker that closes what it has just let in would do so again. What a network does says nothing.
+                    let closed = matches!(lost, Lost::Closed(_));
+                    let was_of_use = self.link.with(|session| session.take_was_of_use()) || !closed;
                     let by_us = lost == Lost::ClosedByUs;
                     if !by_us {
                         self.link.announce(Happening::Lost { lost: lost.clone() });

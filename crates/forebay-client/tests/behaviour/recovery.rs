@@ -194,13 +194,16 @@ async fn closing_while_it_connects_again_ends_at_once() {
 }
 
 #[tokio::test]
-async fn connections_that_end_when_they_begin_are_tried_more_and_more_slowly() {
+async fn a_broker_that_closes_what_it_lets_in_is_tried_more_and_more_slowly() {
     let builder = Connection::builder().recovery_pause(Duration::from_millis(2));
     let (connection, peer, mut door) = connected(builder).await;
     let mut happenings = connection.happenings();
     drop(peer);
     for _ in 0..3 {
-        drop(door.next().await);
+        let mut peer = door.next().await;
+        let close = forebay_wire::connection::Close { reply_code: 320, ..Default::default() };
+        peer.send(0, &close).await;
+        assert_eq!(peer.next().await, Sent::Method { channel: 0, name: "connection.close-ok" });
     }
     let mut peer = door.next().await;
     // Then one that does something: after that one it begins again.
