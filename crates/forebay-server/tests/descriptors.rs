@@ -43,7 +43,7 @@ fn without_descriptors_the_store_waits_until_there_is_one() {
     // The disk's own descriptor is lent by it, so that none is left after it is used up.
     let before = limit_descriptors(0);
     let mut held = Vec::new();
-    let (opened, is_open) = std::sync::mpsc::channel();
+    let (opened, is_open) = std::sync::mpsc::sync_channel(1);
     let waiting = disk.clone();
     let thread = std::thread::spawn(move || {
         opened.send(waiting.create("new")).unwrap();
