@@ -145,6 +145,13 @@ impl Visits {
         }
     }
 
+    /// `key` is gone, and may mean somebody else.
+    pub fn forget(&mut self, key: usize) {
+        for parked in &mut self.parked {
+            parked.retain(|other| *other != key);
+        }
+    }
+
     /// Whether somebody waits for something of its own.
     #[must_use]
     pub fn has_parked(&self) -> bool {
@@ -502,6 +509,10 @@ mod tests {
             read.push(key);
         }
         assert_eq!(read, (0..1000).step_by(10).collect::<Vec<_>>());
+        // One that is gone is not asked for any more.
+        visits.forget(11);
+        visits.unpark();
+        visits.ask_gate(|key| if key == 11 { panic!("it is gone") } else { Gated::Parks });
         assert!(visits.has_parked() && !visits.is_gated());
     }
 

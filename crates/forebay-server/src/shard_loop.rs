@@ -204,13 +204,9 @@ impl ShardLoop {
         }
     }
 
-    fn has_more_to_read(&self) -> bool {
-        self.visits.is_waiting()
-    }
-
     /// 0 while there is work at hand, else until the next deadline of anybody.
     fn timeout_us(&mut self) -> Option<u64> {
-        if self.has_more_to_read() || std::mem::take(&mut self.turn_again) {
+        if self.visits.is_waiting() || std::mem::take(&mut self.turn_again) {
             return Some(0);
         }
         let deadlines = [
@@ -448,6 +444,7 @@ impl ShardLoop {
     fn disconnect(&mut self, key: usize) -> Result<(), LoopFailed> {
         self.poller.remove_socket(key);
         let connection = self.connections.remove(key);
+        self.visits.forget(key);
         tracing::debug!(key, "disconnected");
         if connection.phase != Phase::Lingering {
             self.shard.step(self.now_us, Input::Disconnected { connection: id(key) })?;

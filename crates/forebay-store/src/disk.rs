@@ -97,7 +97,7 @@ impl FileDisk {
         }
         let path = self.root.join(name);
         // Without the lock: others need no descriptor for what is open.
-        let file = self.opened(|| OpenOptions::new().read(true).write(true).open(&path))?;
+        let file = FileDisk::opened(|| OpenOptions::new().read(true).write(true).open(&path))?;
         let file = Arc::new(file);
         let mut open = self.cached();
         if open.len() >= OPEN_FILES_MAX {
@@ -115,9 +115,9 @@ impl FileDisk {
         self.open.lock().expect("no holder of this lock panics")
     }
 
-    /// Opens a file. Where there is no descriptor for it, those of our own that are only kept for later make room, and then
-    /// it waits.
-    fn opened(&self, open: impl Fn() -> io::Result<File>) -> io::Result<File> {
+    /// Opens a file, and waits for a descriptor if there is none. Files that are open stay so: a commit that had to open its
+    /// segment again would find none either.
+    fn opened(open: impl Fn() -> io::Result<File>) -> io::Result<File> {
         /// `ENFILE` and `EMFILE`, the same on every Unix; the standard library has no kind for them.
         const NO_DESCRIPTOR: [i32; 2] = [23, 24];
         let end = Instant::now() + DESCRIPTOR_PATIENCE;
@@ -127,8 +127,6 @@ impl FileDisk {
                     if error.raw_os_error().is_some_and(|code| NO_DESCRIPTOR.contains(&code))
                         && Instant::now() < end =>
                 {
-                    // What is in use meanwhile stays open.
-                    self.cached().retain(|_, file| Arc::strong_count(file) > 1);
                     std::thread::sleep(DESCRIPTOR_EVERY);
                 }
                 opened => return opened,
@@ -181,7 +179,7 @@ impl Disk for FileDisk {
 
     fn create(&self, name: &str) -> io::Result<()> {
         self.forget(name);
-        self.opened(|| File::create(self.root.join(name))).map(drop)
+        FileDisk::opened(|| File::create(self.root.join(name))).map(drop)
     }
 
     fn write_at(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -193,7 +191,7 @@ impl Disk for FileDisk {
     }
 
     fn read_at(&self, name: &str, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        let file = self.opened(|| File::open(self.root.join(name)))?;
+        let file = FileDisk::opened(|| File::open(self.root.join(name)))?;
         let mut done = 0;
         while done < buffer.len() {
             match file.read_at(&mut buffer[done..], offset + done as u64) {
@@ -211,7 +209,7 @@ impl Disk for FileDisk {
     }
 
     fn sync_dir(&self) -> io::Result<()> {
-        self.opened(|| File::open(&self.root))?.sync_all()
+        FileDisk::opened(|| File::open(&self.root))?.sync_all()
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

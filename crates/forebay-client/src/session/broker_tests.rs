@@ -297,6 +297,8 @@ enum Work {
     Up(usize),
     Down(usize),
     Turn,
+    /// Somebody publishes the next message.
+    Publish,
     /// The one worker takes a message if it has none, or is done with the one it has.
     Take,
     Done,
@@ -309,6 +311,7 @@ fn works() -> impl Strategy<Value = Vec<Work>> {
         4 => (0_usize..300).prop_map(Work::Up),
         4 => (0_usize..300).prop_map(Work::Down),
         4 => Just(Work::Turn),
+        2 => Just(Work::Publish),
         6 => Just(Work::Take),
         6 => Just(Work::Done),
         2 => (0_u64..3_000_000).prop_map(Work::Pass),
@@ -329,9 +332,14 @@ proptest! {
         let queue = ShortStr::truncated("q");
         session.machine.send(channel, &queue::Declare { queue, ..Default::default() }).unwrap();
         let plain = RawProperties::trusted(&[0, 0]);
-        for number in 0..MESSAGES {
-            let (none, body) = (ShortStr::default(), number.to_be_bytes());
+        let mut published = 0_u32;
+        let publish = |session: &mut Session, published: &mut u32| {
+            let (none, body) = (ShortStr::default(), published.to_be_bytes());
             session.machine.publish(channel, none, queue, false, plain, &body).unwrap();
+            *published += 1;
+        };
+        for _ in 0..MESSAGES / 2 {
+            publish(&mut session, &mut published);
         }
         up(&mut world, &mut session, &mut wire, usize::MAX);
         let how = How {
@@ -350,13 +358,16 @@ proptest! {
         let (mut held, mut taken) = (None, 0);
         let rest = (0..3_000).flat_map(|_| {
             let all = usize::MAX;
-            [Work::Up(all), Work::Turn, Work::Down(all), Work::Take, Work::Done, Work::Pass(500_000)]
+            let end = [Work::Down(all), Work::Take, Work::Done, Work::Pass(500_000)];
+            [Work::Publish, Work::Up(all), Work::Turn].into_iter().chain(end)
         });
         for step in moves.into_iter().chain(rest) {
             match step {
                 Work::Up(count) => up(&mut world, &mut session, &mut wire, count),
                 Work::Down(count) => down(&mut world, &mut session, &mut wire, count),
                 Work::Turn => world.turn(true),
+                Work::Publish if published < MESSAGES => publish(&mut session, &mut published),
+                Work::Publish => {}
                 Work::Take if held.is_none() => {
                     let (intake, machine) = session.intake(key);
                     if let Poll::Ready(next) = intake.poll_next(machine, world.now_us, &mut cx) {

@@ -16,6 +16,8 @@ pub(super) enum Todo {
     ReopenLedger(usize),
     ReopenCalls(usize),
     ReplaceStuck(usize),
+    /// A consumer's credit may change again.
+    Tune(usize),
     /// A consumer of a user's channel whose user has gone.
     CancelUnwanted(usize, u16, String),
     Opened,
@@ -88,7 +90,11 @@ impl Session {
                             let stuck = intakes[key].queue_told(ok.message_count, now_us);
                             todo.extend(stuck.then_some(Todo::ReplaceStuck(key)));
                         }
-                        Method::BasicQosOk(_) | Method::ChannelFlowOk(_) => intakes[key].is_set(),
+                        Method::BasicQosOk(_) | Method::ChannelFlowOk(_) => {
+                            if intakes[key].is_set() {
+                                todo.push(Todo::Tune(key));
+                            }
+                        }
                         _ => {}
                     },
                     Owner::Redeclaring => {
@@ -213,6 +219,11 @@ impl Session {
                 Todo::ReopenLedger(key) => self.open_ledger(key, now_us),
                 Todo::ReopenCalls(key) => self.open_calls(key),
                 Todo::ReplaceStuck(key) => self.replace_stuck(key, now_us),
+                Todo::Tune(key) => {
+                    if let Some(intake) = self.intakes.get_mut(key) {
+                        intake.tune(&mut self.machine, now_us);
+                    }
+                }
                 Todo::CancelUnwanted(key, channel, tag) => {
                     self.end_subscription(key, channel, &tag)
                 }

@@ -448,11 +448,9 @@ impl Intake {
         }
     }
 
-    /// qos-ok or flow-ok came.
-    pub(crate) fn is_set(&mut self) {
-        if let Some(tap) = &mut self.tap {
-            tap.is_set();
-        }
+    /// qos-ok or flow-ok came. True: credit that had to wait for it may be given.
+    pub(crate) fn is_set(&mut self) -> bool {
+        self.tap.as_mut().is_some_and(Tap::is_set)
     }
 
     /// The tap's.
@@ -461,9 +459,13 @@ impl Intake {
     }
 
     /// Changes the credit where one method does it.
-    fn tune(&mut self, machine: &mut Machine, now_us: u64) {
+    pub(crate) fn tune(&mut self, machine: &mut Machine, now_us: u64) {
         let Some(tap) = &mut self.tap else { return };
         if tap.cancelled || !tap.live || !self.credit.outgrown(tap.credit, true) {
+            return;
+        }
+        // With more credit the broker would send what comes after that before it hears that this goes back.
+        if tap.returns_what_comes() && self.credit.wanted() > tap.credit {
             return;
         }
         tap.tune(machine, self.credit.wanted(), self.credit.rtt_us());

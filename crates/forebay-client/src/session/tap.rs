@@ -129,10 +129,10 @@ impl Tap {
         sent
     }
 
-    /// qos-ok or flow-ok came.
-    pub(super) fn is_set(&mut self) {
+    /// qos-ok or flow-ok came. True: from now on what comes is for the workers again.
+    pub(super) fn is_set(&mut self) -> bool {
         self.answered += 1;
-        self.returned_until.take_if(|until| *until <= self.answered);
+        self.returned_until.take_if(|until| *until <= self.answered).is_some()
     }
 
     /// Messages went back to their queue. Others may be on their way here that come behind them in it, until the broker has heard of

@@ -25,7 +25,7 @@ use super::stream::Stream;
 use crate::ReceiveBuffer;
 use crate::error::{Lost, OpenError};
 use crate::happening::Happening;
-use crate::machine::{Options, State};
+use crate::machine::{Failed, Options, State};
 use crate::retry::{Recovery, Retry};
 use crate::session::{Phase, Topology};
 use crate::tls::io_reason;
@@ -120,9 +120,14 @@ impl Driver {
                     reason = error.to_string();
                 }
                 Ended::Lost(lost, lasted) => {
-                    // A broker that closes what it has just let in would do so again. What a network does says nothing.
-                    let closed = matches!(lost, Lost::Closed(_));
-                    let was_of_use = self.link.with(|session| session.take_was_of_use()) || !closed;
+                    // A broker that closes what it has just let in would do so again, and so would one that sends what
+                    // cannot be read. What a network does says nothing.
+                    let by_network = matches!(
+                        lost,
+                        Lost::Io(_) | Lost::Failed(Failed::HungUp | Failed::Silent { .. })
+                    );
+                    let was_of_use =
+                        self.link.with(|session| session.take_was_of_use()) || by_network;
                     let by_us = lost == Lost::ClosedByUs;
                     if !by_us {
                         self.link.announce(Happening::Lost { lost: lost.clone() });

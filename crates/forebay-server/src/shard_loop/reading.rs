@@ -175,8 +175,7 @@ impl ShardLoop {
                 self.gates.parked_due_us = now_us + PARKED_EVERY_US;
                 self.gates.parked_unasked = false;
                 self.visits.unpark();
-            } else if now_us + PARKED_EVERY_US != self.gates.parked_due_us {
-                // They were asked in an earlier turn.
+            } else {
                 self.gates.parked_unasked = true;
             }
         }
