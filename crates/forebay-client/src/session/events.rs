@@ -16,8 +16,8 @@ pub(super) enum Todo {
     ReopenLedger(usize),
     ReopenCalls(usize),
     ReplaceStuck(usize),
-    /// A consumer's credit may change again.
-    Tune(usize),
+    /// All that was on its way to a consumer when messages went back has come.
+    HasReturned(usize),
     /// A consumer of a user's channel whose user has gone.
     CancelUnwanted(usize, u16, String),
     Opened,
@@ -92,7 +92,7 @@ impl Session {
                         }
                         Method::BasicQosOk(_) | Method::ChannelFlowOk(_) => {
                             if intakes[key].is_set() {
-                                todo.push(Todo::Tune(key));
+                                todo.push(Todo::HasReturned(key));
                             }
                         }
                         _ => {}
@@ -219,9 +219,9 @@ impl Session {
                 Todo::ReopenLedger(key) => self.open_ledger(key, now_us),
                 Todo::ReopenCalls(key) => self.open_calls(key),
                 Todo::ReplaceStuck(key) => self.replace_stuck(key, now_us),
-                Todo::Tune(key) => {
+                Todo::HasReturned(key) => {
                     if let Some(intake) = self.intakes.get_mut(key) {
-                        intake.tune(&mut self.machine, now_us);
+                        intake.has_returned(&mut self.machine, now_us);
                     }
                 }
                 Todo::CancelUnwanted(key, channel, tag) => {

@@ -407,7 +407,7 @@ impl Intake {
     /// Only where it is safe: on brokers that count a requeue as a failed delivery it could end in the dead
     /// letters.
     fn hands_back(&self) -> bool {
-        !self.stopping && self.tap.as_ref().is_some_and(|tap| tap.live)
+        !self.stopping && self.tap.as_ref().is_some_and(|tap| tap.live && tap.pauses)
     }
 
     /// Waiting messages that may go back. Each once, or consumers that are all stuck would hand it round for ever;
@@ -433,6 +433,9 @@ impl Intake {
             tap.tune(machine, wanted, self.credit.rtt_us());
             self.changed_us = now_us;
         }
+        if let Some(tap) = &mut self.tap {
+            tap.returns(machine);
+        }
         for ready in std::mem::take(&mut self.ready).into_iter().rev() {
             match &mut self.tap {
                 Some(tap) if all || !ready.message.redelivered() => {
@@ -443,14 +446,20 @@ impl Intake {
             }
         }
         self.write_acks(machine);
+    }
+
+    /// qos-ok or flow-ok came. True: [`Intake::has_returned`] comes next.
+    pub(crate) fn is_set(&mut self) -> bool {
+        self.tap.as_mut().is_some_and(Tap::is_set)
+    }
+
+    /// All that was on its way when messages went back has come, and goes back as well; then the broker may go on.
+    pub(crate) fn has_returned(&mut self, machine: &mut Machine, now_us: u64) {
+        self.write_acks(machine);
         if let Some(tap) = &mut self.tap {
             tap.has_returned(machine);
         }
-    }
-
-    /// qos-ok or flow-ok came. True: credit that had to wait for it may be given.
-    pub(crate) fn is_set(&mut self) -> bool {
-        self.tap.as_mut().is_some_and(Tap::is_set)
+        self.tune(machine, now_us);
     }
 
     /// The tap's.
@@ -459,13 +468,13 @@ impl Intake {
     }
 
     /// Changes the credit where one method does it.
-    pub(crate) fn tune(&mut self, machine: &mut Machine, now_us: u64) {
+    fn tune(&mut self, machine: &mut Machine, now_us: u64) {
         let Some(tap) = &mut self.tap else { return };
         if tap.cancelled || !tap.live || !self.credit.outgrown(tap.credit, true) {
             return;
         }
-        // With more credit the broker would send what comes after that before it hears that this goes back.
-        if tap.returns_what_comes() && self.credit.wanted() > tap.credit {
+        // A channel that is paused for what goes back goes on when that has.
+        if tap.returns_what_comes() && tap.credit == 0 {
             return;
         }
         tap.tune(machine, self.credit.wanted(), self.credit.rtt_us());

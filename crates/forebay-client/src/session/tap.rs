@@ -135,13 +135,29 @@ impl Tap {
         self.returned_until.take_if(|until| *until <= self.answered).is_some()
     }
 
-    /// Messages went back to their queue. Others may be on their way here that come behind them in it, until the broker has heard of
-    /// that; a paused channel gets none that it had not sent when it was paused.
-    pub(super) fn has_returned(&mut self, machine: &mut Machine) {
+    /// Messages are about to go back to their queue. Others that come behind them in it may be on their way here: they go back, too,
+    /// and the channel is paused until they have, or the broker would send what comes behind these.
+    ///
+    /// ```text
+    ///   flow off ─▶ nacks ─▶            what comes is nacked            ─▶ flow on
+    ///        └───────────── the last that was sent, flow-ok ◀──────────────┘
+    /// ```
+    pub(super) fn returns(&mut self, machine: &mut Machine) {
         if self.credit > 0 {
-            self.qos(machine);
+            self.flow(machine, false);
         }
         self.returned_until = (self.set > self.answered).then_some(self.set);
+    }
+
+    /// All that was on its way has gone back.
+    pub(super) fn has_returned(&mut self, machine: &mut Machine) {
+        if self.credit > 0 {
+            self.flow(machine, true);
+        }
+    }
+
+    fn flow(&mut self, machine: &mut Machine, active: bool) {
+        self.set += u64::from(machine.send(self.channel, &channel::Flow { active }).is_ok());
     }
 
     /// Whether what comes now was sent before the broker heard that messages before it went back.
@@ -221,8 +237,7 @@ impl Tap {
             self.qos(machine);
         }
         if (credit == 0) != (before == 0) {
-            let flow = channel::Flow { active: credit > 0 };
-            self.set += u64::from(machine.send(self.channel, &flow).is_ok());
+            self.flow(machine, credit > 0);
         }
     }
 
