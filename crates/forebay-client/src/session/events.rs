@@ -91,9 +91,8 @@ impl Session {
                             todo.extend(stuck.then_some(Todo::ReplaceStuck(key)));
                         }
                         Method::BasicQosOk(_) | Method::ChannelFlowOk(_) => {
-                            if intakes[key].is_set() {
-                                todo.push(Todo::HasReturned(key));
-                            }
+                            let returned = intakes[key].is_set();
+                            todo.extend(returned.then_some(Todo::HasReturned(key)));
                         }
                         _ => {}
                     },
