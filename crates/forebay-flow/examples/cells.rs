@@ -1,4 +1,4 @@
-//! Prints the tables of docs/decisions/0015-publisher-window.md: each cell with the best fixed window, the
+//! Prints the simulation of docs/decisions/0015-publisher-window.md, which shows some of its rows: each cell with the best fixed window, the
 //! knee, and every algorithm.
 //!
 //! ```text

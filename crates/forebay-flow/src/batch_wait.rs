@@ -16,8 +16,8 @@
 //!   millisecond or two, each of twenty some more, and smaller windows more than larger ones, which makes them
 //!   equal (Swift's flow scaling, Kumar et al., SIGCOMM 2020). Large messages outweigh a visit sooner.
 //! - **Our broker** spends little on a visit, and what is left of the law is there to make windows equal. Beside it large
-//!   messages want some time, probably for their commits, which are larger then and fewer: one publisher of 5 kB carries 330 000 a second
-//!   with 400 in flight, and 390 000 with 700. What is on a long way fills commits meanwhile.
+//!   messages want some time, it is supposed for their commits, which are larger then and fewer: one publisher of 5 kB carries a
+//!   sixth more with 700 in flight than with 400. What is on a long way fills commits meanwhile.
 //! - **RabbitMQ** is quick when some 300 messages are in flight, of one publisher or of twenty, small or large: about 5 to 10 ms.
 //!   So there it is the latency as a whole that depends on the window, and not what is added to `s`: of twenty who share one
 //!   queue each sees another quickest moment, and who sees the slowest would be allowed the most. With a large window

@@ -52,7 +52,7 @@ pub struct Sample {
 /// What a window does at present; for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Doubling, until the first round above the target.
+    /// Doubling, until the second round in a row above the target.
     Startup,
     /// Following its signal.
     Steady,
