@@ -15,8 +15,8 @@ its exit code. Nothing survives it, however it ends. `run -- bash` is for lookin
     scripts/rabbitmq-cluster.py cut NODE           no packet passes between it and the other nodes; clients still reach it
     scripts/rabbitmq-cluster.py heal               all cuts are mended
     scripts/rabbitmq-cluster.py leader QUEUE       number of the node that leads a quorum queue of vhost /
-    scripts/rabbitmq-cluster.py whole [SECONDS]    waits until all nodes are running and see one another, and quorum queues have all their
-                                                   members; restarts a node that stays apart
+    scripts/rabbitmq-cluster.py whole SECONDS [QUEUE...]  waits until all nodes are running and see one another, and these quorum
+                                                   queues have a leader and all their members; restarts a node that stays apart
     scripts/rabbitmq-cluster.py ctl NODE ARG...    rabbitmqctl
 
 NODE is 1, 2, 3. Node N lives on 127.0.0.1N. All of it runs in namespaces of its own (network, processes, mounts): a cut is
@@ -45,6 +45,7 @@ HERE = Path(__file__).resolve()
 REPO = HERE.parent.parent
 # The distribution's own wrapper insists on a system user and system directories; the scripts behind it do not.
 BIN = Path("/usr/lib/rabbitmq/bin")
+RESTARTS = 2  # of nodes that stay apart, in one wait
 RULE_PREFERENCE = "10"  # of cuts; the table of local addresses is moved behind them, to 100
 
 
@@ -216,45 +217,46 @@ class Cluster:
                 wait_until(f"node {node.number} starts", 90, node.ready)
         self.whole(30)
 
-    def whole(self, seconds):
-        """Every node sees all the others, and every quorum queue has a leader and all its members: a queue that lacks one has no
-        majority left when the next node is hurt.
+    def whole(self, seconds, queues=()):
+        """Every node sees all the others, and each of these quorum queues has a leader and all its members: a queue that lacks one
+        has no majority left when the next node is hurt. Other queues are not asked after: one that was deleted while a node was
+        away leaves a member behind there, which nobody leads.
 
         A node that woke after its peers had given it up may stay apart for good: Mnesia calls it a partitioned network and
-        leaves it to the operator to restart it. So does this, once, when half the time is over."""
-        names = {node.name for node in self.nodes}
-        restart_at, restarted = time.monotonic() + seconds / 2, False
-        end = restart_at + seconds / 2
+        leaves it to the operator to restart it. So does this, each time so many seconds have passed, RESTARTS times at most."""
+        names, restarts = {node.name for node in self.nodes}, 0
+        end = time.monotonic() + seconds
         while True:
             views = {node.name: set(re.findall(r"'(rabbit\d@[\d.]+)'", node.call("rabbit_nodes all_running []") or "")) for node in self.nodes}
-            members = {node.name: self.members(node) for node in self.nodes}
-            everywhere = set().union(*members.values())
-            together = all(view == names for view in views.values())
-            led = all(sum(member[queue] == "leader" for member in members.values() if queue in member) == 1 for queue in everywhere)
-            if together and led and all(set(member) == everywhere for member in members.values()):
+            members = {node.name: self.members(node, queues) for node in self.nodes}
+            apart = any(view != names for view in views.values()) or any(len(member) < len(queues) for member in members.values())
+            leaders = [queue for member in members.values() for queue, state in member.items() if state == "leader"]
+            if not apart and sorted(leaders) == sorted(queues):
                 return
             if time.monotonic() > end:
-                die(f"all nodes see one another and have their queues' members: not within {seconds} s: {views} {members}")
-            if time.monotonic() > restart_at and not restarted:
-                restarted = True
+                seen = f"nodes see {views}, queues' members are {members}"
+                if restarts == RESTARTS:
+                    die(f"the cluster is not whole after {RESTARTS} restarts and {seconds} s each: {seen}")
+                restarts += 1
                 # The one that the fewest see; of two, the one that sees fewer; of those that see the same, the one with fewer members.
-                apart = min(
+                alone = min(
                     self.nodes,
                     key=lambda node: (sum(node.name in view for view in views.values()), len(views[node.name]), len(members[node.name])),
                 )
-                print(f"node {apart.number} stays apart and is restarted: {views} {members}", file=sys.stderr)
-                if apart.pid():
-                    apart.end(signal.SIGKILL)  # in this state it does not stop in an orderly way
-                apart.launch()
-                wait_until(f"node {apart.number} starts", 90, apart.ready)
-                end = time.monotonic() + seconds / 2
+                print(f"node {alone.number} stays apart and is restarted: {seen}", file=sys.stderr)
+                if alone.pid():
+                    alone.end(signal.SIGKILL)  # in this state it does not stop in an orderly way
+                alone.launch()
+                wait_until(f"node {alone.number} starts", 90, alone.ready)
+                end = time.monotonic() + seconds
             time.sleep(0.05)
 
-    def members(self, node):
-        """The quorum queues that have a member at a node which takes part, and whether it leads. Queues have a member on every node here:
-        there are three nodes, as many as RabbitMQ gives a queue."""
-        told = node.call("rabbit_quorum_queue all_replica_states []") or ""
-        return {queue: state for queue, state in re.findall(r"'([^']+)' => (\w+)", told) if state in ("leader", "follower")}
+    def members(self, node, queues):
+        """Which of these quorum queues have a member at a node that takes part, and whether it leads. Queues have a member on every
+        node here: there are three nodes, as many as RabbitMQ gives a queue."""
+        told = (node.call("rabbit_quorum_queue all_replica_states []") or "") if queues else ""
+        states = re.findall(r"'%2F_([^']+)' => (\w+)", told)
+        return {queue: state for queue, state in states if queue in queues and state in ("leader", "follower")}
 
     def leader(self, queue):
         """Asked of a member that can reach a majority: one that cannot gives no answer."""
@@ -391,8 +393,8 @@ def main():
         print(cluster.uri([cluster.node(n) for n in arguments] or cluster.nodes))
     elif command == "leader" and len(arguments) == 1:
         print(wait_until(f"queue {arguments[0]} has a leader", 30, lambda: cluster.leader(arguments[0])))
-    elif command == "whole" and len(arguments) <= 1:
-        cluster.whole(int(arguments[0]) if arguments else 60)
+    elif command == "whole" and arguments:
+        cluster.whole(int(arguments[0]), arguments[1:])
     elif command == "heal" and not arguments:
         cluster.heal()
     elif command == "ctl" and arguments:

@@ -35,6 +35,9 @@ const PROGRESS_MESSAGES: u64 = 100;
 /// Much longer than any cluster of this size needs; who waits so long waits for ever.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Before a node that stays apart is restarted.
+const WHOLE_WITHIN_S: &str = "20";
+
 /// What is done to a node.
 struct Hurt {
     case: &'static str,
@@ -171,7 +174,9 @@ impl Flow {
         self.moves_on(&format!("while node {leader} is hurt by {}", hurt.hurt)).await?;
         let mend = if hurt.mend == "heal" { vec!["heal"] } else { vec![hurt.mend, &leader] };
         self.cluster.order(&mend).await?;
-        self.cluster.order(&["whole", "60"]).await?;
+        let queues: Vec<String> = (0..QUEUES).map(queue_name).collect();
+        let whole = ["whole", WHOLE_WITHIN_S].into_iter().chain(queues.iter().map(String::as_str));
+        self.cluster.order(&whole.collect::<Vec<_>>()).await?;
         self.moves_on(&format!("after {} of node {leader}", hurt.mend)).await?;
         let gaps = (0..PUBLISHERS).map(|publisher| self.ledger(publisher).take_longest_gap());
         let gap = gaps.max().expect("there are publishers");

@@ -32,17 +32,21 @@ impl Cluster {
         format!("{before}@{}/{vhost}?heartbeat=3&connection_timeout=3000", hosts.join(","))
     }
 
-    /// Runs one command of the script and returns what it printed.
+    /// Runs one command of the script and returns what it printed; what it has to say besides is passed on, and the
+    /// last of it tells why it failed.
     pub(crate) async fn order(&self, words: &[&str]) -> Result<String, String> {
         let mut command = Command::new(&self.script);
-        command.args(words).stdin(Stdio::null()).stderr(Stdio::inherit());
+        command.args(words).stdin(Stdio::null());
         let what = words.join(" ");
         let output = tokio::task::spawn_blocking(move || command.output())
             .await
             .expect("it does not panic")
             .map_err(|error| format!("cannot run {}: {error}", self.script.display()))?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        eprint!("{said}");
         if !output.status.success() {
-            return Err(format!("rabbitmq-cluster.py {what}: {}", output.status));
+            let why = said.lines().last().unwrap_or_default();
+            return Err(format!("rabbitmq-cluster.py {what}: {}: {why}", output.status));
         }
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
