@@ -48,6 +48,7 @@ impl Shard {
             channel: number,
             tag: tag.clone(),
             queue: key,
+            place: queue.consumers.len(),
             no_ack: consume.no_ack,
             ack_timeout_ms,
             marks,
@@ -131,9 +132,11 @@ impl Shard {
             self.consuming_connections -= usize::from(last);
         }
         let Some(queue) = self.queues.get_mut(consumer.queue.0 as usize) else { return };
-        if let Some(at) = queue.consumers.iter().position(|other| *other == key) {
-            queue.consumers.remove(at);
-            queue.turns.removed(at);
+        if consumer.place < queue.consumers.len() && queue.consumers.at(consumer.place) == key {
+            for behind in queue.consumers.remove(consumer.place) {
+                self.consumers[behind.0 as usize].place -= 1;
+            }
+            queue.turns.removed(consumer.place);
             queue.exclusive_consumer = false;
             if !queue.is_empty() {
                 queue.hold_without_consumer(self.now_us);

@@ -18,6 +18,8 @@ pub(crate) struct Consumer {
     pub(crate) channel: u16,
     pub(crate) tag: Box<[u8]>,
     pub(crate) queue: QueueKey,
+    /// Its place among the queue's consumers.
+    pub(crate) place: usize,
     pub(crate) no_ack: bool,
     /// How long it may keep a delivery unacknowledged, in milliseconds; 0 = for ever.
     pub(crate) ack_timeout_ms: u32,

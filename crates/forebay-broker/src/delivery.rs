@@ -14,6 +14,7 @@ use crate::marks::{Clock, told};
 use crate::memory::{another, release};
 use crate::message::Message;
 use crate::queue::Entry;
+use crate::queue_consumers::Round;
 use crate::round_robin::Gathers;
 use crate::shard::Shard;
 use crate::topology::QueueKey;
@@ -93,8 +94,9 @@ impl Shard {
         if let Ok(portion) = queue.turns.portion(self.now_us, ready, count, working_us) {
             return Ok(portion);
         }
-        let (first, behind) = queue.consumers.split_at(queue.turns.at().min(count));
-        let mut in_turn = behind.iter().chain(first).map(|next| &self.consumers[next.0 as usize]);
+        let mut round = Round::from(queue.turns.at(), &queue.consumers);
+        let in_turn = std::iter::from_fn(|| round.next(&queue.consumers));
+        let mut in_turn = in_turn.map(|at| &self.consumers[queue.consumers.at(at).0 as usize]);
         match in_turn.find(|next| next.has_credit()) {
             Some(next) if next.unacked > 0 => Err(Gathers),
             Some(_) => queue.turns.portion(self.now_us, ready, count, self.gather.idle_us()),
@@ -142,16 +144,13 @@ impl Shard {
         }
         let clock = self.clock_began_us.map(|began_us| Clock { began_us, now_us: self.now_us });
         let mut gate = if queue.consumers.is_empty() { Gate::NoConsumer } else { Gate::Credit };
-        let count = queue.consumers.len();
-        let mut at = queue.turns.at();
-        for _ in 0..count {
-            if at >= count {
-                at = 0;
-            }
-            let consumer_key = queue.consumers[at];
-            at += 1;
+        let mut round = Round::from(queue.turns.at(), &queue.consumers);
+        while let Some(at) = round.next(&queue.consumers) {
+            let consumer_key = queue.consumers.at(at);
             let consumer = &mut self.consumers[consumer_key.0 as usize];
+            debug_assert_eq!(consumer.place, at);
             if !consumer.has_credit() {
+                queue.consumers.full(at);
                 continue;
             }
             let Some(Some(connection)) = self.connections.get_mut(consumer.connection.0 as usize)
@@ -178,7 +177,7 @@ impl Shard {
                 continue;
             }
             let Some(entry) = queue.pop() else { return Err(Undelivered::NotInRam) };
-            queue.turns.served(at - 1);
+            queue.turns.served(at);
             queue.taken(self.now_us, entry.seq);
             let delivery_tag = channel.take_delivery_tag();
             let out = connection.out.buffer_in(&mut self.warm_out);
@@ -242,16 +241,21 @@ impl Shard {
     /// A delivery has left its channel: its consumer and queue may go on.
     /// The caller decides what becomes of the entry.
     pub(crate) fn delivery_left(&mut self, delivery: &Delivery) {
+        let mut place = None;
         if let Some((key, serial)) = delivery.consumer
             && let Some(consumer) = self.consumers.get_mut(key.0 as usize)
             && consumer.serial == serial
         {
             consumer.unacked -= 1;
+            place = Some(consumer.place);
         }
         if let Some(queue) = self.queues.get_mut(delivery.queue.0 as usize)
             && queue.id == delivery.queue_id
         {
             queue.unacked -= 1;
+            if let Some(place) = place {
+                queue.consumers.freed(place);
+            }
             if !queue.head.is_empty() || !queue.cold.is_empty() {
                 self.mark_queue(delivery.queue);
             }

@@ -48,6 +48,7 @@ mod message;
 mod publish;
 mod publisher;
 mod queue;
+mod queue_consumers;
 mod queue_methods;
 mod queue_report;
 mod reply_to;

@@ -19,9 +19,9 @@ use forebay_store::{Home, QueueId, RunId, Seq};
 use forebay_wire::TableBuf;
 
 use crate::balancing::{Balanced, QueueFlow};
-use crate::consumer::ConsumerKey;
 use crate::input::ConnectionId;
 use crate::message::Message;
+use crate::queue_consumers::QueueConsumers;
 use crate::round_robin::RoundRobin;
 use crate::waits::{Gate, Waits};
 
@@ -113,7 +113,7 @@ pub(crate) struct Queue {
     /// Not spilled before: consumers were quicker than the disk, or there was nothing to spill.
     pub(crate) spill_from_us: u64,
     /// Everybody who consumes, in round-robin order.
-    pub(crate) consumers: Vec<ConsumerKey>,
+    pub(crate) consumers: QueueConsumers,
     pub(crate) turns: RoundRobin,
     pub(crate) exclusive_consumer: bool,
     /// An auto-delete queue goes when its last consumer does, and not before it had one.
@@ -151,7 +151,7 @@ impl Queue {
             loading: false,
             hungry: false,
             spill_from_us: 0,
-            consumers: Vec::new(),
+            consumers: QueueConsumers::default(),
             turns: RoundRobin::default(),
             exclusive_consumer: false,
             had_consumer: false,

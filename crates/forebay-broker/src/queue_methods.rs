@@ -411,9 +411,9 @@ impl Shard {
     pub(crate) fn delete_queue(&mut self, key: QueueKey) -> u32 {
         let count = self.purge(key);
         self.let_go(key);
-        let mut queue = *self.queues.remove(key.0 as usize);
+        let queue = *self.queues.remove(key.0 as usize);
         self.past_waits.add(&queue.waits, self.now_us);
-        for consumer_key in std::mem::take(&mut queue.consumers) {
+        for consumer_key in queue.consumers.iter() {
             let Some(consumer) = self.consumers.try_remove(consumer_key.0 as usize) else {
                 continue;
             };
