@@ -9,8 +9,8 @@ use forebay_wire::{RawProperties, ShortStr, basic};
 use crate::in_flight::SentAt;
 use crate::latency::Timing;
 use crate::plan::Plan;
-use crate::publisher::{STAMP_BYTES, stamp_of};
 use crate::setting::Credit;
+use crate::stamp::{Mark, STAMP_BYTES};
 
 /// Where a live consumer's credit cannot change, it is replaced at most this often, as in our client.
 const RAISE_INTERVAL_US: u64 = 250_000;
@@ -24,7 +24,8 @@ pub(crate) struct Consumer {
     queue: String,
     /// Deliveries an ack; 0 = one ack a read. `None`: no acks.
     ack_every: Option<u64>,
-    timed: bool,
+    /// Of the messages that are timed; `None`: nobody publishes here, so all are of another process.
+    mark: Option<Mark>,
     /// What it asked the broker for; 0 = no bound.
     prefetch: u16,
     tuned: Option<TunedCredit>,
@@ -47,6 +48,8 @@ pub(crate) struct Consumer {
     delivered_tag: u64,
     pub(crate) consumed: u64,
     pub(crate) redelivered: u64,
+    /// Of all consumed, those that are not of this run.
+    pub(crate) strange: u64,
 }
 
 /// An answer to a call: the same times, back to where it came from.
@@ -75,7 +78,7 @@ impl Consumer {
             channel: 0,
             queue: plan.queue(number),
             ack_every: (!plan.no_ack).then_some(plan.ack_every),
-            timed: plan.publishers > 0,
+            mark: (plan.publishers > 0).then_some(plan.mark),
             prefetch,
             tuned,
             work_us: (plan.consumer_rate > 0.0).then(|| 1e6 / plan.consumer_rate),
@@ -91,6 +94,7 @@ impl Consumer {
             delivered_tag: 0,
             consumed: 0,
             redelivered: 0,
+            strange: 0,
         }
     }
 
@@ -102,7 +106,9 @@ impl Consumer {
             let to = delivery.properties.parse().reply_to.unwrap_or_default();
             replies.push_back(Reply { to: to.as_bytes().to_vec(), body: *body });
         }
-        let sent = if self.timed { stamp_of(delivery.body) } else { None };
+        let sent = self.mark.and_then(|mark| mark.read(delivery.body));
+        let stamped = self.mark.is_some() && delivery.body.len() >= size_of::<u64>();
+        self.strange += u64::from(stamped && sent.is_none());
         let held = Held { tag: delivery.delivery_tag, sent };
         if self.work_us.is_none() {
             return self.finish(held, now_us, 0, latency);

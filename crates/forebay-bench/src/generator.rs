@@ -10,10 +10,13 @@
 //! ```
 //! A publisher is *runnable* when something gave it room: a confirm, a writable socket, a due time.
 
+mod opening;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::fmt;
 use std::ops::ControlFlow;
+use std::sync::LazyLock;
 use std::time::Instant;
 
 use forebay_client::machine::ChannelError;
@@ -30,12 +33,16 @@ use crate::process;
 use crate::publisher::Publisher;
 use crate::report::{Report, Sample};
 use crate::setting::Credit;
+use crate::stamp::Mark;
 use crate::step::StepKind;
 use crate::topology;
 use crate::totals::{Measured, Totals};
 
-/// How long all connections together may take to be ready.
-const OPENING_PATIENCE_US: u64 = 60_000_000;
+/// All runs of a process count from here, so that what one left in a queue has true times in the next.
+static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// A run that waits for a number of messages ends after so many seconds in which none moved.
+const STANDSTILL_SECONDS: f64 = 60.0;
 /// With a rate, due messages are looked for at most this often; it bounds what pacing costs, and is
 /// part of the latency that is reported.
 const PACE_US: u64 = 100;
@@ -119,6 +126,7 @@ impl Watch for Nobody {
 pub fn run(plan: &Plan) -> Result<Report, LoadError> {
     plan.check().map_err(LoadError::Plan)?;
     let broker = topology::set_up(plan)?;
+    let plan = &Plan { mark: Mark::fresh(), ..plan.clone() };
     let mut report = load(plan, &mut Nobody)?;
     report.broker = broker;
     if !plan.keep {
@@ -137,10 +145,12 @@ pub(crate) fn load(plan: &Plan, watch: &mut dyn Watch) -> Result<Report, LoadErr
 struct Generator<'a> {
     plan: &'a Plan,
     watch: &'a mut dyn Watch,
+    host: Host,
+    /// Those that have no connection yet.
+    coming: VecDeque<Role>,
     actors: Vec<Actor>,
     poller: Poller,
     shared: Vec<u8>,
-    started: Instant,
     runnable: VecDeque<usize>,
     /// Publishers that wait for a due time, consumers that work.
     paced: BinaryHeap<Reverse<(u64, usize)>>,
@@ -158,50 +168,37 @@ struct Generator<'a> {
 impl<'a> Generator<'a> {
     fn new(plan: &'a Plan, watch: &'a mut dyn Watch) -> Result<Generator<'a>, LoadError> {
         let host = Host::of(&plan.url).map_err(LoadError::Broker)?;
-        let mut generator = Generator {
+        let consumers =
+            (0..plan.consumers).map(|n| Role::Consumer(Box::new(Consumer::new(plan, n))));
+        let publishers =
+            (0..plan.publishers).map(|n| Role::Publisher(Box::new(Publisher::new(plan, n))));
+        let depth = plan.depth.then(|| Role::Depth(Depth::new(plan)));
+        Ok(Generator {
             plan,
             watch,
+            host,
+            coming: consumers.chain(publishers).chain(depth).collect(),
             actors: Vec::new(),
             poller: Poller::new()?,
             shared: vec![0; SHARED_BYTES],
-            started: Instant::now(),
             runnable: VecDeque::new(),
             paced: BinaryHeap::new(),
             confirm: Timing::new(plan.is_paced()),
             end_to_end: Timing::new(plan.is_paced()),
             publishing: false,
             blocked: 0,
-            doing: ("connecting", 0, OPENING_PATIENCE_US),
+            doing: ("connecting", 0, 1),
             last: None,
             next_tell_us: 0,
-        };
-        let consumers =
-            (0..plan.consumers).map(|n| Role::Consumer(Box::new(Consumer::new(plan, n))));
-        let publishers =
-            (0..plan.publishers).map(|n| Role::Publisher(Box::new(Publisher::new(plan, n))));
-        let depth = plan.depth.then(|| Role::Depth(Depth::new(plan)));
-        for role in consumers.chain(publishers).chain(depth) {
-            let peer = host.connect(role.name())?;
-            generator.poller.add(peer.socket(), generator.actors.len())?;
-            generator.actors.push(Actor::new(peer, role));
-        }
-        Ok(generator)
+        })
     }
 
     fn now_us(&self) -> u64 {
-        self.started.elapsed().as_micros() as u64
+        EPOCH.elapsed().as_micros() as u64
     }
 
     fn run(&mut self) -> Result<Report, LoadError> {
-        for actor in &mut self.actors {
-            actor.peer.send().map_err(lost)?;
-        }
-        while !self.actors.iter().all(|actor| actor.ready) {
-            self.turn(TURN_US_MAX)?;
-            if self.now_us() > OPENING_PATIENCE_US {
-                return Err(LoadError::Broker("the broker did not open all connections".into()));
-            }
-        }
+        self.open_all()?;
         self.start_publishing();
         let warm_up_s = if self.plan.is_counted() { 0.0 } else { self.plan.warm_up };
         let until_us = self.now_us() + (warm_up_s * 1e6) as u64;
@@ -252,6 +249,7 @@ impl<'a> Generator<'a> {
         let at_us = |at_s: f64| begin_us + (at_s * 1e6) as u64;
         let mut steps: Vec<_> = self.plan.steps.clone();
         steps.sort_by(|a, b| b.at_s.total_cmp(&a.at_s));
+        let mut still_s = 0.0;
         while measured.last.at_us < end_us && !self.is_done() {
             self.ask_depth()?;
             let until_us = end_us.min(measured.last.at_us + 1_000_000);
@@ -263,6 +261,14 @@ impl<'a> Generator<'a> {
             let totals = self.totals().with_processes(self.plan, &mut self.actors);
             let sample = measured.sample(totals, &mut self.confirm, &mut self.end_to_end);
             self.last = Some(sample);
+            let moved = sample.published + sample.confirmed + sample.consumed > 0.0;
+            still_s = if moved { 0.0 } else { still_s + sample.seconds };
+            if self.plan.is_counted() && still_s >= STANDSTILL_SECONDS {
+                let blocked = self.blocked;
+                return Err(LoadError::Broker(format!(
+                    "nothing moved for {STANDSTILL_SECONDS} s; connection.blocked came {blocked} times"
+                )));
+            }
         }
         Ok(measured)
     }
@@ -272,7 +278,12 @@ impl<'a> Generator<'a> {
             return self.watch.step(what).map_err(LoadError::Broker);
         };
         let now_us = self.now_us();
-        let per_s = measured.samples.last().map_or(0.0, |sample| sample.consumed);
+        let consumed = measured.samples.iter().rev().map(|sample| sample.consumed);
+        let Some(per_s) = consumed.into_iter().find(|per_s| *per_s > 0.0) else {
+            return Err(LoadError::Broker(
+                "consumers cannot become slower: nothing was consumed before".into(),
+            ));
+        };
         let each_per_s = per_s / self.plan.consumers.max(1) as f64 / factor;
         let own_us = (self.plan.consumer_rate > 0.0).then(|| 1e6 / self.plan.consumer_rate);
         let work_us = if factor == 1.0 { own_us } else { Some(1e6 / each_per_s.max(1e-3)) };

@@ -41,6 +41,7 @@ mod search;
 mod setting;
 mod slow_disk;
 mod spread;
+mod stamp;
 mod step;
 mod topology;
 mod totals;

@@ -62,6 +62,11 @@ impl Occasion {
 }
 
 impl Machine {
+    /// Whether they are of one kind, however busy.
+    pub(crate) fn is_like(&self, other: &Machine) -> bool {
+        (&self.cpu, self.cores, &self.kernel) == (&other.cpu, other.cores, &other.kernel)
+    }
+
     fn here() -> Machine {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let cpu = read("/proc/cpuinfo");

@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 use crate::arguments::QueueArguments;
 use crate::schedule::{RatePiece, Schedule};
 use crate::setting::{Credit, Window};
-use crate::step::Step;
+use crate::stamp::Mark;
+use crate::step::{Step, StepKind};
 
-/// Publishers of a fan-out publish here.
-const FANOUT_EXCHANGE: &str = "forebay-load.fanout";
+/// The most that is asked for of anything, a second or in seconds: what is above is a slip of the hand.
+const NUMBER_MAX: f64 = 1e9;
 
 /// A load: publishers, consumers, queues, sizes, rates, times.
 #[derive(clap::Args, Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -123,6 +124,14 @@ pub struct Plan {
     /// With this routing key, each of them; otherwise with the name of a queue
     #[arg(skip)]
     pub routing_key: Option<String>,
+    /// Queues that are there already are somebody's: they are refused, not emptied
+    #[arg(skip)]
+    #[serde(skip)]
+    pub new_queues_only: bool,
+    /// Which run messages are of
+    #[arg(skip)]
+    #[serde(skip)]
+    pub mark: Mark,
     /// Stop as soon as consumers have taken so many; 0 = only time counts. There is no warm-up then
     #[arg(skip)]
     pub consumed_messages: u64,
@@ -165,7 +174,9 @@ impl std::error::Error for PlanError {}
 impl Plan {
     /// Refuses plans that would stand still or measure nothing.
     pub fn check(&self) -> Result<(), PlanError> {
-        let sane = |value: f64| value.is_finite() && value >= 0.0;
+        let sane = |value: f64| value.is_finite() && (0.0..=NUMBER_MAX).contains(&value);
+        let slows = |step: &Step| matches!(step.what, StepKind::Consumers(_));
+        let bounded = !self.no_ack && self.prefetch != Credit::Unbounded;
         let wrong = if self.publishers + self.consumers == 0 {
             "there is nothing to do without publishers and consumers"
         } else if self.queues == 0 {
@@ -176,9 +187,15 @@ impl Plan {
             || !sane(self.drain)
             || !sane(self.consumer_rate)
         {
-            "rates and times are numbers from 0 on"
+            "rates and times are numbers from 0 to a thousand million"
         } else if self.seconds == 0.0 {
             "a measurement takes time"
+        } else if self.steps.iter().any(|step| step.at_s >= self.seconds) {
+            "a step comes before the end of the measurement"
+        } else if self.steps.iter().any(|step| slows(step) && step.at_s < 1.0) {
+            "consumers can slow down from the first second on: how fast they were is measured in the one before"
+        } else if !bounded && (self.consumer_rate > 0.0 || self.steps.iter().any(slows)) {
+            "consumers that work slowly have a bound of what they hold: acks, and a prefetch"
         } else if self.ack_every > self.prefetch_max() && !self.no_ack {
             "with ack-every above prefetch consumers would wait for ever"
         } else if self.rpc && self.window == Window::Auto {
@@ -220,10 +237,10 @@ impl Plan {
     }
 
     /// Where publishers publish, and of which type that is; `None`: the default exchange.
-    pub(crate) fn exchange(&self) -> Option<(&str, &str)> {
+    pub(crate) fn exchange(&self) -> Option<(String, &str)> {
         match &self.own_exchange {
-            Some(exchange) => Some((&exchange.name, &exchange.kind)),
-            None => self.fanout.then_some((FANOUT_EXCHANGE, "fanout")),
+            Some(exchange) => Some((exchange.name.clone(), &exchange.kind)),
+            None => self.fanout.then(|| (format!("{}.fanout", self.queue_prefix), "fanout")),
         }
     }
 
@@ -244,10 +261,10 @@ impl Plan {
 
     /// How many queues a message reaches.
     pub(crate) fn copies(&self) -> u64 {
-        let by_key = |(_, kind)| matches!(kind, "direct" | "topic") && self.routing_key.is_none();
+        let by_key = |kind: &str| matches!(kind, "direct" | "topic") && self.routing_key.is_none();
         match self.exchange() {
             None => 1,
-            Some(exchange) if by_key(exchange) => 1,
+            Some((_, kind)) if by_key(kind) => 1,
             Some(_) => self.queues as u64,
         }
     }

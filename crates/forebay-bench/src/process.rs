@@ -42,6 +42,13 @@ pub(crate) fn own_thread_cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
+/// Seconds for which this thread could have run and had no processor; 0 where the kernel does not say.
+pub(crate) fn own_thread_wait_seconds() -> f64 {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let waited_ns = text.split_whitespace().nth(1).and_then(|field| field.parse::<u64>().ok());
+    waited_ns.unwrap_or(0) as f64 / 1e9
+}
+
 /// CPU seconds of this process.
 pub(crate) fn own_cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
@@ -73,6 +80,12 @@ pub(crate) fn usage_of_tree(pid: u32) -> Option<Usage> {
         }
     }
     Some(usage)
+}
+
+/// What a process is called, in 15 bytes at most.
+pub(crate) fn name(pid: u32) -> Option<String> {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    Some(name.trim_end().to_owned())
 }
 
 /// The process on this machine that listens on a TCP port, if we may look.
@@ -126,6 +139,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         assert_eq!(super::listener(port), Some(std::process::id()));
+        assert!(name(std::process::id()).is_some_and(|name| !name.is_empty()));
         assert!(usage_of_tree(std::process::id()).unwrap().resident_bytes > 100_000);
     }
 

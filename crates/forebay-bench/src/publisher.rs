@@ -18,13 +18,12 @@ use crate::latency::Timing;
 use crate::plan::Plan;
 use crate::schedule::Schedule;
 use crate::setting::Window;
+use crate::stamp::Mark;
 
 /// Bytes that one turn adds for one publisher, so that a thousand of them take turns.
 const TURN_BYTES: usize = 64 * 1024;
 /// The kernel is asked for the round trip this often at most, as our client does.
 const RTT_INTERVAL_US: u64 = 100_000;
-/// Where a body carries its two times.
-pub(crate) const STAMP_BYTES: usize = 16;
 
 /// What bounds the messages in flight.
 #[derive(Debug)]
@@ -56,6 +55,7 @@ pub(crate) struct Publisher {
     routing_key: String,
     properties: Vec<u8>,
     body: Vec<u8>,
+    mark: Mark,
     permits: Permits,
     in_flight: InFlight,
     schedule: Schedule,
@@ -98,10 +98,11 @@ impl Publisher {
                 Permits::Unbounded => Answers::None,
                 _ => Answers::Confirms,
             },
-            exchange: plan.exchange().map_or("", |(name, _)| name).to_owned(),
+            exchange: plan.exchange().map_or_else(String::new, |(name, _)| name),
             routing_key: plan.routing_key(number),
             properties,
             body: vec![b'.'; plan.size],
+            mark: plan.mark,
             permits,
             in_flight: InFlight::default(),
             schedule: Schedule::new(plan.rate, &plan.profile),
@@ -206,7 +207,7 @@ impl Publisher {
 
     /// False: the send buffer is full.
     fn write(&mut self, machine: &mut Machine, at: SentAt) -> bool {
-        stamp(&mut self.body, at);
+        self.mark.stamp(&mut self.body, at);
         let published = machine.publish(
             self.channel,
             ShortStr::truncated(&self.exchange),
@@ -277,7 +278,7 @@ impl Publisher {
     pub(crate) fn replied(&mut self, body: &[u8], now_us: u64, confirm: &mut Timing) {
         self.in_flight.settle_oldest();
         self.confirmed += 1;
-        if let Some(at) = stamp_of(body) {
+        if let Some(at) = self.mark.read(body) {
             confirm.record(at, now_us, 1);
         }
     }
@@ -322,24 +323,6 @@ fn amount(messages: u64, bytes_each: usize) -> Amount {
     Amount::new(u32::try_from(messages).unwrap_or(u32::MAX), messages * bytes_each as u64)
 }
 
-/// Writes both times into a body, or the intended one where there is room for one.
-fn stamp(body: &mut [u8], at: SentAt) {
-    if body.len() >= 8 {
-        body[..8].copy_from_slice(&at.intended_us.to_le_bytes());
-    }
-    if body.len() >= STAMP_BYTES {
-        body[8..STAMP_BYTES].copy_from_slice(&at.called_us.to_le_bytes());
-    }
-}
-
-/// Reads what [`stamp`] wrote; `None`: there was no room for it.
-pub(crate) fn stamp_of(body: &[u8]) -> Option<SentAt> {
-    let intended_us = u64::from_le_bytes(*body.first_chunk::<8>()?);
-    let called = body.get(8..).and_then(|rest| rest.first_chunk::<8>());
-    let called_us = called.map_or(intended_us, |bytes| u64::from_le_bytes(*bytes));
-    Some(SentAt { intended_us, called_us })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -369,17 +352,5 @@ mod tests {
         assert!(window_after_ten_rounds(u64::MAX, false) > 1_000);
         assert_eq!(window_after_ten_rounds(7, false), 8);
         assert!(window_after_ten_rounds(7, true) > 1_000, "as a client's, which waits before it");
-    }
-
-    #[test]
-    fn a_body_carries_both_times_or_what_fits() {
-        let at = SentAt { intended_us: 5, called_us: 9 };
-        let mut body = vec![0; 20];
-        stamp(&mut body, at);
-        assert_eq!(stamp_of(&body), Some(at));
-        let mut short = vec![0; 8];
-        stamp(&mut short, at);
-        assert_eq!(stamp_of(&short), Some(SentAt { intended_us: 5, called_us: 5 }));
-        assert_eq!(stamp_of(&[0; 7]), None);
     }
 }

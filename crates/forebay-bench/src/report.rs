@@ -10,6 +10,8 @@ use crate::setting::Window;
 
 /// A generator that used this many cores, of the one it has, was the bottleneck itself.
 const BOTTLENECK_CORES: f64 = 0.9;
+/// From this share of the time on, a generator that waits for a core is crowded.
+const CROWDED: f64 = 0.2;
 /// From this share of the target on, a load that was asked for was also carried.
 const CARRIED: f64 = 0.98;
 
@@ -111,6 +113,9 @@ pub struct Report {
     pub consumed: u64,
     /// Of all consumed in the whole run, how many were marked as redelivered.
     pub redelivered: u64,
+    /// Of all consumed in the whole run, how many were none of this run's, and are not timed.
+    #[serde(default)]
+    pub strange: u64,
     /// Published a second.
     pub published_per_s: f64,
     /// Confirmed a second.
@@ -140,6 +145,9 @@ pub struct Report {
     pub shares: Vec<u64>,
     /// CPU that this generator used, in cores.
     pub generator_cores: f64,
+    /// Share of the time in which this generator could have run and got no core.
+    #[serde(default)]
+    pub generator_waited: f64,
     /// CPU that the broker used, in cores.
     pub broker_cores: Option<f64>,
     /// CPU of the broker per message (the larger of published and consumed), in microseconds.
@@ -160,9 +168,28 @@ impl Report {
         self.generator_cores >= BOTTLENECK_CORES
     }
 
-    /// Whether all that was asked for was published. A saturated load is never carried.
+    /// Whether all that was asked for was published, and consumed where somebody consumes: what only fills a queue is
+    /// not carried. A saturated load never is.
     pub fn carried(&self) -> bool {
-        self.target_per_s.is_some_and(|target| self.published_per_s >= CARRIED * target)
+        let copies = self.plan.copies() as f64;
+        let consumed = self.plan.consumers == 0 || self.plan.rpc;
+        self.target_per_s.is_some_and(|target| {
+            self.published_per_s >= CARRIED * target
+                && (consumed || self.consumed_per_s >= CARRIED * target * copies)
+        })
+    }
+
+    /// Whether it had to wait for a core so long that its times may be its own: the machine was full.
+    pub fn generator_was_crowded(&self) -> bool {
+        self.generator_waited >= CROWDED
+    }
+
+    /// Seconds of the load that had not arrived when the measurement ended: published and not consumed, or due and not
+    /// even published. None of them has a latency.
+    pub fn seconds_open(&self) -> f64 {
+        let behind = self.samples.last().map_or(0, |sample| sample.behind);
+        let open = self.left_over as f64 + behind as f64 * self.plan.copies() as f64;
+        if self.rate_per_s() > 0.0 { open / self.rate_per_s() } else { 0.0 }
     }
 
     /// What the load is about: messages consumed a second, or published where nobody consumes, or calls.
@@ -212,6 +239,7 @@ impl fmt::Display for Report {
             (self.rejected, "rejected"),
             (self.blocked, "times blocked"),
             (self.redelivered, "redelivered"),
+            (self.strange, "of another run"),
         ] {
             if count > 0 {
                 write!(f, ", {count} {what}")?;
@@ -242,6 +270,34 @@ pub(crate) fn fairness(shares: &[u64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_fills_a_queue_is_not_carried() {
+        let report = |published_per_s: f64, consumed_per_s: f64, plan: Plan| Report {
+            target_per_s: Some(100.0),
+            published_per_s,
+            consumed_per_s,
+            plan,
+            ..Report::default()
+        };
+        let plan = Plan::default;
+        assert!(report(99.0, 99.0, plan()).carried());
+        assert!(!report(90.0, 90.0, plan()).carried());
+        assert!(!report(100.0, 90.0, plan()).carried());
+        assert!(report(100.0, 0.0, Plan { consumers: 0, ..plan() }).carried());
+        let fanout = Plan { fanout: true, queues: 10, ..plan() };
+        assert!(report(100.0, 1_000.0, fanout.clone()).carried());
+        assert!(!report(100.0, 500.0, fanout).carried());
+    }
+
+    #[test]
+    fn what_has_not_arrived_is_told_in_seconds_of_the_load() {
+        let sample = Sample { behind: 300, ..Sample::default() };
+        let mut report = Report { consumed_per_s: 100.0, left_over: 200, ..Report::default() };
+        report.samples.push(sample);
+        assert_eq!(report.seconds_open(), 5.0);
+        assert_eq!(Report::default().seconds_open(), 0.0);
+    }
 
     #[test]
     fn equal_shares_are_fair_and_steady_rates_do_not_vary() {

@@ -14,6 +14,7 @@ pub(crate) struct Totals {
     pub(crate) consumed: u64,
     confirmed: u64,
     own_cpu_s: f64,
+    own_wait_s: f64,
     broker_cpu_s: Option<f64>,
     broker_bytes: Option<u64>,
     depth: Option<u64>,
@@ -48,6 +49,7 @@ impl Totals {
     /// Adds what the system and the broker say, which costs more than counting.
     pub(crate) fn with_processes(mut self, plan: &Plan, actors: &mut [Actor]) -> Totals {
         self.own_cpu_s = process::own_thread_cpu_seconds();
+        self.own_wait_s = process::own_thread_wait_seconds();
         let usage = plan.broker_pid.and_then(process::usage_of_tree);
         self.broker_cpu_s = usage.map(|usage| usage.cpu_s);
         self.broker_bytes = usage.map(|usage| usage.resident_bytes);
@@ -121,14 +123,17 @@ impl Measured {
     ) -> Report {
         let (first, last) = (self.first, self.last);
         let seconds = ((last.at_us - first.at_us) as f64 / 1e6).max(1e-6);
-        let (mut shares, mut rejected, mut redelivered) = (Vec::new(), 0, 0);
+        let (mut shares, mut rejected, mut redelivered, mut strange) = (Vec::new(), 0, 0, 0);
         for actor in actors {
             match &actor.role {
                 Role::Publisher(publisher) => {
                     shares.push(publisher.published);
                     rejected += publisher.rejected;
                 }
-                Role::Consumer(consumer) => redelivered += consumer.redelivered,
+                Role::Consumer(consumer) => {
+                    redelivered += consumer.redelivered;
+                    strange += consumer.strange;
+                }
                 Role::Depth(_) => {}
             }
         }
@@ -156,6 +161,7 @@ impl Measured {
             rejected,
             consumed,
             redelivered,
+            strange,
             published_per_s: published as f64 / seconds,
             confirmed_per_s: confirmed as f64 / seconds,
             consumed_per_s: consumed as f64 / seconds,
@@ -170,6 +176,7 @@ impl Measured {
             target_per_s: plan.target_per_s(),
             shares,
             generator_cores: (last.own_cpu_s - first.own_cpu_s) / seconds,
+            generator_waited: (last.own_wait_s - first.own_wait_s) / seconds,
             broker_cores: broker_cpu_s.map(|cpu_s| cpu_s / seconds),
             broker_cpu_us_per_message: broker_cpu_s.map(|cpu_s| cpu_s * 1e6 / messages),
             broker_bytes_max: self.samples.iter().filter_map(|sample| sample.broker_bytes).max(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use forebay_bench::Progress;
-use forebay_bench::bench::{self, BenchError, Flags, Record, Screen};
+use forebay_bench::bench::{self, BenchError, Ended, Flags, Record, Screen};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::exit::Exit;
@@ -83,21 +83,47 @@ fn measure(flags: &Flags) -> Exit {
         Ok(stop) => stop,
         Err(error) => return Exit::Failed.because(format!("cannot watch for signals: {error}")),
     };
+    // What took an hour is not to be lost to a slip in a path.
+    let paths = [&flags.json, &flags.html, &flags.svg, &flags.csv];
+    if let Err(error) = paths.into_iter().flatten().try_for_each(|path| can_be_written(path)) {
+        return Exit::Usage.because(error);
+    }
     let mut terminal = Terminal::new(stop);
     let measured = bench::run(flags, &mut terminal);
     terminal.bar.finish_and_clear();
-    let record = match measured {
-        Ok(record) => record,
+    let Ended { record, early } = match measured {
+        Ok(ended) => ended,
         Err(error @ BenchError::Usage(_)) => return Exit::Usage.because(error),
         Err(error) => return Exit::Failed.because(error),
     };
+    if record.is_empty() {
+        let why = early.map_or("nothing was measured".to_owned(), |early| early.to_string());
+        return Exit::Failed.because(why);
+    }
+    let printed = print(&bench::table(&record));
     if let Err(error) = write(flags, &record) {
         return Exit::Failed.because(error);
     }
-    match (print(&bench::table(&record)), record.complete()) {
-        (Exit::Done, false) => Exit::Failed.because("some runs failed; the table says which"),
+    match (printed, early) {
+        (Exit::Done, Some(early)) => {
+            Exit::Failed.because(format!("{early}; what was measured until then is above"))
+        }
+        (Exit::Done, None) if !record.complete() => {
+            Exit::Failed.because("some runs failed; the table says which")
+        }
         (exit, _) => exit,
     }
+}
+
+/// Leaves nothing where there was nothing.
+fn can_be_written(path: &Path) -> Result<(), String> {
+    let was_there = path.exists();
+    let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
+    opened.map_err(|error| format!("{}: {error}", path.display()))?;
+    if !was_there {
+        std::fs::remove_file(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(())
 }
 
 fn write(flags: &Flags, record: &Record) -> Result<(), String> {

@@ -1,35 +1,14 @@
 //! `forebay bench` as people and scripts use it: against a broker that runs, and with one of its own.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
 use serde_json::Value;
+use support::bench::{bench, files, read, text};
 use support::broker::Start;
 use support::dir::Dir;
 use support::tls::Terminator;
 
 mod support;
-
-fn bench(arguments: &[&str]) -> Output {
-    Command::new(support::forebay())
-        .arg("bench")
-        .args(arguments)
-        .env_remove("FOREBAY_URL")
-        .output()
-        .expect("the binary was built")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn read(path: &Path) -> Value {
-    serde_json::from_str(&std::fs::read_to_string(path).expect("it was written")).expect("JSON")
-}
-
-fn files(home: &Dir) -> (PathBuf, PathBuf) {
-    (home.path().join("bench.json"), home.path().join("bench.csv"))
-}
 
 #[test]
 fn a_load_on_a_running_broker_is_measured_and_leaves_nothing_there() {
@@ -389,6 +368,16 @@ fn what_makes_no_sense_is_refused_with_code_2() {
         (&["report", "Cargo.toml", "--html", "report.html"], "Cargo.toml: "),
         (&["report", "--html", "report.html"], "FILES"),
         (&["run", "--url", "http://localhost"], "cannot read the URL"),
+        (&["run", "--step", "20:stall=2"], "before the end"),
+        (&["run", "--step", "0.5:consumers/10"], "from the first second on"),
+        (&["run", "-R", "100", "-q", "none"], "have a bound"),
+        (&["run", "enqueue", "--consumers", "3"], "--consumers is for loads"),
+        (&["run", "hoarding", "--size", "3"], "--size is for loads"),
+        (&["run", "enqueue", "--seconds", "1e20"], "1000000 seconds"),
+        (&["run", "--mbit", "0"], "--mbit"),
+        (&["run", "--rtt", "inf"], "--rtt"),
+        (&["run", "stress-1", "--svg", "x.svg"], "hoarding"),
+        (&["run", "--json", "no/such/directory/a.json"], "no/such/directory/a.json"),
     ] {
         let ran = bench(arguments);
         assert_eq!(ran.status.code(), Some(2), "{arguments:?}");

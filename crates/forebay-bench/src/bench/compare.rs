@@ -2,11 +2,19 @@
 
 use std::fmt::Write;
 
+use serde_json::Value;
+
 use super::points::{Point, Points};
 use super::record::Record;
 use crate::experiment::{Found, Row, number};
 use crate::report::Report;
 use crate::spread::{Ratio, median};
+
+/// Fewer runs are too few to say that a difference is none of chance.
+const STAR_RUNS_MIN: usize = 5;
+/// What may differ between two runs of the same load: where it went, and what a line of the comparison names.
+const SAME_LOAD: [&str; 6] =
+    ["broker_pid", "queue_prefix", "queue_type", "window", "prefetch", "ack_every"];
 
 /// One line for each setting, or figure of an experiment, that both records measured; `Err` if there is none.
 pub fn compare(a: &Record, b: &Record) -> Result<String, String> {
@@ -23,11 +31,8 @@ pub fn compare(a: &Record, b: &Record) -> Result<String, String> {
     if a.workload != b.workload {
         let _ = writeln!(text, "these are different workloads: ratios say nothing about brokers");
     }
-    if a.occasion.machine != b.occasion.machine {
-        let _ = writeln!(
-            text,
-            "A and B were measured on different machines, or one of them was busier before"
-        );
+    if !a.occasion.machine.is_like(&b.occasion.machine) {
+        let _ = writeln!(text, "A and B were measured on different machines");
     }
     if !a.found.is_empty() && !b.found.is_empty() {
         return compare_found(&a.found, &b.found).map(|lines| text + &lines);
@@ -41,6 +46,9 @@ pub fn compare(a: &Record, b: &Record) -> Result<String, String> {
         };
         let Some(points_b) = all_b.iter().find(same) else { continue };
         let intended = points_a.intended && points_b.intended;
+        if let Some(loads) = different_loads(points_a, points_b) {
+            let _ = writeln!(text, "{}: the loads differ: {loads}", points_a.broker);
+        }
         for point_a in &points_a.points {
             let setting = |other: &&Point<'_>| other.setting == point_a.setting;
             let Some(point_b) = points_b.points.iter().find(setting) else { continue };
@@ -54,6 +62,25 @@ pub fn compare(a: &Record, b: &Record) -> Result<String, String> {
         0 => Err("the two files have no setting in common that both measured".into()),
         _ => Ok(text),
     }
+}
+
+/// What two loads differ in beside the setting, the addresses and the names: `size 100, 10000; rate 50.0, 48.0`.
+fn different_loads(a: &Points<'_>, b: &Points<'_>) -> Option<String> {
+    let of = |points: &Points<'_>| {
+        let plan = &points.points.iter().find_map(|point| point.reports.first())?.plan;
+        match serde_json::to_value(plan).ok()? {
+            Value::Object(fields) => Some(fields),
+            _ => None,
+        }
+    };
+    let (a, b) = (of(a)?, of(b)?);
+    let differs = |(name, value): (&String, &Value)| {
+        let other = b.get(name).unwrap_or(&Value::Null);
+        let told = !SAME_LOAD.contains(&&name[..]) && value != other;
+        told.then(|| format!("{name} {value}, {other}"))
+    };
+    let all: Vec<String> = a.iter().filter_map(differs).collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 /// One line for each figure that both have.
@@ -78,7 +105,7 @@ fn compare_found(all_a: &[Found], all_b: &[Found]) -> Result<String, String> {
                 row.figure,
                 number(a),
                 number(b),
-                told(Ratio::of(&other.values, &row.values, 1)),
+                told(Ratio::of(&other.values, &row.values, 1), fewer(&other.values, &row.values)),
                 row.unit,
             );
         }
@@ -109,6 +136,9 @@ fn line(points: &Points<'_>, a: &Point<'_>, b: &Point<'_>, intended: bool) -> Op
     let p99 = |report: &Report| report.latency(intended).p99_us as f64 / 1e3;
     let (rate_a, rate_b) = (each(a, &Report::rate_per_s), each(b, &Report::rate_per_s));
     let (p99_a, p99_b) = (each(a, &p99), each(b, &p99));
+    let runs = fewer(&rate_a, &rate_b);
+    // Whoever carries all that was asked for has the rate that was asked for.
+    let tied = [a, b].iter().all(|point| point.reports.iter().all(|report| report.carried()));
     let name = match points.phase {
         "" => points.broker.to_owned(),
         phase => format!("{}, {phase}", points.broker),
@@ -119,19 +149,26 @@ fn line(points: &Points<'_>, a: &Point<'_>, b: &Point<'_>, intended: bool) -> Op
         a.setting.prefetch,
         median(&rate_a)?,
         median(&rate_b)?,
-        told(Ratio::of(&rate_b, &rate_a, 1)),
+        told(Ratio::of(&rate_b, &rate_a, 1), if tied { 0 } else { runs }),
         median(&p99_a)?,
         median(&p99_b)?,
-        told(Ratio::of(&p99_b, &p99_a, 1)),
+        told(Ratio::of(&p99_b, &p99_a, 1), runs),
     ))
 }
 
-fn told(ratio: Option<Ratio>) -> String {
+fn fewer(a: &[f64], b: &[f64]) -> usize {
+    a.len().min(b.len())
+}
+
+/// With a star if chance does not explain it: the interval of so few runs as three is hardly more than their range, so
+/// that one comparison in ten of nothing with nothing would have one (one in 27 with five).
+fn told(ratio: Option<Ratio>, runs: usize) -> String {
     match ratio {
         None => "-".to_owned(),
         Some(Ratio { value, interval: None }) => format!("{value:.2}"),
         Some(Ratio { value, interval: Some((low, high)) }) => {
-            let sure = if low > 1.0 || high < 1.0 { "*" } else { "" };
+            let sure = runs >= STAR_RUNS_MIN && (low > 1.0 || high < 1.0);
+            let sure = if sure { "*" } else { "" };
             format!("{value:.2} ({low:.2} to {high:.2}){sure}")
         }
     }
@@ -166,10 +203,10 @@ mod tests {
 
     #[test]
     fn one_broker_each_is_compared_whatever_it_is_called() {
-        let a = record("RabbitMQ", Window::Auto, &[100.0, 101.0, 99.0]);
-        let b = record("Forebay", Window::Auto, &[200.0, 201.0, 199.0]);
+        let a = record("RabbitMQ", Window::Auto, &[100.0, 101.0, 99.0, 100.0, 100.0]);
+        let b = record("Forebay", Window::Auto, &[200.0, 201.0, 199.0, 200.0, 200.0]);
         let text = compare(&a, &b).unwrap();
-        assert!(text.contains("2.00 (1.97 to 2.03)*"), "{text}");
+        assert!(text.contains("2.00 (1.98 to 2.02)*"), "{text}");
     }
 
     #[test]
@@ -181,8 +218,34 @@ mod tests {
     }
 
     #[test]
+    fn three_runs_are_too_few_for_a_star() {
+        let a = record("X", Window::Auto, &[100.0, 101.0, 99.0]);
+        let b = record("X", Window::Auto, &[200.0, 201.0, 199.0]);
+        let text = compare(&a, &b).unwrap();
+        assert!(text.contains("2.00 (1.97 to 2.03) "), "{text}");
+    }
+
+    #[test]
+    fn loads_that_differ_are_told_and_rates_that_were_asked_for_are_no_difference() {
+        let asked = |size: usize, rate: f64| {
+            let mut record = record("X", Window::Auto, &[rate; 5]);
+            for run in &mut record.runs {
+                let Outcome::Report(report) = &mut run.outcome else { continue };
+                (report.plan.size, report.plan.rate) = (size, rate);
+                (report.published_per_s, report.target_per_s) = (rate, Some(rate));
+            }
+            record
+        };
+        let text = compare(&asked(100, 50.0), &asked(100, 48.0)).unwrap();
+        assert!(text.contains("rate 50.0, 48.0") && !text.contains("size"), "{text}");
+        assert!(text.contains("0.96 (0.96 to 0.96) "), "{text}");
+        let text = compare(&asked(100, 50.0), &asked(200, 50.0)).unwrap();
+        assert!(text.contains("the loads differ: size 100, 200"), "{text}");
+    }
+
+    #[test]
     fn experiments_are_compared_figure_by_figure() {
-        let record = |broker: &str, per_s: [f64; 3], limit: f64| {
+        let record = |broker: &str, per_s: [f64; 5], limit: f64| {
             let answer = |per_s: f64| {
                 Ok(Findings {
                     cases: vec![
@@ -198,11 +261,11 @@ mod tests {
             record.found.push(found);
             record
         };
-        let a = record("X", [100.0, 101.0, 99.0], 0.0);
-        let b = record("Y", [50.0, 51.0, 49.0], 50.0);
+        let a = record("X", [100.0, 101.0, 99.0, 100.0, 100.0], 0.0);
+        let b = record("Y", [50.0, 51.0, 49.0, 50.0, 50.0], 50.0);
         let text = compare(&a, &b).unwrap();
-        assert!(text.contains("0.50 (0.49 to 0.52)*"), "{text}");
-        assert!(text.contains("A 3 of 3, B 2 of 3") && !text.contains("alone"), "{text}");
+        assert!(text.contains("0.50 (0.49 to 0.51)*"), "{text}");
+        assert!(text.contains("A 5 of 5, B 4 of 5") && !text.contains("alone"), "{text}");
         let load = Record::new(Occasion::default(), "free", "");
         assert!(compare(&a, &load).unwrap_err().contains("in common"));
     }

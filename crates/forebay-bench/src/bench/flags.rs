@@ -13,7 +13,14 @@ use crate::experiment::{Experiment, Place};
 use crate::plan::Plan;
 use crate::schedule::RatePiece;
 use crate::setting::{Credit, Window};
+use crate::stamp::Mark;
 use crate::step::Step;
+
+const WARM_UP_SECONDS: f64 = 3.0;
+/// A slip of the hand is above: eleven days, ten minutes, a terabit a second.
+const SECONDS_MAX: f64 = 1e6;
+const RTT_MS_MAX: f64 = 600_000.0;
+const MBIT_MAX: f64 = 1e6;
 
 /// What to run, where, and what to do with the figures.
 #[derive(clap::Args, Debug, Clone)]
@@ -43,15 +50,10 @@ pub struct Flags {
     /// Queues; publisher and consumer number i use queue i modulo this
     #[arg(long, value_name = "N", help_heading = "Load")]
     queues: Option<usize>,
-    /// Queues are called NAME.0, NAME.1, …; they are emptied before and deleted afterwards
-    #[arg(
-        long,
-        short = 'u',
-        value_name = "NAME",
-        default_value = "forebay-bench",
-        help_heading = "Load"
-    )]
-    queue: String,
+    /// Queues are called NAME.0, NAME.1, … and deleted afterwards; what is there already is refused, unless
+    /// --predeclared [default: a name that nobody else has]
+    #[arg(long, short = 'u', value_name = "NAME", help_heading = "Load")]
+    queue: Option<String>,
     /// classic or quorum
     #[arg(long, value_name = "TYPE", help_heading = "Load")]
     queue_type: Option<String>,
@@ -115,9 +117,9 @@ pub struct Flags {
         help_heading = "Measurement"
     )]
     pub(crate) seconds: f64,
-    /// Seconds of load before them
-    #[arg(long, value_name = "N", default_value_t = 3.0, help_heading = "Measurement")]
-    warm_up: f64,
+    /// Seconds of load before them [default: 3]
+    #[arg(long, value_name = "N", help_heading = "Measurement")]
+    warm_up: Option<f64>,
     /// auto: measure the broker's capacity first and fit the workload's rate to it; N%: the load is so much of that
     /// capacity; X: the rate X times. Without it, workloads with a rate are fitted, and a rate given by flag is taken
     /// as it is
@@ -131,7 +133,7 @@ pub struct Flags {
     /// the broker takes it, unless --rate or --scale are given
     #[arg(long, conflicts_with = "grid", help_heading = "Measurement")]
     pub(crate) knee: bool,
-    /// Every run so many times, in random order; from 3 on ratios have intervals [default: 1, with --knee 3]
+    /// Every run so many times, in random order; from 3 on ratios have intervals, from 5 on they can be relied on [default: 1, with --knee 3]
     #[arg(long, value_name = "N", help_heading = "Measurement")]
     repeat: Option<usize>,
     /// Orders the runs
@@ -210,6 +212,23 @@ impl Flags {
         }
     }
 
+    /// Refuses numbers that mean nothing, whatever is run.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let within = |value: f64, most: f64| value.is_finite() && (0.0..=most).contains(&value);
+        let wrong = if !(within(self.seconds, SECONDS_MAX) && self.seconds > 0.0) {
+            format!("a measurement takes time, and {SECONDS_MAX} seconds at most")
+        } else if self.rtt.is_some_and(|ms| !within(ms, RTT_MS_MAX)) {
+            format!("--rtt is a number of milliseconds from 0 to {RTT_MS_MAX}")
+        } else if self.mbit.is_some_and(|mbit| !(within(mbit, MBIT_MAX) && mbit > 0.0)) {
+            format!("--mbit is a number above 0, {MBIT_MAX} at most")
+        } else if self.svg.is_some() && self.name.as_deref() != Some("hoarding") {
+            "--svg: only `hoarding` has timelines to draw".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(wrong)
+    }
+
     /// Refuses what an experiment cannot do, rather than leave it out in silence.
     pub(crate) fn check_experiment(&self, experiment: &Experiment) -> Result<(), String> {
         let somewhere = [
@@ -220,19 +239,30 @@ impl Flags {
         if let Some((flag, _)) = somewhere.iter().find(|(_, given)| experiment.alone && *given) {
             return Err(format!("{flag}: {} asks no broker anything", experiment.name));
         }
-        if !(self.seconds > 0.0 && self.seconds.is_finite()) {
-            return Err("a measurement takes time".into());
-        }
-        let no = [
-            ("--grid", !self.grid.is_empty()),
-            ("--knee", self.knee),
-            ("--scale", self.scale.is_some()),
-            ("--step", !self.steps.is_empty()),
+        let of_loads = [
+            ("--producers", self.producers.is_some()),
+            ("--consumers", self.consumers.is_some()),
+            ("--queues", self.queues.is_some()),
+            ("--queue", self.queue.is_some()),
+            ("--queue-args", self.queue_args.is_some()),
             ("--rate", self.has_rate()),
+            ("--consumer-rate", self.consumer_rate.is_some()),
+            ("--size", self.size.is_some()),
+            ("--flag", self.flag.is_some()),
+            ("--messages", self.messages.is_some()),
             ("--confirm", self.confirm.is_some()),
             ("--qos", self.qos.is_some()),
+            ("--multi-ack-every", self.multi_ack_every.is_some()),
+            ("--autoack", self.autoack),
+            ("--warm-up", self.warm_up.is_some()),
+            ("--scale", self.scale.is_some()),
+            ("--grid", !self.grid.is_empty()),
+            ("--knee", self.knee),
+            ("--step", !self.steps.is_empty()),
         ];
-        match no.iter().chain(&self.perftest.given()).find(|(_, given)| *given) {
+        let perftest = self.perftest.given();
+        let mut given = of_loads.iter().chain(&perftest).filter(|(_, given)| *given).copied();
+        match given.find(|(flag, _)| !experiment.takes.contains(flag)) {
             Some((flag, _)) => {
                 Err(format!("{flag} is for loads; this is an experiment of its own"))
             }
@@ -269,11 +299,12 @@ impl Flags {
             plan.rate = 0.0;
         }
         plan = Plan {
-            queue_prefix: self.queue.clone(),
+            queue_prefix: self.queue.clone().unwrap_or_else(own_name),
+            new_queues_only: self.queue.is_some() || self.perftest.names_queues(),
             queue_type: self.queue_type(),
             no_ack: self.autoack,
             seconds: self.seconds,
-            warm_up: self.warm_up,
+            warm_up: self.warm_up.unwrap_or(WARM_UP_SECONDS),
             steps: self.steps.clone(),
             emulated: self.link(),
             ..plan
@@ -312,6 +343,11 @@ impl Flags {
         let rtt = |step: &Step| matches!(step.what, crate::step::StepKind::RttMs(_));
         self.rtt.is_some() || self.mbit.is_some() || self.steps.iter().any(rtt)
     }
+}
+
+/// Of queues on a broker where others may measure as well, or where a run before this one was killed.
+fn own_name() -> String {
+    format!("forebay-bench-{}", Mark::fresh().hex())
 }
 
 fn set<T>(place: &mut T, flag: Option<T>) {
@@ -365,7 +401,10 @@ mod tests {
         assert_eq!(names, ["orders-5-x", "orders-6-x", "orders-7-x", "orders-5-x"]);
         assert_eq!((named.queues, named.check()), (3, Ok(())));
         let ours = plan("-u orders -p -e events -t topic -k a.b --queues 1");
-        assert_eq!((ours.queue(0), ours.exchange()), ("orders".into(), Some(("events", "topic"))));
+        assert_eq!(
+            (ours.queue(0), ours.exchange()),
+            ("orders".into(), Some(("events".into(), "topic")))
+        );
         assert_eq!((ours.routing_key(0), ours.copies()), ("a.b".into(), 1));
         let each = plan("-e events --queues 3");
         assert_eq!((each.routing_key(1), each.copies()), (each.queue(1), 1));

@@ -12,7 +12,8 @@ pub(crate) struct PerfTest {
     /// The run ends when consumers have taken so many each, on average, after --seconds at the latest
     #[arg(long, short = 'D', value_name = "N")]
     cmessages: Option<u64>,
-    /// Queues are called so, %d being a number; they are emptied before and deleted afterwards, unless --predeclared
+    /// Queues are called so, %d being a number, and deleted afterwards; what is there already is refused, unless
+    /// --predeclared
     #[arg(long, value_name = "PATTERN", requires = "queue_pattern_to")]
     queue_pattern: Option<String>,
     /// The first of these numbers
@@ -40,7 +41,8 @@ pub(crate) struct PerfTest {
     /// own name
     #[arg(long, short = 'k', value_name = "KEY", requires = "exchange")]
     routing_key: Option<String>,
-    /// Queues and exchange are there: nothing is declared, bound, emptied or deleted. A single queue is called as
+    /// Queues and exchange are there: nothing is declared, bound, emptied or deleted, and consumers take what is in them.
+    /// A single queue is called as
     /// --queue says, without a number
     #[arg(long, short = 'p')]
     predeclared: bool,
@@ -67,6 +69,11 @@ impl PerfTest {
         plan.own_exchange = self.exchange.clone().map(|name| ExchangePlan { name, kind });
         plan.routing_key.clone_from(&self.routing_key);
         plan.predeclared = self.predeclared;
+    }
+
+    /// Whether it says what queues are called.
+    pub(super) fn names_queues(&self) -> bool {
+        self.queue_pattern.is_some()
     }
 
     /// Of those that only loads understand, whether each was given.

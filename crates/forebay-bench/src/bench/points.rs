@@ -140,6 +140,14 @@ impl Points<'_> {
         }
     }
 
+    /// Whether several settings were measured and each carried what was asked for: then they tie.
+    pub(crate) fn all_carried(&self) -> bool {
+        let carried = |point: &Point<'_>| {
+            point.failures.is_empty() && point.reports.iter().all(|report| report.carried())
+        };
+        self.points.len() > 1 && self.points.iter().all(carried)
+    }
+
     /// What a search found; `None` if there was none, or if it found nothing.
     pub(crate) fn finding(&self) -> Option<Finding> {
         let fixed = self.points.iter().filter_map(|point| match point.setting.window {

@@ -108,6 +108,11 @@ impl Record {
         }
     }
 
+    /// Whether nothing came of it, not even a failure.
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty() && self.found.iter().all(|found| found.answers.is_empty())
+    }
+
     /// Whether every run has figures.
     pub fn complete(&self) -> bool {
         let answered = |found: &Found| found.answers.iter().all(Result::is_ok);

@@ -3,33 +3,35 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::ControlFlow;
-use std::time::Duration;
-
-use rustix::process::{Pid, Signal, kill_process};
+use std::path::Path;
 
 use super::flags::Flags;
 use super::grid::{self, Setting};
+use super::inquiry;
+use super::onlooker::{Onlooker, start_link};
 use super::record::{Outcome, Record, Run};
 use super::scale::{Scale, capacity_plan, scaled_by, scaled_to};
 use super::target::Target;
 use super::workload::{Phase, Workload};
-use crate::experiment::{Experiment, Findings, Found, Place};
-use crate::generator::{self, LoadError, Progress, Watch};
-use crate::link::{Conditions, LinkProxy, address_of, url_through};
+use crate::generator::{self, LoadError, Progress};
+use crate::link::url_through;
 use crate::occasion::Occasion;
 use crate::plan::Plan;
+use crate::process;
 use crate::rabbitmq::RabbitMq;
 use crate::report::Report;
 use crate::search::{RUNS_MAX, Search};
 use crate::setting::Window;
 use crate::spread::Random;
-use crate::step::StepKind;
+use crate::stamp::Mark;
 use crate::topology;
 
-/// A broker of our own stands still for so many seconds at most.
-const STALL_SECONDS_MAX: f64 = 60.0;
+/// File systems that lie in memory (`statfs(2)`): tmpfs and ramfs.
+const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// Why there is no record, as a sentence.
+const BOTTLENECK: &str = "    the generator's one core was busy: the broker can do more than this";
+
+/// Why there is no record, or no more of it, as a sentence.
 #[derive(Debug)]
 pub enum BenchError {
     /// What was asked for makes no sense.
@@ -63,13 +65,24 @@ pub trait Screen {
     fn progress(&mut self, progress: Progress<'_>) -> ControlFlow<()>;
 }
 
+/// What was measured, and why it was not all.
+#[derive(Debug)]
+pub struct Ended {
+    /// As far as it went.
+    pub record: Record,
+    /// Why it went no further; `None`: it is all there.
+    pub early: Option<BenchError>,
+}
+
 /// Measures everything that the flags ask for.
 ///
 /// # Errors
-/// Flags that make no sense, a broker that cannot be reached. A run that fails later is part of the record.
-pub fn run(flags: &Flags, screen: &mut dyn Screen) -> Result<Record, BenchError> {
+/// Flags that make no sense. A broker that cannot be reached, and whatever else ends it early, is told beside what was
+/// measured until then; a run that fails is part of the record.
+pub fn run(flags: &Flags, screen: &mut dyn Screen) -> Result<Ended, BenchError> {
+    flags.check().map_err(BenchError::Usage)?;
     if let Some(experiment) = flags.experiment() {
-        return ask(experiment, flags, screen);
+        return inquiry::ask(experiment, flags, screen);
     }
     let workload = flags.workload().map_err(BenchError::Usage)?;
     let flags = &flags.with_link_of(workload);
@@ -87,23 +100,18 @@ pub fn run(flags: &Flags, screen: &mut dyn Screen) -> Result<Record, BenchError>
         _ => plan.clone(),
     };
     grid::settings(&flags.grid, &some_rate).map_err(BenchError::Usage)?;
-    let mut targets = targets(flags)?;
-    let mut session = Session { flags, workload, plan, screen, done: 0, of: targets.len() };
     let (name, about) =
         workload.map_or(("free", "as the flags say"), |known| (known.name, known.about));
     let mut record = Record::new(Occasion::now("forebay", String::new()), name, about);
     record.searched = flags.knee;
-    for target in &mut targets {
-        session.measure(target, &mut record)?;
-    }
-    drop(targets);
-    // Only now, so that no broker takes CPU from another.
-    for target in &mut peers(flags, session.screen)? {
-        session.measure(target, &mut record)?;
+    let mut session = Session { flags, workload, plan, screen, done: 0, of: 1 };
+    let early = session.everywhere(&mut record).err();
+    if let Some(error @ BenchError::Usage(_)) = early {
+        return Err(error);
     }
     let names = record.runs.iter().map(|run| run.broker.clone()).collect();
     record.occasion.broker = joined(names);
-    Ok(record)
+    Ok(Ended { record, early })
 }
 
 /// Some workloads say which share of the capacity they are, and some are measures of what goes.
@@ -121,7 +129,7 @@ fn check_scale(flags: &Flags, workload: Option<&'static Workload>) -> Result<(),
     Err(BenchError::Usage(wrong.to_owned()))
 }
 
-fn check_peers(flags: &Flags) -> Result<(), BenchError> {
+pub(super) fn check_peers(flags: &Flags) -> Result<(), BenchError> {
     if flags.peers && !RabbitMq::is_installed() {
         return Err(BenchError::Usage(
             "--peers: there is no RabbitMQ to start here (Debian's package rabbitmq-server has one)".into(),
@@ -131,7 +139,7 @@ fn check_peers(flags: &Flags) -> Result<(), BenchError> {
 }
 
 /// RabbitMQ, if it was asked for.
-fn peers(flags: &Flags, screen: &mut dyn Screen) -> Result<Vec<Target>, BenchError> {
+pub(super) fn peers(flags: &Flags, screen: &mut dyn Screen) -> Result<Vec<Target>, BenchError> {
     if !flags.peers {
         return Ok(Vec::new());
     }
@@ -140,88 +148,13 @@ fn peers(flags: &Flags, screen: &mut dyn Screen) -> Result<Vec<Target>, BenchErr
     Target::rabbitmq(&parent).map_err(BenchError::Failed)
 }
 
-/// An experiment on every broker, as often as was asked for.
-fn ask(
-    experiment: &Experiment,
-    flags: &Flags,
-    screen: &mut dyn Screen,
-) -> Result<Record, BenchError> {
-    flags.check_experiment(experiment).map_err(BenchError::Usage)?;
-    check_peers(flags)?;
-    let occasion = Occasion::now("forebay", String::new());
-    let mut record = Record::new(occasion, experiment.name, experiment.about);
-    if experiment.alone {
-        let broker = "without a broker".to_owned();
-        record.occasion.broker.clone_from(&broker);
-        let answers = repeated(experiment, flags, &flags.nowhere(), screen)?;
-        record.found.push(Found { broker, answers });
-        return Ok(record);
-    }
-    for target in targets(flags)? {
-        record.found.push(answer(experiment, flags, &target, screen)?);
-    }
-    for target in peers(flags, screen)? {
-        record.found.push(answer(experiment, flags, &target, screen)?);
-    }
-    record.occasion.broker =
-        joined(record.found.iter().map(|found| found.broker.clone()).collect());
-    Ok(record)
-}
-
-/// What one broker has to say.
-fn answer(
-    experiment: &Experiment,
-    flags: &Flags,
-    target: &Target,
-    screen: &mut dyn Screen,
-) -> Result<Found, BenchError> {
-    let plan = target.plan(&Plan { queues: 1, ..Plan::default() });
-    let broker = topology::set_up(&plan).map_err(failed)?;
-    topology::tear_down(&plan).map_err(failed)?;
-    let broker = match &target.queue_type {
-        Some(kind) => format!("{broker} {kind}"),
-        None => broker,
-    };
-    screen.say(&format!("{broker}{}", whose(target)));
-    let link = match flags.link() {
-        true => Some(start_link(flags, &target.url).map_err(BenchError::Failed)?),
-        false => None,
-    };
-    let url = match &link {
-        Some(link) => url_through(&target.url, &link.address().to_string()),
-        None => target.url.clone(),
-    };
-    let answers = repeated(experiment, flags, &flags.place(target, url), screen)?;
-    Ok(Found { broker, answers })
-}
-
-/// An answer, or why there is none, for each time that was asked for.
-fn repeated(
-    experiment: &Experiment,
-    flags: &Flags,
-    place: &Place,
-    screen: &mut dyn Screen,
-) -> Result<Vec<Result<Findings, String>>, BenchError> {
-    let mut answers = Vec::new();
-    for repetition in 0..flags.repeat().max(1) {
-        let share = repetition as f64 / flags.repeat().max(1) as f64;
-        screen.begin(experiment.name, share);
-        let progress = Progress { doing: "measuring", share, last: None };
-        if screen.progress(progress).is_break() {
-            return Err(BenchError::Stopped);
-        }
-        answers.push(experiment.run(place));
-    }
-    Ok(answers)
-}
-
 /// Names of brokers, each once.
-fn joined(mut names: Vec<String>) -> String {
+pub(super) fn joined(mut names: Vec<String>) -> String {
     names.dedup();
     names.join(", ")
 }
 
-fn targets(flags: &Flags) -> Result<Vec<Target>, BenchError> {
+pub(super) fn targets(flags: &Flags, screen: &mut dyn Screen) -> Result<Vec<Target>, BenchError> {
     if !flags.url.is_empty() {
         let targets: Result<_, _> = flags.url.iter().map(|url| Target::at(url)).collect();
         return targets.map_err(BenchError::Usage);
@@ -229,7 +162,31 @@ fn targets(flags: &Flags) -> Result<Vec<Target>, BenchError> {
     let parent = flags.dir.clone().unwrap_or_else(std::env::temp_dir);
     let parent = std::path::absolute(&parent)
         .map_err(|error| BenchError::Usage(format!("--dir: {error}")))?;
+    if is_in_memory(&parent) {
+        screen.say(&format!(
+            "{} lies in memory: what is written there is on no disk. --dir DIR names another place",
+            parent.display()
+        ));
+    }
     Ok(vec![Target::serve(flags.forebay.clone(), parent).map_err(BenchError::Failed)?])
+}
+
+fn is_in_memory(directory: &Path) -> bool {
+    rustix::fs::statfs(directory).is_ok_and(|found| IN_MEMORY.contains(&(found.f_type as u32)))
+}
+
+/// What a broker calls itself, with its type of queues and, of several, with its address.
+pub(super) fn introduce(plan: &Plan, target: &Target, flags: &Flags) -> Result<String, LoadError> {
+    let mut name = topology::set_up(plan)?;
+    topology::tear_down(plan)?;
+    if let Some(kind) = &target.queue_type {
+        name = format!("{name} {kind}");
+    }
+    match crate::link::address_of(&target.url) {
+        // Two may be of the same product and version.
+        Ok(address) if flags.url.len() > 1 => Ok(format!("{name} at {address}")),
+        _ => Ok(name),
+    }
 }
 
 struct Session<'a> {
@@ -250,15 +207,25 @@ struct At<'a> {
 }
 
 impl Session<'_> {
+    /// All brokers, one after the other.
+    fn everywhere(&mut self, record: &mut Record) -> Result<(), BenchError> {
+        let mut targets = targets(self.flags, self.screen)?;
+        self.of = targets.len();
+        for target in &mut targets {
+            self.measure(target, record)?;
+        }
+        drop(targets);
+        // Only now, so that no broker takes CPU from another.
+        for target in &mut peers(self.flags, self.screen)? {
+            self.measure(target, record)?;
+        }
+        Ok(())
+    }
+
     /// Everything on one broker.
     fn measure(&mut self, target: &mut Target, record: &mut Record) -> Result<(), BenchError> {
         let plan = target.plan(&self.plan);
-        let broker = topology::set_up(&plan).map_err(failed)?;
-        topology::tear_down(&plan).map_err(failed)?;
-        target.label = match &target.queue_type {
-            Some(kind) => format!("{broker} {kind}"),
-            None => broker,
-        };
+        target.label = introduce(&plan, target, self.flags).map_err(failed)?;
         self.screen.say(&format!("{}{}", target.label, whose(target)));
         let (plan, capacity_per_s) = self.scaled(target, plan)?;
         if let Some(target_per_s) = plan.target_per_s() {
@@ -317,7 +284,12 @@ impl Session<'_> {
                 let load = capacity_plan(&plan);
                 let report = self.phases(target, &[Phase { name: "capacity", plan: load }])?;
                 let capacity_per_s = match &report[..] {
-                    [(_, Outcome::Report(report))] => report.rate_per_s(),
+                    [(_, Outcome::Report(report))] => {
+                        if report.generator_was_the_bottleneck() {
+                            self.screen.say(BOTTLENECK);
+                        }
+                        report.rate_per_s()
+                    }
                     [(_, Outcome::Failed(why))] => return Err(BenchError::Failed(why.clone())),
                     _ => 0.0,
                 };
@@ -364,8 +336,7 @@ impl Session<'_> {
             };
             self.screen.say(&format!("  {title}{comma}{phase}: {told}"));
             if outcome.report().is_some_and(Report::generator_was_the_bottleneck) {
-                self.screen
-                    .say("    the generator's one core was busy: the broker can do more than this");
+                self.screen.say(BOTTLENECK);
             }
         }
         let last = outcomes.last().and_then(|(_, outcome)| outcome.report());
@@ -391,22 +362,39 @@ impl Session<'_> {
         phases: &[Phase],
     ) -> Result<Vec<(&'static str, Outcome)>, BenchError> {
         let Some(first) = phases.first() else { return Ok(Vec::new()) };
+        let mark = Mark::fresh();
         if let Err(error) = topology::set_up(&first.plan) {
             return Ok(vec![(first.name, Outcome::Failed(error.to_string()))]);
         }
         let mut outcomes = Vec::new();
-        for phase in phases {
-            match self.load(target, &phase.plan) {
+        for (number, phase) in phases.iter().enumerate() {
+            match self.load(target, &Plan { mark, ..phase.plan.clone() }) {
+                // Another phase needs all that this one was to publish.
+                Ok(report)
+                    if number + 1 < phases.len() && report.published < phase.plan.messages =>
+                {
+                    let (published, asked) = (report.published, phase.plan.messages);
+                    let why = format!(
+                        "it took {published} of {asked} messages in {:.0} s",
+                        report.seconds
+                    );
+                    outcomes.push((phase.name, Outcome::Failed(why)));
+                    break;
+                }
                 Ok(mut report) => {
                     report.broker.clone_from(&target.label);
                     outcomes.push((phase.name, Outcome::Report(report)));
                 }
-                Err(LoadError::Stopped) => {
-                    // What can be cleaned up is; the stop is what matters.
-                    let _ = topology::tear_down(&first.plan);
-                    return Err(BenchError::Stopped);
-                }
                 Err(error) => {
+                    // A signal from the terminal ends a broker of our own, too, perhaps before we are told of it.
+                    let progress = Progress { doing: "stopping", share: 1.0, last: None };
+                    if matches!(error, LoadError::Stopped)
+                        || self.screen.progress(progress).is_break()
+                    {
+                        // What can be cleaned up is; the stop is what matters.
+                        let _ = topology::tear_down(&first.plan);
+                        return Err(BenchError::Stopped);
+                    }
                     outcomes.push((phase.name, Outcome::Failed(error.to_string())));
                     break;
                 }
@@ -434,68 +422,17 @@ impl Session<'_> {
     }
 }
 
-fn failed(error: LoadError) -> BenchError {
+pub(super) fn failed(error: LoadError) -> BenchError {
     BenchError::Failed(error.to_string())
 }
 
-fn whose(target: &Target) -> String {
+pub(super) fn whose(target: &Target) -> String {
     match (target.own, target.pid) {
         (true, Some(pid)) => format!(" of our own (process {pid}), stopped afterwards"),
-        (false, Some(pid)) => format!(" on this machine (process {pid})"),
-        _ => ", whose CPU and memory are not known here".to_owned(),
-    }
-}
-
-fn conditions(rtt_ms: f64, mbit: Option<f64>) -> Conditions {
-    let bytes_per_s =
-        mbit.filter(|&mbit| mbit > 0.0).map(|mbit| (mbit * 125_000.0).max(1.0) as u64);
-    Conditions { rtt_us: (rtt_ms * 1e3) as u64, jitter_us: 0, bytes_per_s }
-}
-
-fn start_link(flags: &Flags, url: &str) -> Result<LinkProxy, String> {
-    let conditions = conditions(flags.rtt.unwrap_or(0.0), flags.mbit);
-    LinkProxy::start(address_of(url)?, conditions).map_err(|error| error.to_string())
-}
-
-/// Passes progress on, and disturbs link and broker.
-struct Onlooker<'a> {
-    screen: &'a mut dyn Screen,
-    link: Option<LinkProxy>,
-    mbit: Option<f64>,
-    /// The process that may be made to stand still.
-    stoppable: Option<u32>,
-}
-
-impl Watch for Onlooker<'_> {
-    fn progress(&mut self, progress: Progress<'_>) -> ControlFlow<()> {
-        self.screen.progress(progress)
-    }
-
-    fn step(&mut self, what: StepKind) -> Result<(), String> {
-        match what {
-            StepKind::Consumers(_) => Ok(()), // the generator does it
-            StepKind::RttMs(ms) => match &self.link {
-                Some(link) => {
-                    link.set(conditions(ms, self.mbit)).map_err(|error| error.to_string())
-                }
-                None => Err("there is no link to change".into()),
-            },
-            StepKind::StallSeconds(seconds) => {
-                let pid = self.stoppable.and_then(|pid| Pid::from_raw(pid as i32));
-                let pid =
-                    pid.ok_or("only a broker of our own is made to stand still: leave out --url")?;
-                let signal = move |signal| {
-                    kill_process(pid, signal)
-                        .map_err(|error| format!("cannot stop the broker: {error}"))
-                };
-                signal(Signal::STOP)?;
-                std::thread::spawn(move || {
-                    std::thread::sleep(Duration::from_secs_f64(seconds.min(STALL_SECONDS_MAX)));
-                    // It may have been killed meanwhile.
-                    let _ = signal(Signal::CONT);
-                });
-                Ok(())
-            }
+        (false, Some(pid)) => {
+            let name = process::name(pid).unwrap_or_default();
+            format!(" on this machine (process {pid}, {name})")
         }
+        _ => ", whose CPU and memory are not known here".to_owned(),
     }
 }

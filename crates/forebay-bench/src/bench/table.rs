@@ -8,6 +8,7 @@ use super::points::{Judgement, Point, Points};
 use super::record::Record;
 use super::workload::WORKLOADS;
 use crate::experiment::{EXPERIMENTS, Found};
+use crate::report::{LatencyReport, Report};
 use crate::spread::{Ratio, median};
 
 /// The workloads that have names, one paragraph each.
@@ -52,6 +53,9 @@ pub fn table(record: &Record) -> String {
     text
 }
 
+/// From so many seconds of the load on, what had not arrived is told.
+const OPEN_SECONDS: f64 = 0.5;
+
 const HEAD: &str = " window prefetch   ack | published consumed |    p50     p90     p99   p99.9     max | \
 confirm p50   p99 | vary fair | broker:cores us/msg    MB | generator";
 
@@ -63,8 +67,8 @@ fn row(point: &Point<'_>, intended: bool) -> String {
         let why = point.failures.first().copied().unwrap_or("it was not measured");
         return format!("{name} | FAILED: {why}");
     }
-    let of = |what: &dyn Fn(&crate::report::Report) -> f64| point.median(what).unwrap_or(0.0);
-    let known = |what: fn(&crate::report::Report) -> Option<f64>| {
+    let of = |what: &dyn Fn(&Report) -> f64| point.median(what).unwrap_or(0.0);
+    let known = |what: fn(&Report) -> Option<f64>| {
         let values: Vec<f64> = point.reports.iter().filter_map(|report| what(report)).collect();
         median(&values)
     };
@@ -72,14 +76,19 @@ fn row(point: &Point<'_>, intended: bool) -> String {
         let ms = us / 1e3;
         if ms < 100.0 { format!("{ms:.2}") } else { format!("{ms:.0}") }
     };
-    let latency = |what: fn(&crate::report::LatencyReport) -> u64| {
-        ms(of(&|report| what(&report.latency(intended)) as f64))
+    // Of runs that timed nothing there is nothing to say.
+    let timed = |of: &dyn Fn(&Report) -> LatencyReport, what: fn(&LatencyReport) -> u64| {
+        let all = point.reports.iter().map(|report| of(report)).filter(|timed| timed.count > 0);
+        let values: Vec<f64> = all.map(|timed| what(&timed) as f64).collect();
+        median(&values).map_or("-".to_owned(), ms)
     };
-    let confirm = |what: fn(&crate::report::LatencyReport) -> u64| {
-        ms(of(&|report| {
-            let confirm = if intended { &report.confirm } else { &report.confirm_from_call };
-            what(confirm) as f64
-        }))
+    let latency = |what| timed(&|report| report.latency(intended), what);
+    let confirm = |what| {
+        let confirms = |report: &Report| match intended {
+            true => report.confirm,
+            false => report.confirm_from_call,
+        };
+        timed(&confirms, what)
     };
     let or_dash = |value: Option<f64>, digits: usize| {
         value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
@@ -153,13 +162,35 @@ fn remarks(points: &Points<'_>) -> String {
         let latency = report.latency(!points.intended);
         say(format!("window {}: {other} {latency}", point.setting.window));
     }
-    if reports().any(crate::report::Report::generator_was_the_bottleneck) {
+    if reports().any(Report::generator_was_the_bottleneck) {
         say("the generator used up its core: rates are its own, not the broker's".into());
+    } else if reports().any(Report::generator_was_crowded) {
+        let waited: Vec<f64> = reports().map(|report| report.generator_waited).collect();
+        say(format!(
+            "the generator waited for a core {:.0} % of the time: the machine was full, and latencies may be its own",
+            median(&waited).unwrap_or(0.0) * 100.0
+        ));
+    }
+    if points.all_carried() {
+        say("every setting carried the load: rates say nothing here, latencies do".into());
+    }
+    for point in &points.points {
+        let open = point.median(Report::seconds_open).unwrap_or(0.0);
+        if open >= OPEN_SECONDS {
+            say(format!(
+                "window {}: at the end {open:.1} s of the load had not arrived, and is in no latency",
+                point.setting.window
+            ));
+        }
     }
     for (count, what) in [
         (reports().map(|report| report.rejected).sum::<u64>(), "messages were rejected"),
         (reports().map(|report| report.blocked).sum(), "times connection.blocked came"),
         (reports().map(|report| report.redelivered).sum(), "messages were redelivered"),
+        (
+            reports().map(|report| report.strange).sum(),
+            "messages were of another run, and not timed",
+        ),
     ] {
         if count > 0 {
             say(format!("{count} {what}"));

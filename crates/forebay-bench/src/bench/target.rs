@@ -10,6 +10,22 @@ use crate::plan::Plan;
 use crate::process;
 use crate::rabbitmq::RabbitMq;
 
+/// Those who listen on a port here for a broker elsewhere: what they use says nothing about it. As `/proc/PID/comm` tells
+/// them, with 15 bytes at most.
+const FORWARDERS: [&str; 11] = [
+    "ssh",
+    "sshd",
+    "docker-proxy",
+    "rootlessport",
+    "slirp4netns",
+    "pasta",
+    "kubectl",
+    "socat",
+    "haproxy",
+    "envoy",
+    "nginx",
+];
+
 /// A broker, and what differs when it is measured.
 #[derive(Debug)]
 pub(crate) struct Target {
@@ -43,6 +59,9 @@ impl Target {
         let uri: AmqpUri = url.parse().map_err(|error| format!("cannot read the URL: {error}"))?;
         let here = ["localhost", "127.0.0.1", "::1"].contains(&uri.host.as_str());
         let pid = if here { process::listener(uri.port) } else { None };
+        let forwards =
+            |pid: &u32| process::name(*pid).is_some_and(|name| FORWARDERS.contains(&&name[..]));
+        let pid = pid.filter(|pid| !forwards(pid));
         Ok(Target {
             label: String::new(),
             url: url.to_owned(),

@@ -13,6 +13,9 @@ use crate::report::LatencyReport;
 const CLIENTS: usize = 4;
 /// Where those publish that come for one message.
 const QUEUE: &str = "forebay-churn";
+/// That one, and one a client.
+pub(super) const QUEUES: [&str; 1 + CLIENTS] =
+    [QUEUE, "forebay-churn.0", "forebay-churn.1", "forebay-churn.2", "forebay-churn.3"];
 
 /// What one client does once.
 type Once = fn(&Place, &mut Option<Connection>, &str) -> Result<(), String>;
@@ -59,10 +62,10 @@ fn churn(place: &Place, once: Once) -> Result<(u64, LatencyReport), String> {
                 scope.spawn(move || {
                     let mut latency = Latency::new();
                     let mut connection = None;
-                    let name = format!("{QUEUE}.{client}");
+                    let name = QUEUES[1 + client];
                     while began.elapsed() < place.length {
                         let from = Instant::now();
-                        once(place, &mut connection, &name)?;
+                        once(place, &mut connection, name)?;
                         latency.record(0, from.elapsed().as_micros() as u64, 1);
                     }
                     if let Some(connection) = connection {

@@ -13,7 +13,7 @@ use crate::distance::Caller;
 use crate::report::LatencyReport;
 
 const CALLERS: [usize; 5] = [1, 6, 12, 24, 48];
-const QUEUE: &str = "forebay-enqueue";
+pub(super) const QUEUE: &str = "forebay-enqueue";
 /// As many as the callers may be that are judged.
 const MANY: usize = 48;
 
@@ -25,7 +25,7 @@ struct Enqueued {
 
 pub(super) fn run(place: &Place) -> Result<Findings, String> {
     block_on(async {
-        let connection = Connection::open(&place.url).await.map_err(told)?;
+        let connection = place.connect().await?;
         let mut cases = Vec::new();
         let serial = enqueue(&connection, place, MANY, Some(Arc::default())).await?;
         cases.push(case(&format!("{MANY} callers, in turn"), MANY, &serial));

@@ -19,7 +19,7 @@ use super::{Case, Demand, Findings, PATIENCE, Place, block_on_here, queue, told}
 use crate::process::{own_cpu_seconds, running_seconds};
 use crate::spread::{Ratio, median};
 
-const QUEUE: &str = "forebay-marks";
+pub(super) const QUEUE: &str = "forebay-marks";
 /// Of each way, unless `--messages` says something else: so few that none of them needs memory which the others did not have.
 const MESSAGES: u64 = 20_000;
 const PAIRS: usize = 101;
@@ -59,7 +59,7 @@ impl Way {
 pub(super) fn run(place: &Place) -> Result<Findings, String> {
     let messages = place.messages.unwrap_or(MESSAGES).max(1);
     block_on_here(async {
-        let connection = Connection::open(&place.url).await.map_err(told)?;
+        let connection = place.connect().await?;
         let mut findings = Findings::default();
         // What is allocated once is not part of any pair.
         go(&connection, place, messages, Some(1)).await?;

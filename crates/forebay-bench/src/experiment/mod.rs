@@ -19,6 +19,8 @@ mod queue_source;
 
 use std::time::Duration;
 
+use forebay_client::Connection;
+
 pub(crate) use findings::{Case, Demand, Findings, Found, Row, number};
 
 use crate::process;
@@ -33,6 +35,10 @@ pub(crate) struct Experiment {
     pub(crate) look_at: &'static str,
     /// It asks no broker anything.
     pub(crate) alone: bool,
+    /// The queues that it declares, and deletes at its end.
+    pub(crate) queues: &'static [&'static str],
+    /// The flags of loads that it understands.
+    pub(crate) takes: &'static [&'static str],
     run: fn(&Place) -> Result<Findings, String>,
 }
 
@@ -42,6 +48,8 @@ pub(crate) const EXPERIMENTS: [Experiment; 7] = [
         about: "a thousand connections that do nothing (--producers says how many)",
         look_at: "what each costs the broker's memory, how fast they open, and that others notice nothing",
         alone: false,
+        queues: &[],
+        takes: &["--producers"],
         run: connections::run,
     },
     Experiment {
@@ -49,6 +57,8 @@ pub(crate) const EXPERIMENTS: [Experiment; 7] = [
         about: "four clients that open, publish and close, or declare and delete, without end",
         look_at: "how many a second, and that the broker's memory is afterwards what it was",
         alone: false,
+        queues: &churn::QUEUES,
+        takes: &["--size"],
         run: churn::run,
     },
     Experiment {
@@ -56,6 +66,8 @@ pub(crate) const EXPERIMENTS: [Experiment; 7] = [
         about: "1 to 48 callers share one connection; each waits until its message is on disk",
         look_at: "48 callers enqueue ten times as much as one after the other, and none waits twice as long",
         alone: false,
+        queues: &[enqueue::QUEUE],
+        takes: &["--size"],
         run: enqueue::run,
     },
     Experiment {
@@ -63,6 +75,8 @@ pub(crate) const EXPERIMENTS: [Experiment; 7] = [
         about: "25 workers behind 1, 2 and 8 consumers, 25 jobs; short jobs among long ones (a tenth of --seconds)",
         look_at: "all jobs start at once, none waits behind a busy worker while another is idle; the timelines",
         alone: false,
+        queues: &[hoarding::QUEUE],
+        takes: &[],
         run: hoarding::run,
     },
     Experiment {
@@ -70,6 +84,8 @@ pub(crate) const EXPERIMENTS: [Experiment; 7] = [
         about: "a handler makes calls while 0, 10,000 or a million messages wait (--messages says how many at most); Erlang's",
         look_at: "a call costs the same however many wait, and however fast they come; an Erlang process beside it",
         alone: false,
+        queues: &[mailbox::QUEUE, mailbox::SERVICE],
+        takes: &["--messages"],
         run: mailbox::run,
     },
     Experiment {
@@ -77,6 +93,8 @@ pub(crate) const EXPERIMENTS: [Experiment; 7] = [
         about: "a pipeline whose handler does nothing, on one core and without a broker (--messages)",
         look_at: "what a message costs the processor, and how many go through in a second",
         alone: true,
+        queues: &[],
+        takes: &["--messages"],
         run: overhead::run,
     },
     Experiment {
@@ -84,6 +102,8 @@ pub(crate) const EXPERIMENTS: [Experiment; 7] = [
         about: "publisher, broker and pipeline with one message in a hundred marked for explain, and without, in turns (--messages)",
         look_at: "how much more of the processor's time the whole way takes with marks",
         alone: false,
+        queues: &[marks::QUEUE],
+        takes: &["--size", "--messages"],
         run: marks::run,
     },
 ];
@@ -103,6 +123,8 @@ impl Experiment {
     }
 }
 
+/// How often a lost connection is tried again, with pauses that double.
+const RECOVERY_ROUNDS: u32 = 3;
 /// Nothing takes so long beside what is measured.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -125,6 +147,12 @@ impl Place {
     /// Memory of the broker and all that it started, if it is known.
     fn resident_bytes(&self) -> Option<u64> {
         self.pid.and_then(process::usage_of_tree).map(|usage| usage.resident_bytes)
+    }
+
+    /// A connection that gives up when the broker is gone: what waits for it ends.
+    async fn connect(&self) -> Result<Connection, String> {
+        let builder = Connection::builder().recovery_rounds(RECOVERY_ROUNDS);
+        builder.open(&self.url).await.map_err(told)
     }
 
     /// The URL of a connection that nobody serves: without heartbeats.

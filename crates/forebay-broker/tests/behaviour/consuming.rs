@@ -231,6 +231,31 @@ fn consumers_take_turns() {
 }
 
 #[test]
+fn of_many_that_are_full_whoever_acknowledges_gets_the_next_also_when_others_have_gone() {
+    const WORKERS: u64 = 130;
+    let (mut rig, id) = filled(0);
+    rig.method(id, 1, &qos(1, false));
+    for worker in 0..WORKERS {
+        let tag = worker.to_string();
+        rig.method(id, 1, &consume("q", &tag, false));
+    }
+    // One more than they may hold: the last one waits, and each of them was found to be full.
+    for number in 0..=WORKERS {
+        rig.publish(id, "q", number.to_string().as_bytes(), false);
+    }
+    rig.trace(id);
+    rig.method(id, 1, &basic::Cancel { consumer_tag: short("3"), no_wait: true });
+    for (tag, worker) in [(100, 99), (1, 0), (130, 129), (131, 99)] {
+        rig.method(id, 1, &basic::Ack { delivery_tag: tag, multiple: false });
+        let told = rig.trace(id);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].starts_with(&format!("1 basic.deliver {worker} ")), "{told:?}");
+        rig.publish(id, "q", b"next", false);
+        assert_eq!(rig.trace(id), [""; 0], "all are full again");
+    }
+}
+
+#[test]
 fn what_is_not_acknowledged_goes_back_to_its_place_marked() {
     let (mut rig, id) = filled(3);
     let other = rig.client();

@@ -2,6 +2,7 @@
 //! peers that misbehave.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
+pub mod bench;
 pub mod broker;
 pub mod dir;
 pub mod load;

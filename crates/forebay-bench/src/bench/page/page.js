@@ -37,7 +37,7 @@ function chart(place, title, note, x, y, series, extra = {}) {
   const figure = element("figure", {}, element("figcaption", {}, element("h3", {}, title), element("p", {}, note)), box);
   place.append(figure);
   const lines = drawn.map((one) => ({
-    label: one.label, stroke: () => colour(one.colour), width: one.width ?? 2, dash: one.dash, scale: one.scale ?? "y", spanGaps: true,
+    label: one.label, stroke: () => colour(one.colour), width: one.width ?? 2, dash: one.dash, scale: one.scale ?? "y", spanGaps: !one.gaps,
     fill: one.points === "only" ? undefined : one.fill && (() => `${colour(one.colour)}33`),
     paths: one.points === "only" ? () => null : one.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
     points: { show: Boolean(one.points) || x.values.length < 2, size: one.pointSize ?? 8, fill: () => colour(one.colour) },
@@ -140,7 +140,7 @@ function timeChart(place, shown, title, note, label, value, show, logarithmic) {
   const scale = logarithmic ? { distr: 3 } : undefined;
   const axisOptions = logarithmic ? logarithmicAxis : {};
   chart(place, title, note, { label: "seconds", values: time.x, axis: wholeSeconds }, { label, show, scale, axis: axisOptions },
-    shown.map((one) => ({ label: one.name, colour: one.colour, dash: one.dash, values: time.of(one), width: one.tuned ? 3 : 2 })));
+    shown.map((one) => ({ label: one.name, colour: one.colour, dash: one.dash, values: time.of(one), width: one.tuned ? 3 : 2, gaps: true })));
 }
 
 const isPower = (tick) => tick > 0 && Math.abs(Math.log10(tick) - Math.round(Math.log10(tick))) < 1e-9;
@@ -201,7 +201,7 @@ function percentiles(place, shown, intended) {
     return xs.map((x) => found.get(x) ?? null);
   });
   const names = ["0 %", "90 %", "99 %", "99.9 %", "99.99 %", "99.999 %"];
-  chart(place, "Latency by percentile", "How slow the slowest messages were: the further right, the rarer.",
+  chart(place, "Latency by percentile", "How slow the slowest messages of the first run were: the further right, the rarer.",
     { label: "percentile", values: xs, axis: { splits: () => [0, 1, 2, 3, 4, 5].filter((x) => x <= (xs.at(-1) ?? 0) + 0.01), values: (u, ticks) => ticks.map((tick) => names[tick] ?? "") } },
     { label: "ms", scale: { distr: 3 }, axis: logarithmicAxis },
     shown.map((one, index) => ({ label: one.name, colour: one.colour, dash: one.dash, values: values[index], width: one.tuned ? 3 : 2 })));
@@ -212,7 +212,7 @@ function fairness(place, shown) {
   if (several.length === 0) return;
   const most = Math.max(...several.map((one) => one.reports[0].shares.length));
   const xs = Array.from({ length: Math.min(most, 200) }, (_, index, all) => (index / Math.max(Math.min(most, 200) - 1, 1)) * 100);
-  chart(place, "Fairness between publishers", "What each publisher got, from the least to the most, in percent of the mean. A flat line is fair.",
+  chart(place, "Fairness between publishers", "What each publisher got in the first run, from the least to the most, in percent of the mean. A flat line is fair.",
     { label: "publishers, %", values: xs }, { label: "% of the mean" },
     several.map((one) => {
       const sorted = [...one.reports[0].shares].sort((a, b) => a - b);
@@ -340,9 +340,9 @@ function workload(data, main) {
     if (chosen.length === 0) continue;
     const place = element("div", { class: "charts" });
     main.append(place);
-    timeChart(place, chosen, "Throughput over time", "Messages a second; a steady line is what one wants under overload.", "messages a second", rateOfSecond);
-    timeChart(place, chosen, "p99 latency over time", "Of each second.", "ms", (sample, one) => positive(latencyOfSecond(sample, one, intended).p99_us / 1000), short, true);
-    timeChart(place, chosen, "Median latency over time", "Of each second.", "ms", (sample, one) => positive(latencyOfSecond(sample, one, intended).p50_us / 1000), short, true);
+    timeChart(place, chosen, "Throughput over time", "Messages a second of each setting's first run; a steady line is what one wants under overload.", "messages a second", rateOfSecond);
+    timeChart(place, chosen, "p99 latency over time", "Of each second of the first run; a gap is a second in which nothing arrived.", "ms", (sample, one) => positive(latencyOfSecond(sample, one, intended).p99_us / 1000), short, true);
+    timeChart(place, chosen, "Median latency over time", "Of each second of the first run.", "ms", (sample, one) => positive(latencyOfSecond(sample, one, intended).p50_us / 1000), short, true);
     knee(data, place, all, intended);
     percentiles(place, chosen, intended);
     fairness(place, chosen);

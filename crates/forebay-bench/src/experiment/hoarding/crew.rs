@@ -15,7 +15,7 @@ use super::idle::Span;
 use crate::experiment::findings::{Drawn, Job};
 use crate::experiment::{Case, PATIENCE, Place, told};
 
-pub(super) const QUEUE: &str = "forebay-hoarding";
+pub(in crate::experiment) const QUEUE: &str = "forebay-hoarding";
 /// Ends that nobody has looked at yet; workers wait when they are so many.
 const ENDS_MAX: usize = 1_000;
 
@@ -90,7 +90,7 @@ impl Crew {
         sources: usize,
         held: Held,
     ) -> Result<(), String> {
-        let connection = Connection::open(&place.url).await.map_err(told)?;
+        let connection = place.connect().await?;
         let occupancy = Arc::new(Occupancy::default());
         occupancy.set(workers as u32, 0);
         let mut consumers = Vec::with_capacity(sources);

@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 use forebay_client::Connection;
 
 use self::bare::BareThreads;
-use self::crew::{Crew, Held, Jobs, QUEUE};
+pub(super) use self::crew::QUEUE;
+use self::crew::{Crew, Held, Jobs};
 use self::idle::{Span, worst_wait_beside_idle_us, worst_wait_of_its_own_us};
 use self::within::Beside;
 use super::findings::Drawn;
@@ -54,7 +55,7 @@ pub(super) fn run(place: &Place) -> Result<Findings, String> {
     let long = place.length / LONG_OF_LENGTH;
     block_on(async {
         let mut findings = Findings::default();
-        let connection = Connection::open(&place.url).await.map_err(told)?;
+        let connection = place.connect().await?;
         let live = connection.server().can("forebay.live_credit");
         connection.close().await.map_err(told)?;
         let by_hand = PREFETCHES.map(Held::Fixed);
@@ -173,7 +174,7 @@ async fn together(
     sources: usize,
     held: Held,
 ) -> Result<f64, String> {
-    let connection = Connection::open(&place.url).await.map_err(told)?;
+    let connection = place.connect().await?;
     queue::fresh(&connection, place, QUEUE).await?;
     let mut crew = Crew::new();
     for process in 0..processes {
@@ -194,7 +195,7 @@ async fn together(
 /// The same with two processes that come, one after the other, when the jobs are there: from the moment the second one
 /// consumes.
 async fn jobs_first(place: &Place, held: Held, name: &str) -> Result<(f64, Drawn), String> {
-    let connection = Connection::open(&place.url).await.map_err(told)?;
+    let connection = place.connect().await?;
     queue::fresh(&connection, place, QUEUE).await?;
     let mut jobs = Jobs::new(&connection).await?;
     jobs.together(WORKERS, JOB).await?;
@@ -220,7 +221,7 @@ async fn mixed(
     long: Duration,
     name: &str,
 ) -> Result<(f64, Drawn), String> {
-    let connection = Connection::open(&place.url).await.map_err(told)?;
+    let connection = place.connect().await?;
     queue::fresh(&connection, place, QUEUE).await?;
     let mut crew = Crew::new();
     for _ in 0..MIXED_PROCESSES {

@@ -28,8 +28,8 @@ const LETTERS: u64 = 10_000;
 const ROUNDS: usize = 5;
 /// How much more a call may cost with many waiting.
 const COST_MAX: f64 = 1.25;
-const QUEUE: &str = "forebay-mailbox";
-const SERVICE: &str = "forebay-mailbox-service";
+pub(super) const QUEUE: &str = "forebay-mailbox";
+pub(super) const SERVICE: &str = "forebay-mailbox-service";
 
 /// What was measured of one thing, a figure a round.
 struct Rounds {
@@ -59,9 +59,9 @@ pub(super) fn run(place: &Place) -> Result<Findings, String> {
     let most = place.messages.unwrap_or(u64::MAX);
     let letters = LETTERS.min(most / 10).max(1);
     block_on(async {
-        let connection = Connection::open(&place.url).await.map_err(told)?;
+        let connection = place.connect().await?;
         queue::fresh(&connection, place, SERVICE).await?;
-        let service = serve(&place.url).await?;
+        let service = serve(place).await?;
         let waiting: Vec<u64> = WAITING.into_iter().filter(|waiting| *waiting <= most).collect();
         let mut mail: Vec<Rounds> =
             waiting.iter().map(|waiting| Rounds::new(format!("{waiting} waiting"))).collect();
@@ -230,8 +230,8 @@ fn mail() -> Message {
 }
 
 /// Answers every call, on a connection of its own.
-async fn serve(url: &str) -> Result<JoinHandle<Result<(), String>>, String> {
-    let connection = Connection::open(url).await.map_err(told)?;
+async fn serve(place: &Place) -> Result<JoinHandle<Result<(), String>>, String> {
+    let connection = place.connect().await?;
     let mut requests = connection.consumer(SERVICE).build().await.map_err(told)?;
     let replies = connection.publisher(Route::queue("")).allow_unroutable().build().await;
     let replies = replies.map_err(told)?;
