@@ -236,8 +236,8 @@ fn of_many_that_are_full_whoever_acknowledges_gets_the_next_also_when_others_hav
     let (mut rig, id) = filled(0);
     rig.method(id, 1, &qos(1, false));
     for worker in 0..WORKERS {
-        let tag = worker.to_string();
-        rig.method(id, 1, &consume("q", &tag, false));
+        let tag = worker.to_string().leak();
+        rig.method(id, 1, &consume("q", tag, false));
     }
     // One more than they may hold: the last one waits, and each of them was found to be full.
     for number in 0..=WORKERS {
