@@ -114,7 +114,7 @@ impl Shard {
     pub(crate) fn tell_confirms_of(&mut self, id: ConnectionId, number: u16) {
         let mut acks = std::mem::take(&mut self.scratch_acks);
         let us = self.commit_cost.us();
-        let publishers = u32::try_from(self.publishing_connections).unwrap_or(u32::MAX);
+        let publishers = u32::try_from(self.active_publishers()).unwrap_or(u32::MAX);
         let commits = CommitTime { us, publishers };
         if let Some(connection) = self.connection(id)
             && let Some(channel) = connection.channel(number)

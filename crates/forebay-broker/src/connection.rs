@@ -17,7 +17,7 @@ use forebay_wire::FRAME_MIN_SIZE_BYTES;
 
 use crate::access::Permissions;
 use crate::ack_timeout::CHECK_EVERY_S;
-use crate::channel::{Channel, Mode};
+use crate::channel::{Channel, Expects, Mode};
 use crate::confirm::UNCONFIRMED_MAX;
 use crate::input::{CloseHow, Peer};
 use crate::topology::QueueKey;
@@ -228,6 +228,8 @@ pub(crate) struct Connection {
     pub(crate) confirms_full: bool,
     /// When a paused connection was last heard a little, so that its acks arrive.
     pub(crate) trickle_us: u64,
+    /// See [`ActivePublishers`](crate::active_publishers::ActivePublishers).
+    pub(crate) published_in: u64,
     /// Channels that consume (their queues are looked at when the socket drains).
     pub(crate) consumers: u32,
     /// Queues that go with it, with their durable identity.
@@ -280,6 +282,7 @@ impl Connection {
             waits_for: Vec::new(),
             confirms_full: false,
             trickle_us: 0,
+            published_in: 0,
             consumers: 0,
             exclusive_queues: Vec::new(),
             starved: false,
@@ -314,6 +317,11 @@ impl Connection {
     pub(crate) fn has_full_channel(&self) -> bool {
         let is_full = |mode: &Mode| matches!(mode, Mode::Confirm(confirms) if confirms.unconfirmed() >= UNCONFIRMED_MAX);
         self.channels.iter().flatten().any(|channel| is_full(&channel.mode))
+    }
+
+    /// Whether it is in the middle of a message's content.
+    pub(crate) fn is_assembling(&self) -> bool {
+        self.channels.iter().flatten().any(|channel| channel.assembly.expects == Expects::Body)
     }
 
     /// Whether any of its channels holds unacknowledged deliveries.

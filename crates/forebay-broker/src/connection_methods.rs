@@ -231,6 +231,7 @@ impl Shard {
         self.confirms_left(id);
         // The buffer of a half-received message was counted when it was begun.
         self.memory_bytes -= channel.assembly.bytes.capacity() as u64;
+        self.assembling.bytes -= channel.assembly.bytes.capacity() as u64;
     }
 
     /// A method on channel 0 of an open connection.

@@ -30,12 +30,24 @@ const TRICKLE_EVERY_US: u64 = 10_000;
 /// How many bytes may pass then, content of the last publish aside.
 const TRICKLE_BYTES: usize = 4 * 1024;
 
+/// Who may finish its body while memory is short and does not send for so long leaves it to another.
+const FINISHING_PATIENCE_US: u64 = 50_000;
+
 /// A pause shorter than this is a ripple of the disk: publishers are not read up to their next publish
 /// for its sake.
 const RIPPLE_US: u64 = 50_000;
 
 /// What is read and not committed takes at most this part of the memory budget.
 pub(crate) const INGRESS_PER_MEMORY: u64 = 16;
+
+/// Bodies that have not come to their end.
+#[derive(Debug, Default)]
+pub(crate) struct Assembling {
+    /// What they take of the memory in use.
+    pub(crate) bytes: u64,
+    /// Who may come to its end although memory is short, and when it last asked.
+    finishing: Option<(ConnectionId, u64)>,
+}
 
 /// What flow control says of reading a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +104,10 @@ impl Shard {
         if !connection.publisher {
             return Admission::Open;
         }
+        if connection.is_assembling() && self.may_finish(id) {
+            return Admission::Open;
+        }
+        let Some(connection) = self.connection(id) else { return Admission::Closed };
         if connection.has_unacked() {
             return Admission::Trickle;
         }
@@ -102,6 +118,29 @@ impl Shard {
             return Admission::Trickle;
         }
         Admission::Closed
+    }
+
+    /// Whether a connection may go on with the body that it is in the middle of, although memory is short. Of what is half there
+    /// nothing can be written to disk and nothing be consumed: if all of it waited for memory, nothing would bring that back. So one
+    /// at a time comes to its end, unless the memory is full of what is complete; one that has nothing to say for a moment leaves it to the
+    /// next.
+    fn may_finish(&mut self, id: ConnectionId) -> bool {
+        let complete_bytes = self.memory_bytes - self.assembling.bytes;
+        if self.publishers_paused_by() != Some(Gate::Memory)
+            || complete_bytes >= self.memory_max_bytes()
+        {
+            return false;
+        }
+        let now_us = self.now_us;
+        if let Some((other, asked_us)) = self.assembling.finishing
+            && other != id
+            && now_us < asked_us + FINISHING_PATIENCE_US
+            && self.connection(other).is_some_and(|connection| connection.is_assembling())
+        {
+            return false;
+        }
+        self.assembling.finishing = Some((id, now_us));
+        true
     }
 
     /// Bytes of this connection that wait behind a publish for which there is no room, or for its reading of what it asked for
@@ -162,11 +201,24 @@ impl Shard {
         }
     }
 
+    /// It publishes now.
+    pub(crate) fn publishes(&mut self, id: ConnectionId) {
+        let now_us = self.now_us;
+        let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return };
+        connection.published_in = self.active.publishes(now_us, connection.published_in);
+    }
+
+    /// How many connections publish at present.
+    pub(crate) fn active_publishers(&mut self) -> usize {
+        // Some of those that count may be gone.
+        self.active.count(self.now_us).min(self.publishing_connections)
+    }
+
     /// What the receive buffer of a connection's socket is to be from now on, in bytes, if that has
     /// changed. What was asked for counts in the memory budget while the connection lasts.
     pub fn receive_buffer(&mut self, id: ConnectionId) -> Option<u64> {
         let share = self.config.memory_budget_bytes / RECEIVE_PER_MEMORY;
-        let bytes = receive_buffer_bytes(share, self.publishing_connections)?;
+        let bytes = receive_buffer_bytes(share, self.active_publishers())?;
         let connection = self.connection(id)?;
         if !connection.publisher || connection.receive_bytes == bytes {
             return None;

@@ -19,6 +19,7 @@
 
 pub mod access;
 mod ack_timeout;
+mod active_publishers;
 mod alarms;
 mod balancing;
 mod channel;

@@ -44,6 +44,7 @@ impl Shard {
         if !connection.publisher {
             self.becomes_publisher(id);
         }
+        self.publishes(id);
         let Some(connection) = self.connection(id) else { return Ok(()) };
         let Some(channel) = connection.channel(number) else { return Ok(()) };
         let Channel { assembly, route_cache, .. } = channel;
@@ -127,6 +128,7 @@ impl Shard {
         assembly.expects = Expects::Body;
         let begun_bytes = assembly.bytes.capacity() as u64;
         self.memory_bytes += begun_bytes;
+        self.assembling.bytes += begun_bytes;
         if header.body_size_bytes == 0 { self.published(id, number) } else { Ok(()) }
     }
 
@@ -150,6 +152,7 @@ impl Shard {
         let complete = assembly.missing_bytes == 0;
         let after = assembly.bytes.capacity() as u64;
         self.memory_bytes += after - before;
+        self.assembling.bytes += after - before;
         if complete { self.published(id, number) } else { Ok(()) }
     }
 
@@ -170,6 +173,7 @@ impl Shard {
         let is_reply =
             !is_remembered && assembly.exchange.is_empty() && is_reply(&assembly.routing_key);
         self.memory_bytes -= bytes.capacity() as u64;
+        self.assembling.bytes -= bytes.capacity() as u64;
         let mut message = Message::from_bytes(bytes);
         if marked {
             message = message.received_at(self.now_us);

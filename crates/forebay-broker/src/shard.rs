@@ -10,12 +10,13 @@ use hashbrown::HashMap;
 use sha2::{Digest, Sha256};
 use slab::Slab;
 
+use crate::active_publishers::ActivePublishers;
 use crate::alarms::Alarms;
 use crate::config::ShardConfig;
 use crate::confirm::Ack;
 use crate::connection::{Connection, Stage};
 use crate::consumer::Consumer;
-use crate::flow::INGRESS_PER_MEMORY;
+use crate::flow::{Assembling, INGRESS_PER_MEMORY};
 use crate::input::{CloseHow, ConnectionId, Input};
 use crate::latencies::Latencies;
 use crate::memory::Beside;
@@ -94,6 +95,8 @@ pub struct Shard {
     pub(crate) handshaking: usize,
     pub(crate) consuming_connections: usize,
     pub(crate) publishing_connections: usize,
+    pub(crate) active: ActivePublishers,
+    pub(crate) assembling: Assembling,
     /// What the receive buffers of their sockets were asked to be, together.
     pub(crate) receive_bytes: u64,
     pub(crate) serial: u64,
@@ -192,6 +195,8 @@ impl Shard {
             handshaking: 0,
             consuming_connections: 0,
             publishing_connections: 0,
+            active: ActivePublishers::default(),
+            assembling: Assembling::default(),
             receive_bytes: 0,
             serial: 0,
             vhosts,

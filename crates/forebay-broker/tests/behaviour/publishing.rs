@@ -1,6 +1,7 @@
 use forebay_broker::{Admission, ShardConfig};
 use forebay_wire::{
-    ArrayBuf, Properties, TableBuf, Value, basic, confirm, exchange, queue, tx, write_method,
+    ArrayBuf, Properties, RawProperties, TableBuf, Value, basic, confirm, exchange, queue, tx,
+    write_body_frame, write_header_frame, write_method,
 };
 
 use crate::rig::{Rig, consume, declare, publish_bytes, short};
@@ -302,6 +303,36 @@ fn at_the_end_of_the_budget_publishers_wait_and_consumers_do_not() {
     assert_eq!(rig.shard.admission(publisher), Admission::Open);
     rig.pass(1_500);
     assert_eq!(rig.sent(publisher), ["0 connection.unblocked"]);
+}
+
+#[test]
+fn while_memory_is_short_one_body_at_a_time_comes_to_its_end() {
+    let mut rig = Rig::small();
+    let [first, second, other] = [(); 3].map(|()| rig.client());
+    rig.method(first, 1, &declare("q", false));
+    let mut bytes = Vec::new();
+    write_method(&mut bytes, 1, &basic::Publish { routing_key: short("q"), ..Default::default() });
+    write_header_frame(&mut bytes, 1, 60, 20_000, RawProperties::default());
+    write_body_frame(&mut bytes, 1, &[7; 10_000]);
+    let mut end = Vec::new();
+    write_body_frame(&mut end, 1, &[8; 10_000]);
+    for id in [first, second] {
+        rig.bytes(id, &bytes);
+    }
+    rig.fill(other, "q");
+    rig.settle();
+    assert_eq!(rig.shard.admission(other), Admission::Closed);
+    assert_eq!(rig.shard.admission(first), Admission::Open);
+    assert_eq!(rig.shard.admission(second), Admission::Closed, "one at a time");
+    rig.bytes(first, &end);
+    assert_eq!(rig.shard.admission(second), Admission::Open);
+    assert_eq!(rig.shard.admission(first), Admission::Closed, "it is at its end");
+    rig.bytes(second, &end);
+    rig.settle();
+    assert_eq!(rig.shard.admission(second), Admission::Closed);
+    rig.method(other, 1, &queue::Purge { queue: short("q"), ..queue::Purge::default() });
+    rig.settle();
+    assert_eq!(rig.shard.status().memory_bytes, 0, "what was half there is all accounted for");
 }
 
 #[test]
