@@ -60,6 +60,10 @@ impl Lane {
     fn has_room(&self) -> bool {
         self.guard.link.with(|session| session.has_room(self.key))
     }
+
+    fn is_serving(&self) -> bool {
+        self.guard.link.with(|session| session.is_serving(self.key))
+    }
 }
 
 /// What each lane is opened with.
@@ -162,7 +166,10 @@ impl Lanes {
         state.next = first + 1;
         drop(state);
         let turns = || (0..lanes.len()).map(|turn| &lanes[(first + turn) % lanes.len()]);
-        let lane = turns().find(|lane| lane.has_room()).unwrap_or(&lanes[first]).clone();
+        // Who has to wait does so where somebody is served.
+        let serving = || turns().find(|lane| lane.is_serving());
+        let lane = turns().find(|lane| lane.has_room()).or_else(serving).unwrap_or(&lanes[first]);
+        let lane = lane.clone();
         let published = lane.publish(message, offered_us, &self.plan.window);
         Asked::Answered(lane, published)
     }
@@ -285,6 +292,7 @@ impl Plan {
         let mut ledger = Ledger::new(self.target.clone(), &id_prefix, self.window.clone().make());
         ledger.set_stall_us(self.stall_us);
         ledger.set_limit_us(self.limit_us);
+        ledger.set_ordered(self.ordered);
         let key = guard.link.with_now(|session, now_us| session.add_ledger(ledger, now_us));
         if self.limit_us.is_some() {
             guard.link.limited();

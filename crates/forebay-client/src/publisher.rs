@@ -17,7 +17,7 @@ use crate::lanes::{Asked, Lane, Lanes, Plan};
 use crate::message::{Message, since_1970_us};
 use crate::metrics::PublisherMetrics;
 use crate::outcome::{Confirmed, NotPublished, NotPublishedReason, Unconfirmed};
-use crate::session::{MakeWindow, Phase, Published, STALL_US, Target};
+use crate::session::{MakeWindow, NotAdmitted, Phase, Published, STALL_US, Target};
 use crate::shell::random_u64;
 use crate::spans::Spans;
 use crate::timed::TimedPublish;
@@ -317,27 +317,7 @@ impl Publisher {
     /// A future dropped while it waits has sent nothing, unless it was admitted in that very moment; then
     /// the message has an outcome that only the metrics and the log tell.
     pub async fn publish(&self, message: impl Into<Message>) -> Result<Outcome, NotPublished> {
-        // A caller that never has to wait would keep everybody else from running.
-        tokio::task::coop::consume_budget().await;
-        let (mut message, offered_us) = self.offered(message.into());
-        let (lane, published) = loop {
-            match self.lanes.publish(message, offered_us) {
-                Asked::Answered(lane, published) => break (lane, published),
-                Asked::After(lane, back) => {
-                    message = back;
-                    lane.idle().await;
-                }
-            }
-        };
-        let entry = match published {
-            Published::Admitted(entry) => entry,
-            Published::Refused(reason, message) => return Err(refused((reason, message))),
-            Published::Waiting(id) => {
-                let mut waiting = Waiting { lane: &lane, id: Some(id) };
-                poll_fn(|cx| waiting.poll(cx)).await.map_err(refused)?
-            }
-        };
-        Ok(Outcome { lane, entry: Some(entry) })
+        self.pass(message.into(), None).await
     }
 
     /// The same, giving up after `patience`.
@@ -349,36 +329,50 @@ impl Publisher {
         patience: Duration,
         message: impl Into<Message>,
     ) -> Result<Outcome, NotPublished> {
-        let deadline = Instant::now() + patience;
-        let (mut message, offered_us) = self.offered(message.into());
-        let (lane, published) = loop {
-            match self.lanes.publish(message, offered_us) {
-                Asked::Answered(lane, published) => break (lane, published),
+        self.pass(message.into(), Some(Instant::now() + patience)).await
+    }
+
+    async fn pass(
+        &self,
+        message: Message,
+        deadline: Option<Instant>,
+    ) -> Result<Outcome, NotPublished> {
+        // A caller that never has to wait would keep everybody else from running.
+        tokio::task::coop::consume_budget().await;
+        let (mut message, offered_us) = self.offered(message);
+        loop {
+            let (lane, published) = match self.lanes.publish(message, offered_us) {
+                Asked::Answered(lane, published) => (lane, published),
                 Asked::After(lane, back) => {
+                    if until(deadline, lane.idle()).await.is_none() {
+                        return Err(refused(NotPublishedReason::DeadlinePassed, back));
+                    }
                     message = back;
-                    if tokio::time::timeout_at(deadline, lane.idle()).await.is_err() {
-                        return Err(refused((NotPublishedReason::DeadlinePassed, message)));
+                    continue;
+                }
+            };
+            let entry = match published {
+                Published::Admitted(entry) => entry,
+                Published::Refused(reason, message) => return Err(refused(reason, message)),
+                Published::Waiting(id) => {
+                    let mut waiting = Waiting { lane: &lane, id: Some(id) };
+                    let admitted = until(deadline, poll_fn(|cx| waiting.poll(cx))).await;
+                    let late =
+                        |message| NotAdmitted::Never(NotPublishedReason::DeadlinePassed, message);
+                    match admitted.unwrap_or_else(|| waiting.give_up().map_err(late)) {
+                        Ok(entry) => entry,
+                        Err(NotAdmitted::Never(reason, message)) => {
+                            return Err(refused(reason, message));
+                        }
+                        Err(NotAdmitted::Elsewhere(back)) => {
+                            message = back;
+                            continue;
+                        }
                     }
                 }
-            }
-        };
-        let entry = match published {
-            Published::Admitted(entry) => entry,
-            Published::Refused(reason, message) => return Err(refused((reason, message))),
-            Published::Waiting(id) => {
-                let mut waiting = Waiting { lane: &lane, id: Some(id) };
-                match tokio::time::timeout_at(deadline, poll_fn(|cx| waiting.poll(cx))).await {
-                    Ok(admitted) => admitted.map_err(refused)?,
-                    Err(_) => match waiting.give_up() {
-                        Ok(entry) => entry,
-                        Err(message) => {
-                            return Err(refused((NotPublishedReason::DeadlinePassed, message)));
-                        }
-                    },
-                }
-            }
-        };
-        Ok(Outcome { lane, entry: Some(entry) })
+            };
+            return Ok(Outcome { lane, entry: Some(entry) });
+        }
     }
 
     /// A message is offered: begins its span, and says when that was if it is to be marked.
@@ -414,8 +408,16 @@ impl fmt::Debug for Publisher {
     }
 }
 
+/// `None`: the deadline came first.
+async fn until<T>(deadline: Option<Instant>, work: impl Future<Output = T>) -> Option<T> {
+    match deadline {
+        Some(deadline) => tokio::time::timeout_at(deadline, work).await.ok(),
+        None => Some(work.await),
+    }
+}
+
 /// A message is handed back as it came.
-fn refused((reason, mut message): (NotPublishedReason, Message)) -> NotPublished {
+fn refused(reason: NotPublishedReason, mut message: Message) -> NotPublished {
     if let Some(span) = message.take_span() {
         span.refused(&reason);
     }
@@ -432,7 +434,7 @@ struct Waiting<'p> {
 }
 
 impl Waiting<'_> {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, (NotPublishedReason, Message)>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, NotAdmitted>> {
         let id = self.id.expect("it is polled until it is ready");
         let Lane { guard, key } = self.lane;
         let polled = guard.link.with(|session| session.ledger(*key).0.poll_admitted(id, cx));
@@ -446,7 +448,7 @@ impl Waiting<'_> {
     fn give_up(&mut self) -> Result<usize, Message> {
         let id = self.id.take().expect("it was not ready");
         let Lane { guard, key } = self.lane;
-        guard.link.with(|session| session.ledger(*key).0.withdraw(id))
+        guard.link.with_now(|session, now_us| session.withdraw(*key, id, now_us))
     }
 }
 
@@ -454,9 +456,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
             let Lane { guard, key } = self.lane;
-            guard.link.with(|session| {
-                session.ledger(*key).0.stop_waiting(id);
-            });
+            guard.link.with_now(|session, now_us| session.stop_waiting(*key, id, now_us));
         }
     }
 }

@@ -17,7 +17,7 @@
 //! - **16 KiB** leave at once on a new connection (RFC 6928). Before anything was confirmed nobody knows that the way is long;
 //!   next door a thousand publishers may begin together.
 
-use crate::delay_target::DelayTarget;
+use crate::delay_target::{DelayTarget, OVERHEAD_BYTES};
 use crate::round::Round;
 
 /// What TCP sends before it hears of the peer, about (RFC 6928).
@@ -69,7 +69,7 @@ impl Startup {
         } else if !delay.is_distant() && window >= delay.window_max() {
             Step::End(1.0)
         } else if delay.is_distant() && mean_us <= UNDISTURBED * delay.base_us() {
-            Step::Grow((INITIAL_BYTES / bytes.max(1.0) / window).max(2.0))
+            Step::Grow((INITIAL_BYTES / bytes.max(OVERHEAD_BYTES) / window).max(2.0))
         } else {
             Step::Grow(2.0)
         }

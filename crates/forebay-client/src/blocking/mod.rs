@@ -171,12 +171,15 @@ fn transport(
 
 /// The URI as it may be shown to people.
 pub(crate) fn without_password(uri: &str) -> String {
-    let Some((scheme, rest)) = uri.split_once("://") else { return uri.to_owned() };
-    let authority_end = rest.find('/').unwrap_or(rest.len());
-    match rest[..authority_end].rfind('@') {
+    // One that cannot be read may have no scheme, and a password that ends nowhere: all up to the last `@` may be part of it.
+    let (scheme, rest) = match uri.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => (String::new(), uri),
+    };
+    match rest.rfind('@') {
         Some(at) => {
             let user = rest[..at].split(':').next().unwrap_or_default();
-            format!("{scheme}://{user}:…{}", &rest[at..])
+            format!("{scheme}{user}:…{}", &rest[at..])
         }
         None => uri.to_owned(),
     }

@@ -322,6 +322,8 @@ impl Intake {
         };
         let unexpected = !tap.cancelled;
         tap.cancelled = true;
+        // No other consumer follows this one, so what is finished is acknowledged as ever.
+        tap.release();
         if unexpected {
             self.over = Some(ConsumeError::Cancelled);
             wakeups.extend(self.waker.take());

@@ -20,6 +20,7 @@ mod channel;
 mod doubt;
 mod expiry;
 mod settlement;
+mod waiting;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::task::{Context, Poll, Waker};
@@ -31,6 +32,8 @@ use forebay_flow::{
 use forebay_wire::{RawProperties, ShortStr};
 use slab::Slab;
 
+pub(crate) use self::waiting::NotAdmitted;
+use self::waiting::Waiting;
 use super::channel_health::ChannelHealth;
 use super::message_id::MessageId;
 use super::remember;
@@ -92,16 +95,6 @@ struct Entry {
     waker: Option<Waker>,
 }
 
-/// One caller before the gate.
-#[derive(Debug)]
-struct Waiting {
-    message: Option<Message>,
-    stamps: Option<Box<Stamps>>,
-    asked_at_us: u64,
-    entry: Option<usize>,
-    waker: Option<Waker>,
-}
-
 /// See the module's documentation.
 pub(crate) struct Ledger {
     target: Target,
@@ -115,6 +108,8 @@ pub(crate) struct Ledger {
     /// The window admits no more than this, as its publisher is about to leave.
     held: Option<Amount>,
     gate: Gate,
+    /// Its messages are to stay in order, so callers wait where they are.
+    ordered: bool,
     channel: Option<u16>,
     health: ChannelHealth,
     /// How long a message may be without an outcome, from its admission.
@@ -182,6 +177,7 @@ impl Ledger {
             doubt: None,
             unsent: VecDeque::new(),
             waiting: BTreeMap::new(),
+            ordered: true,
             waited: false,
             next_number: 1,
             open: 0,
@@ -224,64 +220,13 @@ impl Ledger {
                     stamps,
                     asked_at_us: now_us,
                     entry: None,
+                    elsewhere: false,
                     waker: None,
                 };
                 self.waiting.insert(id, waiting);
                 self.waited = true;
                 Published::Waiting(id)
             }
-        }
-    }
-
-    /// Whether a waiting message has its permit. `Err`: it never will, and here it is.
-    pub(crate) fn poll_admitted(
-        &mut self,
-        id: WaiterId,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<usize, (NotPublishedReason, Message)>> {
-        let waiting = self.waiting.get_mut(&id).expect("a waiter asks until it has its answer");
-        if let Some(entry) = waiting.entry {
-            self.waiting.remove(&id);
-            return Poll::Ready(Ok(entry));
-        }
-        if let Some(lost) = self.over.clone() {
-            let message = self.stop_waiting(id).expect("it was not admitted");
-            return Poll::Ready(Err((NotPublishedReason::Lost(lost), message)));
-        }
-        remember(&mut waiting.waker, cx);
-        Poll::Pending
-    }
-
-    /// The caller waits no longer. Its message, unless that was sent meanwhile; then nobody will ask for
-    /// its outcome.
-    pub(crate) fn stop_waiting(&mut self, id: WaiterId) -> Option<Message> {
-        let waiting = self.waiting.remove(&id)?;
-        match waiting.entry {
-            Some(entry) => {
-                self.abandon(entry);
-                None
-            }
-            None => {
-                self.cancel(id);
-                waiting.message
-            }
-        }
-    }
-
-    /// The caller waits no longer: its message back, or its entry if it was admitted meanwhile.
-    pub(crate) fn withdraw(&mut self, id: WaiterId) -> Result<usize, Message> {
-        let waiting = self.waiting.remove(&id).expect("a waiter withdraws once");
-        if let Some(entry) = waiting.entry {
-            return Ok(entry);
-        }
-        self.cancel(id);
-        Err(waiting.message.expect("it was not admitted"))
-    }
-
-    fn cancel(&mut self, id: WaiterId) {
-        self.gate.cancel(id);
-        if self.is_idle() {
-            self.idle_wakers.drain(..).for_each(Waker::wake);
         }
     }
 
@@ -309,6 +254,12 @@ impl Ledger {
     /// Whether a message would be admitted at once, as far as messages are counted.
     pub(crate) fn has_room(&self) -> bool {
         self.may_write() && self.gate.waiting() == 0 && self.gate.room_messages() > 0
+    }
+
+    /// Whether callers wait where they are, so that their messages stay in order; else they go elsewhere when the connection is
+    /// gone.
+    pub(crate) fn set_ordered(&mut self, ordered: bool) {
+        self.ordered = ordered;
     }
 
     /// The last handle is gone; what is in flight is still brought to its end.

@@ -52,7 +52,7 @@ pub(crate) use calls::Calls;
 pub(crate) use channel_health::STALL_US;
 pub use credit::{CREDIT_MAX, Credit};
 pub(crate) use intake::{DeliveryKey, How, Intake, Ready, Verdict};
-pub(crate) use ledger::{Ledger, MakeWindow, Published};
+pub(crate) use ledger::{Ledger, MakeWindow, NotAdmitted, Published};
 use owner::{Owner, owner};
 pub use requests::{RETURNS_KEPT_MAX, ReturnedMessage};
 pub(crate) use requests::{Reply, Ticket, UserChannel};
@@ -110,6 +110,8 @@ pub(crate) struct Session {
     of_use: bool,
     /// Some ledger could not write all it may.
     backlog: bool,
+    /// The first of the publishers that were not done when the send buffer was last full.
+    cut_off: usize,
     /// Who could have no channel, because all numbers are in use; each once.
     starved: Vec<Owner>,
     room_wakers: Vec<Waker>,
@@ -143,6 +145,7 @@ impl Session {
             login_steps: 0,
             of_use: false,
             backlog: false,
+            cut_off: 0,
             starved: Vec::new(),
             room_wakers: Vec::new(),
             wakeups: Vec::new(),
@@ -221,6 +224,7 @@ impl Session {
         self.end_connection(lost);
         for (_, ledger) in &mut self.ledgers {
             ledger.lost();
+            ledger.turn_away(&mut self.wakeups);
         }
         for (_, intake) in &mut self.intakes {
             intake.lost(now_us);
@@ -312,14 +316,13 @@ impl Session {
     pub(crate) fn drained(&mut self, now_us: u64) {
         self.wakeups.append(&mut self.room_wakers);
         if std::mem::take(&mut self.backlog) {
-            for key in self.ledgers.iter().map(|(key, _)| key).collect::<Vec<_>>() {
-                let ledger = &mut self.ledgers[key];
-                self.backlog |= ledger.pump(&mut self.machine, now_us, &mut self.wakeups);
-                self.sweep_ledger(key);
-            }
+            // Calls are few: whoever made one waits for its reply.
+            let mut calls_wait = false;
             for (_, calls) in &mut self.calls {
-                self.backlog |= calls.pump(&mut self.machine, &mut self.wakeups);
+                calls_wait |= calls.pump(&mut self.machine, &mut self.wakeups);
             }
+            self.pump_in_turn(now_us);
+            self.backlog |= calls_wait;
         }
     }
 

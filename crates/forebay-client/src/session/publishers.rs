@@ -1,8 +1,11 @@
 //! A session's publishers: each a [`Ledger`] with a channel of its own.
 
+use forebay_flow::WaiterId;
+
 use super::{Ledger, NAMED_PUBLISHERS, Owner, Phase, Published, Session};
 use crate::happening::Happening;
 use crate::machine::Machine;
+use crate::message::Message;
 use crate::outcome::Unheard;
 
 impl Session {
@@ -24,7 +27,7 @@ impl Session {
     pub(crate) fn publish(
         &mut self,
         key: usize,
-        message: crate::Message,
+        message: Message,
         stamps: Option<Box<crate::marks::Stamps>>,
         now_us: u64,
     ) -> Published {
@@ -35,7 +38,51 @@ impl Session {
 
     /// Whether a message of this publisher would leave at once.
     pub(crate) fn has_room(&self, key: usize) -> bool {
-        self.phase == Phase::Up && self.ledgers[key].has_room()
+        self.is_serving(key) && self.ledgers[key].has_room()
+    }
+
+    /// Whether its messages leave as soon as its window lets them.
+    pub(crate) fn is_serving(&self, key: usize) -> bool {
+        self.phase == Phase::Up && self.blocked.is_none() && self.ledgers[key].may_write()
+    }
+
+    /// A caller waits no longer: its message back, or its entry if it was admitted meanwhile. Those behind it may pass
+    /// where it was too large.
+    pub(crate) fn withdraw(
+        &mut self,
+        key: usize,
+        id: WaiterId,
+        now_us: u64,
+    ) -> Result<usize, Message> {
+        let withdrawn = self.ledgers[key].withdraw(id);
+        self.pump(key, now_us);
+        withdrawn
+    }
+
+    /// The same, for one who does not care what becomes of the message.
+    pub(crate) fn stop_waiting(&mut self, key: usize, id: WaiterId, now_us: u64) {
+        self.ledgers[key].stop_waiting(id);
+        self.pump(key, now_us);
+    }
+
+    fn pump(&mut self, key: usize, now_us: u64) {
+        self.backlog |= self.ledgers[key].pump(&mut self.machine, now_us, &mut self.wakeups);
+    }
+
+    /// There is room in the send buffer again, and some were cut off when it was full. Whoever was cut off first comes last
+    /// now: with more to send than the connection carries each has a buffer's worth in turn.
+    pub(super) fn pump_in_turn(&mut self, now_us: u64) {
+        let mut keys: Vec<usize> = self.ledgers.iter().map(|(key, _)| key).collect();
+        let after = keys.partition_point(|&key| key <= self.cut_off);
+        keys.rotate_left(after);
+        for key in keys {
+            let more = self.ledgers[key].pump(&mut self.machine, now_us, &mut self.wakeups);
+            if more && !self.backlog {
+                self.cut_off = key;
+            }
+            self.backlog |= more;
+            self.sweep_ledger(key);
+        }
     }
 
     /// Its last handle is gone; it goes when nothing is in flight.

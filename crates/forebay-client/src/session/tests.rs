@@ -6,6 +6,7 @@ mod expiring;
 mod failing_channels;
 mod longer_route;
 mod pacing;
+mod sharing;
 mod stalled_consumers;
 
 use std::task::{Context, Poll, Waker};

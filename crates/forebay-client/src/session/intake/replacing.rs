@@ -73,7 +73,9 @@ impl Intake {
     /// When the least time to the next raise is over, if one is wanted.
     pub(super) fn raises_at_us(&self) -> Option<u64> {
         let tap = self.tap.as_ref()?;
-        let raises = self.may_replace() && self.credit.wanted_for_long() > tap.credit;
+        // As above: what is wanted beside those at work for an earlier consumer.
+        let wanted = self.credit.wanted_for_long();
+        let raises = self.may_replace() && wanted > tap.credit && wanted > tap.credit + tap.older();
         raises.then_some(self.changed_us + RAISE_INTERVAL_US)
     }
 

@@ -100,7 +100,7 @@ impl Ledger {
     // ---- whether the channel is any good
 
     /// Whether what is admitted goes out at present.
-    pub(super) fn may_write(&self) -> bool {
+    pub(crate) fn may_write(&self) -> bool {
         self.channel.is_some() && self.retiring_since_us.is_none()
     }
 

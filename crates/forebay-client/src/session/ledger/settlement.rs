@@ -61,7 +61,10 @@ impl Ledger {
             self.metrics.rejected += 1;
             return Err(Unconfirmed::Rejected);
         }
-        self.window.confirmed(now_us, Sample { rtt_us, bytes }, load);
+        // What went nowhere is answered sooner than anything is stored: no measure for what is.
+        if entry.returned.is_none() {
+            self.window.confirmed(now_us, Sample { rtt_us, bytes }, load);
+        }
         self.metrics.confirm_latency.add(rtt_us);
         if let Some(timed) = entry.message.timed() {
             timed.answered(rtt_us);

@@ -1,0 +1,103 @@
+//! Callers who wait to be admitted: how they hear of it, and how they wait no longer.
+
+use std::task::{Context, Poll, Waker};
+
+use forebay_flow::WaiterId;
+
+use super::{Ledger, remember};
+use crate::marks::Stamps;
+use crate::message::Message;
+use crate::outcome::NotPublishedReason;
+
+/// Why a caller who waited was not admitted.
+#[derive(Debug)]
+pub(crate) enum NotAdmitted {
+    /// It never will be.
+    Never(NotPublishedReason, Message),
+    /// The connection is gone, and another one may take it.
+    Elsewhere(Message),
+}
+
+/// One caller before the gate.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) message: Option<Message>,
+    pub(super) stamps: Option<Box<Stamps>>,
+    pub(super) asked_at_us: u64,
+    pub(super) entry: Option<usize>,
+    /// It has left the gate, and shall ask elsewhere.
+    pub(super) elsewhere: bool,
+    pub(super) waker: Option<Waker>,
+}
+
+impl Ledger {
+    /// Whether a waiting message has its permit. `Err`: it never will, and here it is.
+    pub(crate) fn poll_admitted(
+        &mut self,
+        id: WaiterId,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<usize, NotAdmitted>> {
+        let waiting = self.waiting.get_mut(&id).expect("a waiter asks until it has its answer");
+        if let Some(entry) = waiting.entry {
+            self.waiting.remove(&id);
+            return Poll::Ready(Ok(entry));
+        }
+        if let Some(lost) = self.over.clone() {
+            let message = self.stop_waiting(id).expect("it was not admitted");
+            return Poll::Ready(Err(NotAdmitted::Never(NotPublishedReason::Lost(lost), message)));
+        }
+        if waiting.elsewhere {
+            let message = self.stop_waiting(id).expect("it was not admitted");
+            return Poll::Ready(Err(NotAdmitted::Elsewhere(message)));
+        }
+        remember(&mut waiting.waker, cx);
+        Poll::Pending
+    }
+
+    /// The connection is gone: who waits here without an order to keep may be served by another one.
+    pub(crate) fn turn_away(&mut self, wakeups: &mut Vec<Waker>) {
+        if self.ordered {
+            return;
+        }
+        for (id, waiting) in &mut self.waiting {
+            if waiting.entry.is_none() && !waiting.elsewhere {
+                waiting.elsewhere = true;
+                self.gate.cancel(*id);
+                wakeups.extend(waiting.waker.take());
+            }
+        }
+    }
+
+    /// The caller waits no longer. Its message, unless that was sent meanwhile; then nobody will ask for
+    /// its outcome.
+    pub(crate) fn stop_waiting(&mut self, id: WaiterId) -> Option<Message> {
+        let waiting = self.waiting.remove(&id)?;
+        match waiting.entry {
+            Some(entry) => {
+                self.abandon(entry);
+                None
+            }
+            None => {
+                self.cancel(id);
+                waiting.message
+            }
+        }
+    }
+
+    /// The caller waits no longer: its message back, or its entry if it was admitted meanwhile.
+    pub(crate) fn withdraw(&mut self, id: WaiterId) -> Result<usize, Message> {
+        let waiting = self.waiting.remove(&id).expect("a waiter withdraws once");
+        if let Some(entry) = waiting.entry {
+            return Ok(entry);
+        }
+        self.cancel(id);
+        Err(waiting.message.expect("it was not admitted"))
+    }
+
+    fn cancel(&mut self, id: WaiterId) {
+        self.gate.cancel(id);
+        if self.is_idle() {
+            self.idle_wakers.drain(..).for_each(Waker::wake);
+        }
+    }
+}
