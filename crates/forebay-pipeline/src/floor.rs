@@ -122,8 +122,18 @@ impl<T> Floor<T> {
     pub(crate) fn set_rate(&mut self, per_s: Option<u64>, now_us: u64) {
         self.rate = per_s.map(|per_s| {
             let per_s = per_s.max(1);
-            let bucket = TokenBucket::new(now_us, per_s, (per_s / 10).max(1));
-            Rate { per_s, bucket, in_hand: false, not_before_us: None }
+            let burst = (per_s / 10).max(1);
+            match self.rate.take() {
+                // What was used up stays so: whoever sets it again and again gets no more by that.
+                Some(mut rate) => {
+                    rate.bucket.set_rate(now_us, per_s, burst);
+                    Rate { per_s, not_before_us: None, ..rate }
+                }
+                None => {
+                    let bucket = TokenBucket::new(now_us, per_s, burst);
+                    Rate { per_s, bucket, in_hand: false, not_before_us: None }
+                }
+            }
         });
         self.wake_all();
     }

@@ -174,6 +174,24 @@ fn a_rate_is_kept_without_hoarding_and_changes_at_once() {
 }
 
 #[test]
+fn a_rate_that_is_set_again_and_again_is_no_higher_for_that() {
+    in_virtual_time(async {
+        let handler = async |_: Item<u32>| {};
+        let running =
+            Pipeline::from(source::iter(0..10_000)).process(25, handler).rate_limit(1_000).start();
+        let control = running.control();
+        for _ in 0..20 {
+            sleep(SECOND / 20).await;
+            control.set_rate(Some(1_000));
+        }
+        let acked = control.report().acked;
+        assert!((1_000..=1_110).contains(&acked), "{acked}");
+        control.drain(Duration::ZERO);
+        let _ = running.join().await;
+    });
+}
+
+#[test]
 fn a_failed_batch_is_tried_again_and_buried_one_by_one() {
     in_virtual_time(async {
         let log = Log::default();
