@@ -299,7 +299,7 @@ impl Flags {
             plan.rate = 0.0;
         }
         plan = Plan {
-            queue_prefix: self.queue.clone().unwrap_or_else(own_name),
+            queue_prefix: self.queue.clone().unwrap_or_else(|| own_name(Mark::fresh())),
             new_queues_only: self.queue.is_some() || self.perftest.names_queues(),
             queue_type: self.queue_type(),
             no_ack: self.autoack,
@@ -346,8 +346,8 @@ impl Flags {
 }
 
 /// Of queues on a broker where others may measure as well, or where a run before this one was killed.
-fn own_name() -> String {
-    format!("forebay-bench-{}", Mark::fresh().hex())
+pub(super) fn own_name(mark: Mark) -> String {
+    format!("forebay-bench-{}", mark.hex())
 }
 
 fn set<T>(place: &mut T, flag: Option<T>) {

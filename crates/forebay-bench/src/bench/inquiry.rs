@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forebay_client::blocking::Connection;
 
-use super::flags::Flags;
+use super::flags::{Flags, own_name};
 use super::onlooker::start_link;
 use super::record::Record;
 use super::session::{BenchError, Ended, Screen, check_peers, failed, introduce, joined, peers};
@@ -73,7 +73,7 @@ fn answer(
     screen: &mut dyn Screen,
     record: &mut Record,
 ) -> Result<(), BenchError> {
-    let queue_prefix = format!("forebay-bench-{}", Mark::fresh().hex());
+    let queue_prefix = own_name(Mark::fresh());
     let plan = target.plan(&Plan { queues: 1, queue_prefix, ..Plan::default() });
     let broker = introduce(&plan, target, flags).map_err(failed)?;
     screen.say(&format!("{broker}{}", whose(target)));

@@ -361,14 +361,15 @@ impl Session<'_> {
         target: &Target,
         phases: &[Phase],
     ) -> Result<Vec<(&'static str, Outcome)>, BenchError> {
-        let Some(first) = phases.first() else { return Ok(Vec::new()) };
         let mark = Mark::fresh();
+        let phases: Vec<Phase> = phases.iter().map(|phase| phase.of_run(mark)).collect();
+        let Some(first) = phases.first() else { return Ok(Vec::new()) };
         if let Err(error) = topology::set_up(&first.plan) {
             return Ok(vec![(first.name, Outcome::Failed(error.to_string()))]);
         }
         let mut outcomes = Vec::new();
         for (number, phase) in phases.iter().enumerate() {
-            match self.load(target, &Plan { mark, ..phase.plan.clone() }) {
+            match self.load(target, &phase.plan) {
                 // Another phase needs all that this one was to publish.
                 Ok(report)
                     if number + 1 < phases.len() && report.published < phase.plan.messages =>

@@ -1,8 +1,10 @@
 //! The workloads that have names. Where they come from: the published experiences with RabbitMQ's quorum queues
 //! under stress ("stress-1" to "stress-5"), and what people ask of a broker beside that.
 
+use super::flags::own_name;
 use crate::plan::Plan;
 use crate::setting::{Credit, Window};
+use crate::stamp::Mark;
 
 /// A workload by name.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +28,18 @@ pub(crate) struct Workload {
 pub(crate) struct Phase {
     pub(crate) name: &'static str,
     pub(crate) plan: Plan,
+}
+
+impl Phase {
+    /// Of a run, with queues of its own unless somebody gave them names: what publishers of the run before have written and
+    /// the broker has not read yet goes nowhere.
+    pub(super) fn of_run(&self, mark: Mark) -> Phase {
+        let mut plan = Plan { mark, ..self.plan.clone() };
+        if !plan.new_queues_only && !plan.predeclared {
+            plan.queue_prefix = own_name(mark);
+        }
+        Phase { name: self.name, plan }
+    }
 }
 
 pub(crate) const WORKLOADS: [Workload; 9] = [
