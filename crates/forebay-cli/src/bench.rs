@@ -174,7 +174,7 @@ impl Terminal {
 
 impl Screen for Terminal {
     fn say(&mut self, line: &str) {
-        self.bar.suspend(|| eprintln!("{line}"));
+        self.bar.suspend(|| say!("{line}"));
     }
 
     fn begin(&mut self, title: &str, share: f64) {

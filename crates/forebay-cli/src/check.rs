@@ -3,7 +3,7 @@
 use crate::exit::Exit;
 use forebay_store::{CheckReport, FileDisk, Finding, check};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Flags of `forebay check`.
 #[derive(clap::Args)]
@@ -24,6 +24,10 @@ pub(crate) fn run(args: Args) -> Exit {
     if !args.data_dir.is_dir() {
         return Exit::Failed.because(format!("there is no data directory {dir}"));
     }
+    // What lies there may be a backup that was not copied, or something else altogether.
+    if !has_store(&args.data_dir) {
+        return Exit::Failed.because(format!("there are no data of a broker in {dir}"));
+    }
     let disk = match FileDisk::new(&args.data_dir) {
         Ok(disk) => disk,
         Err(error) => return Exit::Failed.because(format!("cannot use {dir}: {error}")),
@@ -32,20 +36,27 @@ pub(crate) fn run(args: Args) -> Exit {
     let report = check(&disk, &mut |finding| {
         match args.json {
             true => findings.push(as_json(&finding)),
-            false => println!("{}", sentence(&finding)),
+            false => print_line!("{}", sentence(&finding)),
         }
         if let Finding::Failed { what } = finding {
             failed = Some(what);
         }
     });
     match (args.json, failed) {
-        (true, _) => println!("{:#}", report_as_json(&report, findings)),
-        (false, None) => println!("{}", summary(&report)),
+        (true, _) => print_line!("{:#}", report_as_json(&report, findings)),
+        (false, None) => print_line!("{}", summary(&report)),
         (false, Some(what)) => {
             return Exit::Failed.because(format!("{dir} is not checked: {what}"));
         }
     }
     if report.is_sound() { Exit::Done } else { Exit::Failed }
+}
+
+/// Whether any file is there that a store keeps: a segment of the log or a run.
+fn has_store(directory: &Path) -> bool {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.any(|name| name.ends_with(".seg") || name.ends_with(".run"))
 }
 
 fn sentence(finding: &Finding) -> String {

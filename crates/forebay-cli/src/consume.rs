@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write};
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use forebay::pipeline::explain::{Journey, Settings};
 use forebay_client::{
     CREDIT_MAX, ChannelFault, Connection, Consumer, DeclareQueue, Delivery, Received,
@@ -40,7 +41,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     broker: BrokerUrl,
     /// The queue, which must exist
-    #[arg(long, value_name = "QUEUE")]
+    #[arg(long, value_name = "QUEUE", value_parser = NonEmptyStringValueParser::new())]
     queue: String,
     /// Stop after this many messages, and take no more than these from the queue
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -66,7 +67,7 @@ pub(crate) fn run(args: Args) -> Exit {
     match consume(&args) {
         Ok(written) => {
             if io::stderr().is_terminal() {
-                eprintln!("consumed {written}");
+                say!("consumed {written}");
             }
             Exit::Done
         }
@@ -137,9 +138,9 @@ fn tell(args: &Args, marking: &Marking) {
     settings.prefetch = args.prefetch.map(u64::from);
     let explanation = marking.explanation();
     if args.json {
-        eprintln!("{}", explained::json(explanation, &settings));
+        say!("{}", explained::json(explanation, &settings));
     } else {
-        explained::lines(explanation, &settings).iter().for_each(|line| eprintln!("{line}"));
+        explained::lines(explanation, &settings).iter().for_each(|line| say!("{line}"));
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) enum Exit {
 impl Exit {
     /// Says why on standard error, in one sentence.
     pub(crate) fn because(self, why: impl Display) -> Exit {
-        eprintln!("forebay: {why}");
+        say!("forebay: {why}");
         self
     }
 }

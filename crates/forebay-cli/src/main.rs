@@ -1,5 +1,8 @@
 //! The binary `forebay`: one sub-command per file.
 
+#[macro_use]
+mod say;
+
 mod bench;
 mod broker_url;
 mod check;

@@ -56,7 +56,7 @@ impl Tracing {
         match export {
             Ok(export) => Tracing(Some(export)),
             Err(sentence) => {
-                eprintln!("forebay: nothing is traced: {sentence}");
+                say!("forebay: nothing is traced: {sentence}");
                 Tracing(None)
             }
         }
@@ -194,7 +194,7 @@ impl Drop for Export {
             "there was no room for them; OTEL_BSP_MAX_QUEUE_SIZE gives more, OTEL_TRACES_SAMPLER makes fewer"
                 .into()
         });
-        eprintln!("forebay: {} of {made} spans were not sent: {why}", made - sent);
+        say!("forebay: {} of {made} spans were not sent: {why}", made - sent);
     }
 }
 

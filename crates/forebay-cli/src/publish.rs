@@ -19,6 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use clap::builder::NonEmptyStringValueParser;
 use forebay_client::{
     ChannelFault, Confirmed, Connection, DeclareExchange, DeclareQueue, Message, NotPublished,
     NotPublishedReason, Outcome, Publisher, PublisherBuilder, Route, Unconfirmed, UnknownReason,
@@ -45,6 +46,8 @@ const SIGNAL_PATIENCE: Duration = Duration::from_millis(100);
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
 /// How often the progress bar is drawn.
 const DRAW_INTERVAL: Duration = Duration::from_millis(50);
+/// How often it is said that the broker takes nothing.
+const BLOCKED_INTERVAL: Duration = Duration::from_secs(5);
 /// Messages whose outcome was not looked at, at most.
 const OUTCOMES_KEPT_MAX: usize = 20_000;
 /// Failed messages listed one by one; the rest is only counted.
@@ -57,8 +60,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     broker: BrokerUrl,
     /// Publish to this queue; it is declared durable if it does not exist
-    #[arg(long, value_name = "QUEUE", required_unless_present = "exchange",
-          conflicts_with_all = ["exchange", "routing_key"])]
+    #[arg(long, value_name = "QUEUE", value_parser = NonEmptyStringValueParser::new(),
+          required_unless_present = "exchange", conflicts_with_all = ["exchange", "routing_key"])]
     queue: Option<String>,
     /// Publish to this exchange, which must exist
     #[arg(long, value_name = "EXCHANGE", requires = "routing_key")]
@@ -136,20 +139,23 @@ impl Report {
 
     fn print(&self, json: bool) {
         for failed in &self.unconfirmed {
-            eprintln!("line {}: {}", failed.line, failed.reason);
+            say!("line {}: {}", failed.line, failed.reason);
         }
         let failed = self.returned + self.rejected + self.unknown;
         let unnamed = failed.saturating_sub(self.unconfirmed.len() as u64);
         if unnamed > 0 {
-            eprintln!("… and {unnamed} more");
+            say!("… and {unnamed} more");
         }
         if let Some(reason) = &self.stopped {
-            eprintln!("forebay: stopped early: {reason}");
+            say!("forebay: stopped early: {reason}");
         }
         let per_second = self.confirmed as f64 / self.seconds.max(1e-6);
-        eprint!(
+        begin_to_say!(
             "published {}, confirmed {} in {:.2} s ({:.0} a second)",
-            self.published, self.confirmed, self.seconds, per_second
+            self.published,
+            self.confirmed,
+            self.seconds,
+            per_second
         );
         for (count, what) in [
             (self.returned, "returned"),
@@ -157,12 +163,12 @@ impl Report {
             (self.unknown, "without an answer"),
         ] {
             if count > 0 {
-                eprint!(", {count} {what}");
+                begin_to_say!(", {count} {what}");
             }
         }
-        eprintln!();
+        say!("");
         if let Some(telling) = self.telling.as_ref().filter(|_| !json) {
-            telling.lines().iter().for_each(|line| eprintln!("{line}"));
+            telling.lines().iter().for_each(|line| say!("{line}"));
         }
         if json {
             let mut json = serde_json::to_value(self).expect("a report is plain data");
@@ -201,6 +207,7 @@ fn publish_all(args: &Args) -> Result<Report, Failure> {
             report: Report::default(),
             bar: progress(input.size_bytes),
             drawn: Instant::now(),
+            told_blocked: None,
             bytes: 0,
         };
         let started = Instant::now();
@@ -286,6 +293,8 @@ struct Publishing {
     report: Report,
     bar: ProgressBar,
     drawn: Instant,
+    /// When it was last said that the broker takes nothing, where there is no bar to show it.
+    told_blocked: Option<Instant>,
     bytes: u64,
 }
 
@@ -399,6 +408,7 @@ impl Publishing {
             }
             Err(unknown @ (Unconfirmed::Unknown(_) | Unconfirmed::Withdrawn)) => {
                 self.report.unknown += 1;
+                self.report.name(line, &format!("it is not known what became of it: {unknown}"));
                 return Err(Stop::Broker(match unknown {
                     Unconfirmed::Unknown(UnknownReason::ChannelClosed(why)) => {
                         format!("the broker refused: {why}")
@@ -418,7 +428,15 @@ impl Publishing {
         self.drawn = Instant::now();
         let confirmed = self.report.confirmed;
         self.bar.set_position(self.bytes);
-        self.bar.set_message(match self.connection.blocked() {
+        let blocked = self.connection.blocked();
+        if let Some(reason) = &blocked
+            && self.bar.is_hidden()
+            && self.told_blocked.is_none_or(|told| told.elapsed() >= BLOCKED_INTERVAL)
+        {
+            self.told_blocked = Some(Instant::now());
+            say!("forebay: {confirmed} confirmed, the broker takes no more at present: {reason}");
+        }
+        self.bar.set_message(match blocked {
             Some(reason) => format!("{confirmed} confirmed, the broker waits: {reason}"),
             None => format!("{confirmed} confirmed"),
         });
@@ -437,7 +455,10 @@ impl Publishing {
             match tokio::time::timeout_at(until, outcome).await {
                 // Each one counts by itself here; why it ended is known already.
                 Ok(outcome) => drop(self.note(line, outcome)),
-                Err(_) => self.report.unknown += 1,
+                Err(_) => {
+                    self.report.unknown += 1;
+                    self.report.name(line, "no answer came");
+                }
             }
         }
         self.bar.finish_and_clear();

@@ -1,6 +1,7 @@
 //! `forebay serve`: the broker in the foreground, until a signal or the disk ends it.
 
 use crate::exit::Exit;
+use crate::stop_signal::SAME_SIGNAL;
 use forebay_server::{
     Config, ConfigError, Data, DurabilitySetting, Layer, Server, Size, StartError, logging,
 };
@@ -9,6 +10,7 @@ use signal_hook::iterator::Signals;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Flags of `forebay serve`. What is not given comes from `FOREBAY_…`, then the file, then the default.
 #[derive(clap::Args)]
@@ -154,17 +156,18 @@ impl StopBySignal {
     fn watch(mut signals: Signals) -> StopBySignal {
         let (server, started) = std::sync::mpsc::sync_channel::<Arc<Server>>(1);
         std::thread::spawn(move || {
-            let mut draining = false;
+            let mut draining: Option<Instant> = None;
             for _ in signals.forever() {
-                match started.try_recv() {
-                    Ok(server) if !draining => {
-                        draining = true;
+                match (draining, started.try_recv()) {
+                    (None, Ok(server)) => {
+                        draining = Some(Instant::now());
                         tracing::info!("draining; a second signal ends the process at once");
                         server.request_stop();
                     }
                     // Not yet started: there is nothing to drain, recovery changes nothing it reads.
-                    _ if !draining => std::process::exit(0),
-                    _ => std::process::exit(1),
+                    (None, Err(_)) => std::process::exit(0),
+                    (Some(since), _) if since.elapsed() < SAME_SIGNAL => {}
+                    (Some(_), _) => std::process::exit(1),
                 }
             }
         });

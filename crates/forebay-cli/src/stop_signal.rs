@@ -3,12 +3,17 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
+use signal_hook::iterator::Signals;
 
 /// Exit code after a second signal, as a shell reports an interrupted program.
 const INTERRUPTED: i32 = 130;
+
+/// A signal that comes so soon after the first is the same one: `timeout` sends each to the program and to its group, and so does a
+/// shell script that passes on what the terminal has sent to all.
+pub(crate) const SAME_SIGNAL: Duration = Duration::from_millis(500);
 
 /// Whether the user asked us to stop.
 #[derive(Clone, Debug)]
@@ -17,12 +22,22 @@ pub(crate) struct StopSignal(Arc<AtomicBool>);
 impl StopSignal {
     /// Listens from now on.
     pub(crate) fn listen() -> io::Result<StopSignal> {
+        let mut signals = Signals::new([SIGINT, SIGTERM])?;
         let stop = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
-            // In this order the first signal finds the flag unset and only sets it.
-            flag::register_conditional_shutdown(signal, INTERRUPTED, stop.clone())?;
-            flag::register(signal, stop.clone())?;
-        }
+        let asked = stop.clone();
+        std::thread::spawn(move || {
+            let mut first: Option<Instant> = None;
+            for _ in signals.forever() {
+                match first {
+                    None => {
+                        first = Some(Instant::now());
+                        asked.store(true, Ordering::Relaxed);
+                    }
+                    Some(at) if at.elapsed() < SAME_SIGNAL => {}
+                    Some(_) => std::process::exit(INTERRUPTED),
+                }
+            }
+        });
         Ok(StopSignal(stop))
     }
 

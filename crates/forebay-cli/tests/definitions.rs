@@ -120,6 +120,26 @@ fn what_goes_out_of_one_broker_comes_into_another_and_stays() {
 }
 
 #[test]
+fn a_policy_of_flow_is_nothing_to_do_where_it_is_and_a_line_of_configuration_where_it_is_not() {
+    let dir = Dir::new("definitions-flow");
+    let policy = "[[policies]]\nvhost = \"/\"\nname = \"follow\"\npattern = \"^q\"\napply-to = \"queues\"\n\
+                  definition = { flow = \"balance\" }\n";
+    let with = start(&dir.join("a")).line(policy).ready();
+    let file = dir.join("definitions.json");
+    let file = file.to_str().expect("a path in UTF-8");
+    assert_eq!(definitions(&["export", "--http", &with.http(), file], "").code, Some(0));
+    let again = definitions(&["import", "--http", &with.http(), file], "");
+    assert_eq!((again.code, again.out.as_str()), (Some(0), ""), "{}", again.err);
+    let without = start(&dir.join("b")).ready();
+    let asked = definitions(&["import", "--http", &without.http(), file], "");
+    assert_eq!(asked.code, Some(1), "{}", asked.err);
+    assert!(asked.out.contains("flow = \"balance\""), "{}", asked.out);
+    let configured = start(&dir.join("c")).line(&asked.out).ready();
+    let done = definitions(&["import", "--http", &configured.http(), file], "");
+    assert_eq!((done.code, done.out.as_str()), (Some(0), ""), "{}", done.err);
+}
+
+#[test]
 fn a_rabbitmq_file_is_imported_with_the_configuration_it_asks_for() {
     let dir = Dir::new("definitions-rabbitmq");
     let fresh = start(&dir.join("a")).ready();
@@ -138,7 +158,10 @@ fn a_rabbitmq_file_is_imported_with_the_configuration_it_asks_for() {
     // RabbitMQ leaves internal exchanges out of its files, and their bindings in.
     let unbound = "binding of `audit` to `unrouted` in vhost `shop`: NOT_FOUND - no exchange";
     assert!(left[1].starts_with(unbound), "{left:?}");
-    assert!(left[2].starts_with("policy `short`: it applies to queues"), "{left:?}");
+    assert!(
+        left[2].starts_with("policy `short`: `max-length` of queues means nothing"),
+        "{left:?}"
+    );
     assert_eq!(left[3], "declared 9, 3 left to do");
 
     let mut expected: Value =

@@ -363,7 +363,10 @@ impl Channel {
         self.request(&qos).await.map(drop)
     }
 
-    /// Starts a consumer. Bound what it may hold with [`Channel::qos`] before.
+    /// Starts a consumer. Bound what it may hold with [`Channel::qos`] before: without, the broker sends all there is, and when
+    /// 64 MiB wait here nothing more is read from the connection until they are taken. A program that waits meanwhile for a
+    /// confirm, a reply or a declaration on the same connection waits for what is behind them, for ever; with a bound, or
+    /// with [`Connection::consumer`](crate::Connection::consumer), which has a socket of its own, it does not.
     ///
     /// # Cancellation
     /// A dropped future has its consumer cancelled as soon as it has begun. What was delivered until then is dropped: it goes back to

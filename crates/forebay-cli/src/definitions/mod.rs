@@ -6,6 +6,7 @@ mod settings;
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -74,13 +75,33 @@ fn export(place: &Where) -> Result<Exit, Failure> {
     let mut text = serde_json::to_string_pretty(&document).expect("JSON is plain data");
     text.push('\n');
     match place.path() {
-        Some(path) => std::fs::write(path, text)
+        Some(path) => replace(path, text.as_bytes())
             .map_err(|error| format!("cannot write {}: {error}", path.display()))?,
         None => io::stdout()
             .write_all(text.as_bytes())
             .map_err(|error| format!("cannot write to standard output: {error}"))?,
     }
     Ok(Exit::Done)
+}
+
+/// The whole file or none: the one that was there stays until the new one is written. It holds hashes of passwords, so only its
+/// owner may read it.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if path.exists() && !path.is_file() {
+        return std::fs::write(path, bytes); // a pipe, a terminal
+    }
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = Path::new(&new);
+    let written = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(new)
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
+        .and_then(|()| std::fs::rename(new, path));
+    written.inspect_err(|_| drop(std::fs::remove_file(new)))
 }
 
 fn import(place: &Where) -> Result<Exit, Failure> {
@@ -91,25 +112,25 @@ fn import(place: &Where) -> Result<Exit, Failure> {
     let outcome = api.import(place.vhost.as_deref(), &document)?;
     let mut left = outcome.refused.len();
     for refused in &outcome.refused {
-        eprintln!("{refused}");
+        say!("{refused}");
     }
     let is_ours = there["product_name"] == "Forebay";
     if !is_ours && outcome.refused.is_empty() {
         let after = api.export(place.vhost.as_deref())?;
         for sentence in left_out::left_out(&document, &after, place.vhost.is_some()) {
             left += 1;
-            eprintln!("{sentence}");
+            say!("{sentence}");
         }
     }
     if is_ours && place.vhost.is_none() {
         let settings = settings::missing(&document, &there);
         left += settings.impossible.len();
         for sentence in &settings.impossible {
-            eprintln!("{sentence}");
+            say!("{sentence}");
         }
         if let Some(toml) = settings.toml {
             left += 1;
-            eprintln!(
+            say!(
                 "the configuration lacks users, virtual hosts or policies of the file: put what is on standard \
                  output in their place there, start the broker again, and import once more"
             );
@@ -118,8 +139,8 @@ fn import(place: &Where) -> Result<Exit, Failure> {
         }
     }
     match outcome.declared {
-        Some(declared) => eprintln!("declared {declared}, {left} left to do"),
-        None => eprintln!("imported, {left} left to do"),
+        Some(declared) => say!("declared {declared}, {left} left to do"),
+        None => say!("imported, {left} left to do"),
     }
     Ok(if left == 0 { Exit::Done } else { Exit::Failed })
 }

@@ -126,16 +126,20 @@ fn merged<'a>(document: &'a Value, there: &'a Value, part: &str, keys: &[&str]) 
     theirs.chain(ours).collect()
 }
 
+/// What policies may say here, of exchanges and of queues.
+const POLICY_KEYS: [&str; 2] = ["alternate-exchange", "flow"];
+
 fn unknown_policy(policy: &Value) -> Option<String> {
     let applies = text(policy, "apply-to");
-    if !["exchanges", "all"].contains(&applies) {
-        return Some(format!(
-            "it applies to {applies}, and this version has policies for exchanges only"
-        ));
-    }
+    let known: &[&str] = match applies {
+        "exchanges" => &["alternate-exchange"],
+        "queues" => &["flow"],
+        "all" => &POLICY_KEYS,
+        _ => return Some(format!("it applies to {applies}, which means nothing to this version")),
+    };
     let definition = policy["definition"].as_object()?;
-    let unknown = definition.keys().find(|key| *key != "alternate-exchange")?;
-    Some(format!("`{unknown}` means nothing to this version"))
+    let unknown = definition.keys().find(|key| !known.contains(&key.as_str()))?;
+    Some(format!("`{unknown}` of {applies} means nothing to this version"))
 }
 
 fn as_user(user: &Value, permissions: &[&Value], topics: &[&Value]) -> Toml {
@@ -176,9 +180,11 @@ fn as_policy(policy: &Value) -> Toml {
         table.insert(key.to_owned(), text(policy, key).into());
     }
     table.insert("priority".to_owned(), policy["priority"].as_i64().unwrap_or(0).into());
-    let definition = &policy["definition"];
-    let alternate = text(definition, "alternate-exchange");
-    let definition = Table::from_iter([("alternate-exchange".to_owned(), Toml::from(alternate))]);
+    let definition = POLICY_KEYS.iter().filter_map(|key| {
+        let value = policy["definition"][*key].as_str()?;
+        Some(((*key).to_owned(), Toml::from(value)))
+    });
+    let definition = Table::from_iter(definition);
     table.insert("definition".to_owned(), definition.into());
     table.into()
 }

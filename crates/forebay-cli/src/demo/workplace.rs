@@ -23,7 +23,7 @@ impl Workplace {
 impl Drop for Workplace {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            eprintln!("forebay: cannot remove {}: {error}", self.0.display());
+            say!("forebay: cannot remove {}: {error}", self.0.display());
         }
     }
 }

@@ -60,9 +60,9 @@ pub(crate) fn run(args: Args) -> Exit {
         Ok(Some(look)) => {
             let (vhost, queue) = (&args.vhost, &args.queue);
             if args.json {
-                println!("{}", view::json(vhost, queue, &look));
+                print_line!("{}", view::json(vhost, queue, &look));
             } else {
-                view::lines(vhost, queue, &look).iter().for_each(|line| println!("{line}"));
+                view::lines(vhost, queue, &look).iter().for_each(|line| print_line!("{line}"));
             }
             Exit::Done
         }

@@ -11,11 +11,12 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use forebay::pipeline::{
     Backoff, Breaker, Concurrency, Explaining, Item, Outcome, Pipeline, Process, Queues, Report,
     Running,
 };
-use forebay::{Connection, Received};
+use forebay::{Connection, Happening, Received};
 use tokio::time::{interval, timeout};
 
 use self::emptiness::Emptiness;
@@ -23,7 +24,7 @@ use self::program::Program;
 use self::service::Services;
 use self::telling::Asked;
 use crate::broker_url::BrokerUrl;
-use crate::exit::Exit;
+use crate::exit::{Exit, Failure};
 use crate::otlp::Tracing;
 use crate::runtime::runtime;
 use crate::stop_signal::StopSignal;
@@ -56,7 +57,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     broker: BrokerUrl,
     /// The queue, which must exist
-    #[arg(long, value_name = "QUEUE")]
+    #[arg(long, value_name = "QUEUE", value_parser = NonEmptyStringValueParser::new())]
     queue: String,
     /// Programs at a time: a number, or 'auto' for as many as make it faster together; as many as there are cores
     /// unless given
@@ -149,6 +150,7 @@ impl Args {
         &self,
         connection: &Connection,
         program: Arc<Program>,
+        services: &Arc<Services>,
         explaining: Option<Explaining<Received>>,
         tracing: &Tracing,
     ) -> Running {
@@ -157,7 +159,7 @@ impl Args {
         let source = if self.until_empty { source.without_ladder() } else { source };
         let pipeline = Pipeline::from(source);
         if self.stream {
-            let services = Arc::new(Services::new(program));
+            let services = services.clone();
             let handler = move |message: Item<Received>| {
                 let services = services.clone();
                 async move { services.ask(&message).await.inspect_err(|why| say(why)) }
@@ -178,7 +180,18 @@ impl Args {
 
 /// Standard error is the log of a program in a shell.
 fn say(why: &str) {
-    eprintln!("forebay: {why}");
+    say!("forebay: {why}");
+}
+
+/// What becomes of the connection.
+fn tell(happening: &Happening) {
+    match happening {
+        Happening::Lost { lost } => say(&format!("{lost}; trying again")),
+        Happening::Connected { address, reconnects } if *reconnects > 0 => {
+            say(&format!("connected again, to {address}"));
+        }
+        _ => {}
+    }
 }
 
 /// Runs the command.
@@ -186,24 +199,26 @@ pub(crate) fn run(args: Args) -> Exit {
     match pipe(&args) {
         Ok(report) => {
             let Report { acked, rejected, requeued, failed, .. } = report;
-            eprintln!(
+            say!(
                 "acknowledged {acked}, rejected {rejected}, requeued {requeued}; {failed} attempts failed"
             );
             Exit::Done
         }
-        Err(sentence) => Exit::Failed.because(sentence),
+        Err(failure) => failure.told(),
     }
 }
 
-fn pipe(args: &Args) -> Result<Report, String> {
+fn pipe(args: &Args) -> Result<Report, Failure> {
     let program = Arc::new(Program::find(&args.command)?);
     let stop = StopSignal::listen().map_err(|error| format!("cannot handle signals: {error}"))?;
     let tracing = Tracing::from_env();
     runtime()?.block_on(async {
         let builder = Connection::builder().name("forebay pipe");
-        let connection = builder.open(&args.broker.url).await.map_err(|error| error.to_string())?;
+        let connection = builder.open(&args.broker.url).await?;
+        let mut happenings = connection.happenings();
         let telling = args.asked.telling();
-        let running = args.start(&connection, program, telling.explaining(), &tracing);
+        let services = Arc::new(Services::new(program.clone()));
+        let running = args.start(&connection, program, &services, telling.explaining(), &tracing);
         let control = running.control();
         let mut ending = std::pin::pin!(running.join());
         let mut look = interval(SIGNAL_PATIENCE);
@@ -213,21 +228,28 @@ fn pipe(args: &Args) -> Result<Report, String> {
                 ended = &mut ending => break ended,
                 _ = look.tick(), if !stop.came() => {}
             }
+            while let Ok(happening) = happenings.try_recv() {
+                tell(&happening);
+            }
             if stop.came() || args.until_empty && emptiness.is_reached().await {
                 control.drain(Duration::from_secs(args.drain_s));
                 break ending.await;
             }
         };
+        services.finish(Duration::from_secs(args.drain_s)).await;
         let told = telling.tell(&control);
         let report = ended.map_err(|error| error.to_string())?;
         // The last acknowledgements leave with this.
         let closed = timeout(PAUSE_MAX, connection.close()).await;
         match closed {
-            Ok(Ok(())) => told.map(|()| report),
-            Ok(Err(lost)) => Err(format!(
+            Ok(Ok(())) => told.map(|()| report).map_err(Failure::from),
+            Ok(Err(lost)) => Err(Failure::from(format!(
                 "the last acknowledgements may be lost, and their messages come again: {lost}"
-            )),
-            Err(_) => Err("the broker does not answer; some messages may come again".into()),
+            ))),
+            Err(_) => {
+                let why = "the broker does not answer; some messages may come again";
+                Err(Failure::from(why.to_owned()))
+            }
         }
     })
 }

@@ -8,8 +8,9 @@ use std::process::{ExitStatus, Stdio};
 
 use forebay::Received;
 use forebay::pipeline::{Item, Outcome};
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::AsyncWriteExt;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 use crate::otlp;
 
@@ -54,8 +55,7 @@ impl Program {
         &self.name
     }
 
-    /// To be started: it is killed when nobody waits for it any more, and a Ctrl-C at the terminal is for us, who let
-    /// it finish.
+    /// To be started in a group of its own: a Ctrl-C at the terminal is for us, who let it finish.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.name);
         command.args(&self.arguments).stdin(Stdio::piped()).kill_on_drop(true).process_group(0);
@@ -83,6 +83,7 @@ impl Program {
             .envs(otlp::environment());
         let mut child =
             command.spawn().map_err(|error| format!("cannot start '{}': {error}", self.name))?;
+        let group = Group::of(&child);
         let mut stdin = child.stdin.take().expect("it is piped");
         let feed = async move {
             // A program may know enough before it has read everything, so what it does not read is no failure.
@@ -90,10 +91,37 @@ impl Program {
         };
         let ((), ended) = tokio::join!(feed, child.wait());
         let ended = ended.map_err(|error| format!("cannot wait for '{}': {error}", self.name))?;
+        group.ended();
         match ended.code() {
             Some(0) => Ok(Outcome::Ack),
             Some(code) if reject_on.contains(&code) => Ok(Outcome::Reject),
             _ => Err(format!("'{}' {}", self.name, how(ended))),
+        }
+    }
+}
+
+/// A program and all that it has started. Dropped, they are killed: nobody waits for them any more, and their message is for
+/// another one.
+#[derive(Debug)]
+pub(crate) struct Group(Option<Pid>);
+
+impl Group {
+    /// Of a program that was started by [`Program::command`].
+    pub(crate) fn of(child: &Child) -> Group {
+        Group(child.id().and_then(|id| Pid::from_raw(id as i32)))
+    }
+
+    /// It came to its end by itself; what it may have left in the background is its own concern.
+    pub(crate) fn ended(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(leader) = self.0 {
+            // They may be gone.
+            let _ = kill_process_group(leader, Signal::KILL);
         }
     }
 }

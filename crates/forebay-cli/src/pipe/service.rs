@@ -14,7 +14,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::time::timeout;
 
 use super::answer;
-use super::program::{Program, how};
+use super::program::{Group, Program, how};
 
 /// The longest answer that is read.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
@@ -54,6 +54,26 @@ impl Services {
         Ok(outcome)
     }
 
+    /// There are no more messages: the input of all of them ends, and they have `patience` to end, too.
+    pub(crate) async fn finish(&self, patience: Duration) {
+        let idle = std::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut ending = tokio::task::JoinSet::new();
+        for service in idle {
+            ending.spawn(service.finish());
+        }
+        let name = self.program.name();
+        let all = async {
+            while let Some(ended) = ending.join_next().await {
+                if let Ok(Err(how)) = ended {
+                    super::say(&format!("'{name}' {how} after its last message"));
+                }
+            }
+        };
+        if timeout(patience, all).await.is_err() {
+            super::say(&format!("'{name}' has not ended with its input, and is killed"));
+        }
+    }
+
     /// One that is idle, has not ended meanwhile and has said nothing unasked: that would be taken for the answer to
     /// the message it gets next.
     async fn wake(&self) -> Option<Service> {
@@ -77,6 +97,8 @@ impl Services {
 #[derive(Debug)]
 struct Service {
     child: Child,
+    /// Killed with it, unless it ends when its input does.
+    group: Group,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
 }
@@ -88,7 +110,21 @@ impl Service {
             spawned.map_err(|error| format!("cannot start '{}': {error}", program.name()))?;
         let stdin = child.stdin.take().expect("it is piped");
         let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
-        Ok(Service { child, stdin, stdout })
+        let group = Group::of(&child);
+        Ok(Service { child, group, stdin, stdout })
+    }
+
+    /// Its input ends, and it may write what it has kept until now.
+    async fn finish(self) -> Result<(), String> {
+        let Service { mut child, group, stdin, stdout } = self;
+        drop(stdin);
+        // What it says now is no answer; it shall not stand before a full pipe.
+        let mut rest = stdout;
+        let mut nowhere = tokio::io::sink();
+        let (_, ended) = tokio::join!(tokio::io::copy_buf(&mut rest, &mut nowhere), child.wait());
+        let ended = ended.map_err(|error| error.to_string())?;
+        group.ended();
+        if ended.success() { Ok(()) } else { Err(how(ended)) }
     }
 
     /// How many bytes there are to read from it now; 0 at their end, `None` if it is silent.

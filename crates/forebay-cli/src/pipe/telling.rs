@@ -97,11 +97,11 @@ impl Telling<'_> {
                     lines.push(format!("message {id} was not settled here"));
                 }
             }
-            lines.iter().for_each(|line| eprintln!("{line}"));
+            lines.iter().for_each(|line| say!("{line}"));
         }
         let Some(file) = &self.asked.timeline else { return Ok(()) };
         let timeline = explanation.timeline("messages that took longest");
-        eprint!("{}", timeline.text(COLUMNS));
+        begin_to_say!("{}", timeline.text(COLUMNS));
         draw(file, &svg(&[timeline]))
     }
 }

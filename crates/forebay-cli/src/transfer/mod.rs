@@ -15,6 +15,7 @@ mod target;
 
 use std::time::{Duration, Instant};
 
+use clap::builder::NonEmptyStringValueParser;
 use forebay_client::OpenError;
 use forebay_wire::AmqpUri;
 
@@ -41,7 +42,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     to: String,
     /// The queue to empty, which must exist
-    #[arg(long, value_name = "QUEUE")]
+    #[arg(long, value_name = "QUEUE", value_parser = NonEmptyStringValueParser::new())]
     queue: String,
     /// The queue to fill, which must exist; the same name unless given
     #[arg(long, value_name = "QUEUE", conflicts_with_all = ["exchange", "routing_key"])]

@@ -75,7 +75,7 @@ impl Report {
         self.bar.set_message(format!("({in_flight} in flight{blocked})"));
         if self.line_due.is_some_and(|due| Instant::now() >= due) {
             self.line_due = Some(Instant::now() + LINE_INTERVAL);
-            eprintln!("moved {moved} of {total}, {in_flight} in flight{blocked}");
+            say!("moved {moved} of {total}, {in_flight} in flight{blocked}");
         }
     }
 
@@ -88,7 +88,7 @@ impl Report {
             }
             _ => return,
         };
-        self.bar.suspend(|| eprintln!("{line}"));
+        self.bar.suspend(|| say!("{line}"));
     }
 
     pub(super) fn finish(&mut self, took: Duration) {
@@ -106,19 +106,19 @@ impl Report {
 
     pub(super) fn print(&self, json: bool) {
         let per_second = self.moved as f64 / self.seconds.max(1e-6);
-        eprint!("moved {} in {:.2} s ({per_second:.0} a second)", self.moved, self.seconds);
+        begin_to_say!("moved {} in {:.2} s ({per_second:.0} a second)", self.moved, self.seconds);
         for (count, what) in [
             (self.marked, "marked, as they may have been moved before"),
             (self.late, "acknowledged too late, so that the source has them again"),
             (self.not_confirmed, "not confirmed by the target and left at the source"),
         ] {
             if count > 0 {
-                eprint!(", {count} {what}");
+                begin_to_say!(", {count} {what}");
             }
         }
-        eprintln!();
+        say!("");
         if let Some(reason) = &self.stopped {
-            eprintln!("forebay: stopped early: {reason}");
+            say!("forebay: stopped early: {reason}");
         }
         if json {
             let json = serde_json::to_string(self).expect("a report is plain data");

@@ -63,7 +63,7 @@ pub use topology::{Binding, Exchange, Queue, Topology};
 pub(crate) use topology::{Declaration, Redeclaring};
 
 /// Bytes of deliveries that wait in a connection's user channels, beyond which it is not read any more.
-/// Prefetch keeps them far below; only consumers without acknowledgement reach it.
+/// A prefetch keeps them far below; only consumers without one, or without acknowledgement, reach it.
 pub const INBOX_BYTES_MAX: usize = 64 << 20;
 
 /// Where the session is.

@@ -1,0 +1,140 @@
+//! Commands whose words nobody reads, who are told twice, and whose programs are left to themselves.
+
+mod support;
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Instant;
+
+use rustix::process::{Pid, Signal, kill_process};
+use support::PATIENCE;
+use support::dir::Dir;
+
+/// A disk without room.
+fn full() -> File {
+    OpenOptions::new().write(true).open("/dev/full").expect("Linux has it")
+}
+
+fn forebay(arguments: &[&str]) -> Command {
+    let mut command = Command::new(support::forebay());
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A broker whose log lines go nowhere, and its URL.
+fn serve(arguments: &[&str]) -> (Child, String) {
+    let common = ["serve", "--amqp", "127.0.0.1:0", "--http", "off", "--log-level", "debug"];
+    let mut command = forebay(&[&common, arguments].concat());
+    let mut broker = command.stderr(full()).spawn().expect("the binary was built");
+    let mut ready = String::new();
+    let mut out = BufReader::new(broker.stdout.take().expect("it is piped"));
+    out.read_line(&mut ready).expect("it says when it is ready");
+    let address = ready.split_once("amqp=").expect("it names its address").1;
+    let address = address.split_whitespace().next().unwrap_or_default();
+    (broker, format!("amqp://guest:guest@{address}/%2f"))
+}
+
+fn publish(url: &str, queue: &str, lines: &str) -> Output {
+    let mut command = forebay(&["publish", "--queue", queue, "--url", url]);
+    let mut child = command.stdin(Stdio::piped()).stderr(full()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn terminate(child: &Child) {
+    let pid = Pid::from_raw(child.id() as i32).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+}
+
+#[test]
+fn nothing_ends_because_its_words_cannot_be_written() {
+    let home = Dir::new("unheard-full");
+    let data = home.path().join("data");
+    let data = data.to_str().unwrap();
+    let (mut broker, url) = serve(&["--data-dir", data, "--durability", "os"]);
+    assert!(publish(&url, "q", "one\ntwo\n").status.success());
+    let mut consume = forebay(&["consume", "--queue", "q", "--until-empty", "--url", &url]);
+    let consumed = consume.stderr(full()).output().unwrap();
+    assert_eq!((consumed.status.code(), &consumed.stdout[..]), (Some(0), &b"one\ntwo\n"[..]));
+    terminate(&broker);
+    assert_eq!(broker.wait().unwrap().code(), Some(0), "it drains as ever");
+    let check = forebay(&["check", "--data-dir", data]).stdout(full()).output().unwrap();
+    assert_eq!(check.status.code(), Some(0), "the store is sound, whoever hears of it");
+}
+
+#[test]
+fn a_signal_that_comes_twice_at_once_is_one() {
+    let (mut broker, _) = serve(&["--in-memory"]);
+    terminate(&broker);
+    terminate(&broker);
+    assert_eq!(broker.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_directory_without_a_store_is_not_sound_and_stays_as_it_is() {
+    let home = Dir::new("unheard-empty");
+    let checked =
+        forebay(&["check", "--data-dir", home.path().to_str().unwrap()]).output().unwrap();
+    let said = String::from_utf8(checked.stderr).unwrap();
+    assert_eq!(checked.status.code(), Some(1), "{said}");
+    assert!(said.contains("no data of a broker"), "{said}");
+    assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_log_level_that_is_none_is_refused() {
+    let wrong = forebay(&["serve", "--in-memory", "--log-level", "warning"]).output().unwrap();
+    let said = String::from_utf8(wrong.stderr).unwrap();
+    assert_eq!(wrong.status.code(), Some(2), "{said}");
+    assert!(said.contains("log_level") && said.contains("warn"), "{said}");
+}
+
+/// A script in the shell.
+fn pipe(url: &str, arguments: &[&str], script: &str) -> Output {
+    let common = ["pipe", "--queue", "q", "--url", url, "--until-empty"];
+    forebay(&[&common, arguments, &["--", "sh", "-c", script]].concat()).output().unwrap()
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+#[test]
+fn a_program_that_stays_ends_with_its_input_and_keeps_what_it_gathered() {
+    let home = Dir::new("unheard-stream");
+    let (mut broker, url) = serve(&["--in-memory"]);
+    assert!(publish(&url, "q", "one\ntwo\nthree\n").status.success());
+    let gathered = home.path().join("gathered");
+    let script = format!(
+        "all=; while read -r line; do all=\"$all$line \"; echo ack; done; echo \"$all\" > '{}'",
+        gathered.display()
+    );
+    let piped = pipe(&url, &["--stream", "--concurrency", "1"], &script);
+    assert!(piped.status.success(), "{piped:?}");
+    assert_eq!(read(&gathered), "one two three \n");
+    broker.kill().unwrap();
+    broker.wait().unwrap();
+}
+
+#[test]
+fn what_a_program_has_started_ends_with_it_when_its_time_is_over() {
+    let home = Dir::new("unheard-group");
+    let (mut broker, url) = serve(&["--in-memory"]);
+    assert!(publish(&url, "q", "one\n").status.success());
+    let number = home.path().join("number");
+    let script = format!("sleep 1000 & echo $! > '{}'; wait", number.display());
+    let limits = ["--timeout-s", "1", "--retries", "0", "--on-failure", "reject"];
+    let piped = pipe(&url, &limits, &script);
+    assert!(piped.status.success(), "{piped:?}");
+    let stat = format!("/proc/{}/stat", read(&number).trim());
+    let until = Instant::now() + PATIENCE;
+    // Whoever collects it may take a moment.
+    while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
+        assert!(Instant::now() < until, "it runs on");
+        std::thread::yield_now();
+    }
+    broker.kill().unwrap();
+    broker.wait().unwrap();
+}
