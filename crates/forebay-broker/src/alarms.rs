@@ -18,7 +18,8 @@ use forebay_wire::{ShortStr, connection};
 
 use crate::connection::Stage;
 use crate::input::ConnectionId;
-use crate::shard::{Shard, mixed};
+use crate::notices::Notice;
+use crate::shard::Shard;
 
 /// Memory is at its budget for so long before anybody is told.
 const MEMORY_AFTER_US: u64 = 1_000_000;
@@ -81,13 +82,17 @@ impl Shard {
         self.alarms.disk.look(now_us, if self.low_space { 100 } else { 0 });
         self.alarms.log.look(now_us, busy_us * 100 / LOG_STALL_US);
         match (before, self.alarms.reason()) {
-            (None, Some(_)) => {
+            (None, Some(reason)) => {
+                self.notices.tell(Notice::Alarm(reason));
                 self.alarms.releases.clear();
                 for index in 0..self.connections.len() {
                     self.tell_alarm(ConnectionId(index as u32));
                 }
             }
-            (Some(_), None) => self.plan_releases(),
+            (Some(_), None) => {
+                self.notices.tell(Notice::AlarmOver);
+                self.plan_releases();
+            }
             _ => {}
         }
         while let Some((_, id)) = self.alarms.releases.pop_front_if(|(at_us, _)| *at_us <= now_us) {
@@ -142,4 +147,11 @@ impl Shard {
         let release = releases.front().map(|(at_us, _)| (*at_us).max(self.now_us + 1));
         due.chain(stall).chain(release).min()
     }
+}
+
+/// A number that looks like another one's by chance only: the last step of splitmix64.
+fn mixed(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
 }

@@ -218,8 +218,9 @@ impl Shard {
     /// changed. What was asked for counts in the memory budget while the connection lasts.
     pub fn receive_buffer(&mut self, id: ConnectionId) -> Option<u64> {
         let share = self.config.memory_budget_bytes / RECEIVE_PER_MEMORY;
-        let bytes = receive_buffer_bytes(share, self.active_publishers())?;
+        let publishers = self.active_publishers();
         let connection = self.connection(id)?;
+        let bytes = receive_buffer_bytes(share, publishers, connection.receive_bytes > 0)?;
         if !connection.publisher || connection.receive_bytes == bytes {
             return None;
         }

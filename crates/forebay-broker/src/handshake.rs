@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use forebay_wire::{Method, Table, Value, connection};
 
-use crate::access::{LoginError, authenticate};
+use crate::access::{LoginError, authenticate, claimed_name};
 use crate::connection::{Capabilities, Login, Stage};
 use crate::error::AmqpError;
 use crate::input::{CloseHow, ConnectionId};
+use crate::notices::Notice;
 use crate::server_properties::server_properties;
 use crate::shard::{Shard, Vhost};
 use crate::{ack_timeout, channel, publisher};
@@ -94,10 +95,16 @@ impl Shard {
                 Err(AmqpError::unknown_mechanism(String::from_utf8_lossy(mechanism)))
             }
             Err(LoginError::Malformed) => Err(AmqpError::malformed_login()),
-            Err(LoginError::Refused) if can_be_told => {
-                Err(AmqpError::login_refused(String::from_utf8_lossy(mechanism)))
-            }
-            Err(LoginError::Refused) => {
+            Err(why) => {
+                if let Some(connection) = self.connection(id) {
+                    let address = connection.peer.address.clone();
+                    let user = claimed_name(mechanism, start_ok.response);
+                    let why = why.to_string();
+                    self.notices.tell(Notice::LoginRefused { address, user, why });
+                }
+                if can_be_told {
+                    return Err(AmqpError::login_refused(String::from_utf8_lossy(mechanism)));
+                }
                 if let Some(connection) = self.connection(id) {
                     connection.enter(Stage::Refused, now_us);
                 }

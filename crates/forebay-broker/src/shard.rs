@@ -20,6 +20,7 @@ use crate::flow::{Assembling, INGRESS_PER_MEMORY};
 use crate::input::{CloseHow, ConnectionId, Input};
 use crate::latencies::Latencies;
 use crate::memory::Beside;
+use crate::notices::Notices;
 use crate::publisher::Publishers;
 use crate::queue::Queue;
 use crate::restore::RestoreError;
@@ -160,6 +161,7 @@ pub struct Shard {
     /// Since when publishes have been held, as of the end of the last turn.
     pub(crate) paused_since_us: Option<u64>,
     pub(crate) alarms: Alarms,
+    pub(crate) notices: Notices,
     pub(crate) stopping: Stopping,
     /// The disk has failed: every step says so from then on.
     pub(crate) failed: Option<StoreFailed>,
@@ -237,6 +239,7 @@ impl Shard {
             committed_bytes: 0,
             paused_since_us: None,
             alarms: Alarms::default(),
+            notices: Notices::default(),
             stopping: Stopping::No,
             failed: None,
             counters: Counters::default(),
@@ -539,11 +542,4 @@ impl Shard {
             }
         }
     }
-}
-
-/// A number that looks like another one's by chance only: the last step of splitmix64.
-pub(crate) fn mixed(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }

@@ -115,7 +115,7 @@ fn consume(args: &Args) -> Result<u64, Failure> {
         }
         let closed = connection.close().await;
         match outcome {
-            // The reader behind the pipe has seen enough; what it did not get is back in its queue.
+            // The reader behind the pipe has seen enough; what the pipe did not take is back in its queue.
             Err(Fault::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(acked),
             Err(Fault::Output(error)) => {
                 Err(format!("cannot write to standard output: {error}").into())

@@ -138,3 +138,40 @@ fn what_a_program_has_started_ends_with_it_when_its_time_is_over() {
     broker.kill().unwrap();
     broker.wait().unwrap();
 }
+
+#[test]
+fn the_log_says_why_somebody_may_not_log_in() {
+    let arguments = ["serve", "--in-memory", "--amqp", "127.0.0.1:0", "--http", "off"];
+    let mut broker = forebay(&arguments).spawn().expect("the binary was built");
+    let mut ready = String::new();
+    let mut out = BufReader::new(broker.stdout.take().expect("it is piped"));
+    out.read_line(&mut ready).expect("it says when it is ready");
+    let address = ready.split_once("amqp=").expect("it names its address").1;
+    let address = address.split_whitespace().next().unwrap_or_default();
+    for user in ["guest", "joe"] {
+        let refused = publish(&format!("amqp://{user}:wrong@{address}"), "q", "one\n");
+        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    }
+    terminate(&broker);
+    let said = broker.wait_with_output().unwrap();
+    let log = String::from_utf8(said.stderr).unwrap();
+    for (user, why) in [("guest", "the password is another one"), ("joe", "no such user")] {
+        let line = log.lines().find(|line| line.contains(&format!("as \"{user}\"")));
+        assert!(line.is_some_and(|line| line.contains(why) && line.contains("WARN")), "{log}");
+    }
+    assert!(!log.contains("wrong"), "{log}");
+}
+
+#[test]
+fn a_move_from_a_queue_to_itself_is_refused_whatever_its_broker_is_called() {
+    for (to, more) in [
+        ("amqp://127.0.0.1:5672", &[][..]),
+        ("amqp://127.0.0.1:5672/%2f", &["--exchange", "", "--routing-key", "q"]),
+    ] {
+        let arguments = ["move", "--from", "amqp://localhost:5672", "--to", to, "--queue", "q"];
+        let refused = forebay(&[&arguments, more].concat()).output().unwrap();
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{said}");
+        assert!(said.contains("the same queue"), "{said}");
+    }
+}

@@ -14,13 +14,19 @@ const LEAST_BYTES: u64 = 16 * 1024;
 /// With a share of so much it is left to the kernel, which begins with this size, in bytes.
 const KERNEL_BYTES: u64 = 128 * 1024;
 
+/// The most that is asked for where the others have gone, in bytes. The system may allow less (`net.core.rmem_max`).
+const MOST_BYTES: u64 = 1024 * 1024;
+
 /// The receive buffer of each of so many connections that publish, in bytes: in steps, so that it seldom changes, from
-/// 16 to 112 KiB; `None`: the kernel shall find it. `share_bytes` is what they may take
-/// together.
+/// 16 to 112 KiB; `None`: the kernel shall find it, unless its own search was ended before (`was_set`): then it is as much as
+/// there is for each, in powers of two from 128 KiB to 1 MiB. `share_bytes` is what they may take together.
 #[must_use]
-pub fn receive_buffer_bytes(share_bytes: u64, publishers: usize) -> Option<u64> {
+pub fn receive_buffer_bytes(share_bytes: u64, publishers: usize, was_set: bool) -> Option<u64> {
     let each = share_bytes / publishers.max(1) as u64;
-    (each < KERNEL_BYTES).then(|| (each / LEAST_BYTES).max(1) * LEAST_BYTES)
+    if each < KERNEL_BYTES {
+        return Some((each / LEAST_BYTES).max(1) * LEAST_BYTES);
+    }
+    was_set.then(|| 1 << each.min(MOST_BYTES).ilog2())
 }
 
 #[cfg(test)]
@@ -33,7 +39,7 @@ mod tests {
 
     #[test]
     fn a_thousand_publishers_share_and_a_few_have_what_the_kernel_finds() {
-        let each = |publishers| receive_buffer_bytes(64 * MIB, publishers);
+        let each = |publishers| receive_buffer_bytes(64 * MIB, publishers, false);
         assert_eq!(each(0), None);
         assert_eq!(each(512), None);
         assert_eq!(each(513), Some(112 * KIB));
@@ -42,16 +48,26 @@ mod tests {
         assert_eq!(each(100_000), Some(16 * KIB));
     }
 
+    #[test]
+    fn who_had_little_among_many_has_more_when_they_have_gone() {
+        let each = |publishers| receive_buffer_bytes(64 * MIB, publishers, true);
+        assert_eq!(each(1_000), Some(64 * KIB));
+        assert_eq!(each(512), Some(128 * KIB));
+        assert_eq!(each(200), Some(256 * KIB));
+        assert_eq!(each(1), Some(MIB));
+    }
+
     proptest! {
         #[test]
         fn together_they_take_no_more_than_their_share_and_no_less_than_half(
-            share in 0..1u64 << 34, publishers in 1..100_000usize,
+            share in 0..1u64 << 34, publishers in 1..100_000usize, was_set: bool,
         ) {
-            let Some(each) = receive_buffer_bytes(share, publishers) else { return Ok(()) };
-            prop_assert!((LEAST_BYTES..KERNEL_BYTES).contains(&each));
+            let Some(each) = receive_buffer_bytes(share, publishers, was_set) else { return Ok(()) };
+            prop_assert!((LEAST_BYTES..=MOST_BYTES).contains(&each));
             let all = u128::from(each) * publishers as u128;
             prop_assert!(all <= u128::from(share) || each == LEAST_BYTES);
-            prop_assert!(all * 2 > u128::from(share).saturating_sub(publishers as u128));
+            let least = share.min(MOST_BYTES * publishers as u64);
+            prop_assert!(all * 2 > u128::from(least).saturating_sub(publishers as u128));
         }
     }
 }

@@ -15,6 +15,7 @@
 //! there for the next turn.
 
 mod reading;
+mod telling;
 
 use crate::connection::{Connection, Phase, Transport, list};
 use crate::in_process::ServerEnd;
@@ -168,6 +169,7 @@ impl ShardLoop {
             self.read_turn()?;
             let busy = self.visits.is_busy(self.shard.takes_publishes());
             self.shard.step(self.now_us, Input::Turn { busy })?;
+            self.tell_operator();
             self.flush_dirty()?;
             self.close_turn()?;
             self.submit_disk()?;

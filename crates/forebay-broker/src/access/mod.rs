@@ -18,4 +18,4 @@ pub use password::{Password, PasswordError};
 pub use permissions::{Access, Pattern, PatternError, Permissions};
 pub use sasl::{Credentials, MECHANISMS, SaslError, read_response};
 pub use topics::TopicPermissions;
-pub use users::{LoginError, User, authenticate};
+pub use users::{LoginError, User, authenticate, claimed_name};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::password::Password;
 use super::permissions::Permissions;
 use super::sasl::{SaslError, read_response};
+use crate::notices::shown;
 
 /// Somebody who may log in.
 #[derive(Clone, Debug)]
@@ -29,8 +30,12 @@ pub enum LoginError {
     UnknownMechanism,
     /// The response does not have the mechanism's form.
     Malformed,
-    /// No such user, another password, or a place from where the user may not come.
-    Refused,
+    /// There is no such user.
+    NoSuchUser,
+    /// It has another password.
+    WrongPassword,
+    /// It may come over the loopback only.
+    NotFromThere,
 }
 
 impl fmt::Display for LoginError {
@@ -38,9 +43,9 @@ impl fmt::Display for LoginError {
         f.write_str(match self {
             LoginError::UnknownMechanism => "the login mechanism is not offered",
             LoginError::Malformed => "the login response cannot be read",
-            LoginError::Refused => {
-                "user or password is wrong, or the user may only connect via localhost"
-            }
+            LoginError::NoSuchUser => "there is no such user",
+            LoginError::WrongPassword => "the password is another one",
+            LoginError::NotFromThere => "this user may only connect via localhost",
         })
     }
 }
@@ -109,10 +114,19 @@ pub fn authenticate<'u>(
         // As slow as for a user that exists, so that time does not tell names.
         let nobody = Password::Plain(String::new());
         std::hint::black_box(nobody.matches(credentials.password));
-        return Err(LoginError::Refused);
+        return Err(LoginError::NoSuchUser);
     };
-    let right = user.password.matches(credentials.password);
-    if right && (loopback || !user.loopback_only) { Ok(user) } else { Err(LoginError::Refused) }
+    match user.password.matches(credentials.password) {
+        false => Err(LoginError::WrongPassword),
+        true if user.loopback_only && !loopback => Err(LoginError::NotFromThere),
+        true => Ok(user),
+    }
+}
+
+/// Who somebody says he is, as it may stand in a log; empty if he says nothing that can be read.
+pub fn claimed_name(mechanism: &[u8], response: &[u8]) -> String {
+    read_response(mechanism, response)
+        .map_or_else(|_| String::new(), |credentials| shown(credentials.name))
 }
 
 #[cfg(test)]
@@ -135,7 +149,7 @@ mod tests {
     #[test]
     fn guest_comes_over_loopback_only() {
         assert_eq!(login(b"\0guest\0guest", true), Ok("guest".to_owned()));
-        assert_eq!(login(b"\0guest\0guest", false), Err(LoginError::Refused));
+        assert_eq!(login(b"\0guest\0guest", false), Err(LoginError::NotFromThere));
         let mut anywhere = users();
         anywhere[0].loopback_only = false;
         assert!(authenticate(&anywhere, b"PLAIN", b"\0guest\0guest", false).is_ok());
@@ -144,8 +158,9 @@ mod tests {
     #[test]
     fn other_users_come_from_anywhere_with_their_password() {
         assert_eq!(login(b"\0app\0hunter2", false), Ok("app".to_owned()));
-        assert_eq!(login(b"\0app\0hunter3", false), Err(LoginError::Refused));
-        assert_eq!(login(b"\0nobody\0", true), Err(LoginError::Refused));
+        assert_eq!(login(b"\0app\0hunter3", false), Err(LoginError::WrongPassword));
+        assert_eq!(login(b"\0nobody\0", true), Err(LoginError::NoSuchUser));
+        assert_eq!(claimed_name(b"PLAIN", b"\0nobody\0secret"), "nobody");
         assert_eq!(login(b"garbage", true), Err(LoginError::Malformed));
         assert_eq!(
             authenticate(&users(), b"EXTERNAL", b"", true).err(),

@@ -1,4 +1,4 @@
-use forebay_broker::{Admission, ShardConfig};
+use forebay_broker::{Admission, Notice, ShardConfig};
 use forebay_wire::{
     ArrayBuf, Properties, RawProperties, TableBuf, Value, basic, confirm, exchange, queue, tx,
     write_body_frame, write_header_frame, write_method,
@@ -296,6 +296,7 @@ fn at_the_end_of_the_budget_publishers_wait_and_consumers_do_not() {
     rig.trace(publisher);
     rig.pass(1_500);
     assert_eq!(rig.sent(publisher), ["0 connection.blocked low on memory"]);
+    assert_eq!(rig.shard.take_notice(), Some(Notice::Alarm("low on memory")));
     assert_eq!(rig.sent(consumer), [""; 0]);
     rig.method(consumer, 1, &consume("q", "c", true));
     rig.trace(consumer);
@@ -303,6 +304,7 @@ fn at_the_end_of_the_budget_publishers_wait_and_consumers_do_not() {
     assert_eq!(rig.shard.admission(publisher), Admission::Open);
     rig.pass(1_500);
     assert_eq!(rig.sent(publisher), ["0 connection.unblocked"]);
+    assert_eq!(rig.shard.take_notice(), Some(Notice::AlarmOver));
 }
 
 #[test]

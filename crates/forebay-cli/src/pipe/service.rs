@@ -1,7 +1,7 @@
 //! Programs that stay: one for each worker, with one message at a time.
 
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
@@ -18,6 +18,8 @@ use super::program::{Group, Program, how};
 
 /// The longest answer that is read.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
+/// After so long it is said that there is no answer.
+const LONG: Duration = Duration::from_secs(30);
 /// How long one that says no more may take to end, so that its exit code is known.
 const LAST_BREATH: Duration = Duration::from_secs(1);
 
@@ -101,6 +103,8 @@ struct Service {
     group: Group,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
+    /// Once at least.
+    answered: bool,
 }
 
 impl Service {
@@ -111,12 +115,12 @@ impl Service {
         let stdin = child.stdin.take().expect("it is piped");
         let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
         let group = Group::of(&child);
-        Ok(Service { child, group, stdin, stdout })
+        Ok(Service { child, group, stdin, stdout, answered: false })
     }
 
     /// Its input ends, and it may write what it has kept until now.
     async fn finish(self) -> Result<(), String> {
-        let Service { mut child, group, stdin, stdout } = self;
+        let Service { mut child, group, stdin, stdout, .. } = self;
         drop(stdin);
         // What it says now is no answer; it shall not stand before a full pipe.
         let mut rest = stdout;
@@ -147,13 +151,29 @@ impl Service {
         let mut answer = Vec::new();
         // At the same time: it may write before it has read all, and a pipe holds 64 KiB.
         let mut reader = (&mut self.stdout).take(ANSWER_BYTES_MAX);
-        let (fed, read) = tokio::join!(
-            async {
-                self.stdin.write_all(&line).await?;
-                self.stdin.flush().await
-            },
-            reader.read_until(b'\n', &mut answer)
-        );
+        let (fed, read) = {
+            let mut asking = pin!(async {
+                tokio::join!(
+                    async {
+                        self.stdin.write_all(&line).await?;
+                        self.stdin.flush().await
+                    },
+                    reader.read_until(b'\n', &mut answer)
+                )
+            });
+            match timeout(LONG, &mut asking).await {
+                Err(_) if !self.answered => {
+                    super::say(&format!(
+                        "'{name}' has not answered its first message for {} s; if it keeps answers in a buffer, or does not read \
+                         line by line, it never will",
+                        LONG.as_secs()
+                    ));
+                    asking.await
+                }
+                Err(_) => asking.await,
+                Ok(answered) => answered,
+            }
+        };
         read.map_err(|error| format!("cannot read what '{name}' answers: {error}"))?;
         if answer.pop() != Some(b'\n') {
             if answer.len() as u64 + 1 >= ANSWER_BYTES_MAX {
@@ -168,6 +188,7 @@ impl Service {
             return Err(format!("'{name}' {how} and has not answered"));
         }
         fed.map_err(|error| format!("'{name}' does not read its messages: {error}"))?;
+        self.answered = true;
         answer::read(&String::from_utf8_lossy(&answer))
             .map_err(|error| format!("'{name}': {error}"))
     }

@@ -13,6 +13,7 @@ mod report;
 mod source;
 mod target;
 
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use clap::builder::NonEmptyStringValueParser;
@@ -81,10 +82,20 @@ impl Args {
     fn is_circle(&self) -> bool {
         let place = |uri: &str| {
             let uri: AmqpUri = uri.parse().ok()?;
-            Some((uri.host, uri.port, uri.vhost))
+            // One broker has several names.
+            let addresses = (uri.host.as_str(), uri.port).to_socket_addrs().ok();
+            let addresses: Vec<SocketAddr> = addresses.into_iter().flatten().collect();
+            Some((uri.host, uri.port, uri.vhost, addresses))
         };
-        let same_queue = self.to_queue.as_deref().unwrap_or(&self.queue) == self.queue;
-        self.exchange.is_none() && same_queue && place(&self.from) == place(&self.to)
+        let (Some(from), Some(to)) = (place(&self.from), place(&self.to)) else { return false };
+        let same_host = (&from.0, from.1) == (&to.0, to.1);
+        let same_broker = same_host || from.3.iter().any(|address| to.3.contains(address));
+        let to_queue = match self.exchange.as_deref() {
+            None => self.to_queue.as_deref().unwrap_or(&self.queue),
+            Some("") => self.routing_key.as_deref().unwrap_or_default(),
+            Some(_) => return false,
+        };
+        same_broker && from.2 == to.2 && to_queue == self.queue
     }
 }
 
