@@ -14,7 +14,7 @@ LOST_BINDING = "binding of `audit` to `unrouted` in vhost `shop`: "
 # What ours cannot keep of that file, by the beginning of the sentence.
 REFUSED = (
     "queue `brief` in vhost `shop`: NOT_IMPLEMENTED",
-    "policy `short`: it applies to queues, and this version has policies for exchanges only",
+    "policy `short`: `max-length` of queues means nothing to this version",
 )
 # The ways a queue's messages go: its name, from, to, and which of the two queues is a quorum queue.
 WAYS = (
