@@ -33,6 +33,9 @@ const TRICKLE_BYTES: usize = 4 * 1024;
 /// Who may finish its body while memory is short and does not send for so long leaves it to another.
 const FINISHING_PATIENCE_US: u64 = 50_000;
 
+/// While memory is short no other body is brought to its end if complete messages take this part of it: they go to the disk first.
+const COMPLETE_PER_MEMORY: u64 = 4;
+
 /// A pause shorter than this is a ripple of the disk: publishers are not read up to their next publish
 /// for its sake.
 const RIPPLE_US: u64 = 50_000;
@@ -104,11 +107,16 @@ impl Shard {
         if !connection.publisher {
             return Admission::Open;
         }
-        if connection.is_assembling() && self.may_finish(id) {
-            return Admission::Open;
+        let (assembling, has_unacked) = (connection.is_assembling(), connection.has_unacked());
+        if assembling && self.publishers_paused_by() == Some(Gate::Memory) {
+            if self.may_finish(id) {
+                return Admission::Open;
+            }
+            // A few bytes more would not bring it to its end, and may double its room.
+            return if has_unacked { Admission::Trickle } else { Admission::Closed };
         }
         let Some(connection) = self.connection(id) else { return Admission::Closed };
-        if connection.has_unacked() {
+        if has_unacked {
             return Admission::Trickle;
         }
         if since_us
@@ -122,13 +130,10 @@ impl Shard {
 
     /// Whether a connection may go on with the body that it is in the middle of, although memory is short. Of what is half there
     /// nothing can be written to disk and nothing be consumed: if all of it waited for memory, nothing would bring that back. So one
-    /// at a time comes to its end, unless the memory is full of what is complete; one that has nothing to say for a moment leaves it to the
-    /// next.
+    /// at a time comes to its end while those before it leave the memory; one that has nothing to say for a moment leaves it to the next.
     fn may_finish(&mut self, id: ConnectionId) -> bool {
         let complete_bytes = self.memory_bytes - self.assembling.bytes;
-        if self.publishers_paused_by() != Some(Gate::Memory)
-            || complete_bytes >= self.memory_max_bytes()
-        {
+        if complete_bytes >= self.memory_max_bytes() / COMPLETE_PER_MEMORY {
             return false;
         }
         let now_us = self.now_us;

@@ -1,4 +1,4 @@
-use forebay_broker::{Admission, Notice, ShardConfig};
+use forebay_broker::{Admission, Input, Notice, ShardConfig};
 use forebay_wire::{
     ArrayBuf, Properties, RawProperties, TableBuf, Value, basic, confirm, exchange, queue, tx,
     write_body_frame, write_header_frame, write_method,
@@ -309,29 +309,44 @@ fn at_the_end_of_the_budget_publishers_wait_and_consumers_do_not() {
 
 #[test]
 fn while_memory_is_short_one_body_at_a_time_comes_to_its_end() {
+    const BODY_BYTES: usize = 4_000;
     let mut rig = Rig::small();
-    let [first, second, other] = [(); 3].map(|()| rig.client());
-    rig.method(first, 1, &declare("q", false));
-    let mut bytes = Vec::new();
-    write_method(&mut bytes, 1, &basic::Publish { routing_key: short("q"), ..Default::default() });
-    write_header_frame(&mut bytes, 1, 60, 20_000, RawProperties::default());
-    write_body_frame(&mut bytes, 1, &[7; 10_000]);
+    let other = rig.client();
+    rig.method(other, 1, &declare("q", false));
+    let mut begun = Vec::new();
+    write_method(&mut begun, 1, &basic::Publish { routing_key: short("q"), ..Default::default() });
+    write_header_frame(&mut begun, 1, 60, BODY_BYTES as u64, RawProperties::default());
+    write_body_frame(&mut begun, 1, &[7; BODY_BYTES / 2]);
     let mut end = Vec::new();
-    write_body_frame(&mut end, 1, &[8; 10_000]);
-    for id in [first, second] {
-        rig.bytes(id, &bytes);
+    write_body_frame(&mut end, 1, &[8; BODY_BYTES / 2]);
+    let mut halfway = Vec::new();
+    while rig.shard.takes_publishes() {
+        let id = rig.client();
+        rig.bytes(id, &begun);
+        halfway.push(id);
     }
-    rig.fill(other, "q");
-    rig.settle();
-    assert_eq!(rig.shard.admission(other), Admission::Closed);
+    let (first, second) = (halfway[0], halfway[1]);
     assert_eq!(rig.shard.admission(first), Admission::Open);
     assert_eq!(rig.shard.admission(second), Admission::Closed, "one at a time");
     rig.bytes(first, &end);
     assert_eq!(rig.shard.admission(second), Admission::Open);
-    assert_eq!(rig.shard.admission(first), Admission::Closed, "it is at its end");
-    rig.bytes(second, &end);
-    rig.settle();
-    assert_eq!(rig.shard.admission(second), Admission::Closed);
+    assert_eq!(rig.shard.admission(halfway[2]), Admission::Closed);
+    // Whoever has nothing to say leaves it to another.
+    rig.now_us += 60_000;
+    rig.step(Input::Tick);
+    assert_eq!(rig.shard.admission(halfway[2]), Admission::Open);
+    // When what is complete takes a part of the memory that has to go first.
+    for id in halfway.iter().skip(2).take(halfway.len() / 2) {
+        rig.bytes(*id, &end);
+    }
+    let last = halfway[halfway.len() - 1];
+    rig.now_us += 60_000;
+    rig.step(Input::Tick);
+    assert!(!rig.shard.takes_publishes());
+    assert_eq!(rig.shard.admission(last), Admission::Closed);
+    for id in halfway.into_iter().skip(1) {
+        rig.disconnect(id);
+    }
     rig.method(other, 1, &queue::Purge { queue: short("q"), ..queue::Purge::default() });
     rig.settle();
     assert_eq!(rig.shard.status().memory_bytes, 0, "what was half there is all accounted for");
