@@ -90,6 +90,8 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if path.exists() && !path.is_file() {
         return std::fs::write(path, bytes); // a pipe, a terminal
     }
+    // A link stays one, and what it leads to is replaced.
+    let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     let new = Path::new(&new);
