@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
 use forebay_wire::{
@@ -15,7 +15,7 @@ use crate::deliveries::Deliveries;
 use crate::error::ChannelFault;
 use crate::machine::{ChannelError, PublishError, Settled};
 use crate::received::Received;
-use crate::session::{Reply, ReturnedMessage, Ticket};
+use crate::session::{Reply, ReturnedMessage, Ticket, Topology, Wants};
 
 /// How a queue is declared; by default transient, shared and kept.
 #[derive(Debug, Clone, Default)]
@@ -88,6 +88,8 @@ pub(crate) struct Inner {
     pub(crate) guard: Arc<Guard>,
     pub(crate) key: usize,
     pub(crate) number: u16,
+    /// What is declared again on new sockets, without what is deleted here.
+    topology: Arc<Mutex<Topology>>,
 }
 
 impl Drop for Inner {
@@ -116,16 +118,19 @@ impl Answer<'_> {
 impl Drop for Answer<'_> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
-            let Inner { guard, key, number } = self.inner;
+            let Inner { guard, key, number, .. } = self.inner;
             guard.link.with(|session| session.abandon(*key, *number, ticket));
         }
     }
 }
 
 impl Channel {
-    pub(crate) async fn open(guard: Arc<Guard>) -> Result<Channel, ChannelFault> {
+    pub(crate) async fn open(
+        guard: Arc<Guard>,
+        topology: Arc<Mutex<Topology>>,
+    ) -> Result<Channel, ChannelFault> {
         let (key, number, ticket) = guard.link.with(|session| session.open_user_channel())?;
-        let inner = Arc::new(Inner { guard, key, number });
+        let inner = Arc::new(Inner { guard, key, number, topology });
         Answer { inner: &inner, ticket: Some(ticket) }.wait().await?;
         Ok(Channel { inner })
     }
@@ -202,7 +207,7 @@ impl Channel {
         .map(drop)
     }
 
-    /// Removes a binding of a queue.
+    /// Removes a binding of a queue, and [`Connection::declare`](crate::Connection::declare) makes it no more.
     pub async fn unbind_queue(
         &self,
         queue: &str,
@@ -217,8 +222,11 @@ impl Channel {
             arguments,
             ..Default::default()
         })
-        .await
-        .map(drop)
+        .await?;
+        self.remembered(|topology| {
+            topology.forget_binding(queue, exchange, routing_key, arguments)
+        });
+        Ok(())
     }
 
     /// Binds exchange `destination` to exchange `source`.
@@ -259,7 +267,8 @@ impl Channel {
         .map(drop)
     }
 
-    /// Deletes a queue and returns how many messages went with it.
+    /// Deletes a queue and returns how many messages went with it. What was declared by
+    /// [`Connection::declare`](crate::Connection::declare) is then declared no more.
     pub async fn delete_queue(
         &self,
         name: &str,
@@ -268,13 +277,17 @@ impl Channel {
     ) -> Result<u32, ChannelFault> {
         let delete =
             queue::Delete { queue: short(name)?, if_unused, if_empty, ..Default::default() };
-        self.request(&delete).await.map(count)
+        let deleted = self.request(&delete).await.map(count)?;
+        self.remembered(|topology| topology.forget_queue(name));
+        Ok(deleted)
     }
 
-    /// Deletes an exchange.
+    /// Deletes an exchange, which is then declared no more either.
     pub async fn delete_exchange(&self, name: &str, if_unused: bool) -> Result<(), ChannelFault> {
         let delete = exchange::Delete { exchange: short(name)?, if_unused, ..Default::default() };
-        self.request(&delete).await.map(drop)
+        self.request(&delete).await?;
+        self.remembered(|topology| topology.forget_exchange(name));
+        Ok(())
     }
 
     /// Drops the ready messages of a queue and returns how many there were.
@@ -331,7 +344,7 @@ impl Channel {
             let (user, machine) = session.user(self.inner.key);
             user.usable()?;
             machine.select_confirms(self.inner.number)?;
-            Ok::<_, ChannelFault>(user.ask())
+            Ok::<_, ChannelFault>(user.ask(Wants::Answer))
         })?;
         Answer { inner: &self.inner, ticket: Some(ticket) }.wait().await.map(drop)
     }
@@ -396,7 +409,7 @@ impl Channel {
         no_ack: bool,
     ) -> Result<Option<(Received, u32)>, ChannelFault> {
         let get = basic::Get { queue: short(queue)?, no_ack, ..Default::default() };
-        Ok(match self.request(&get).await? {
+        Ok(match self.ask(&get, Wants::Message).await? {
             Reply::Got { message, message_count } => Some((message, message_count)),
             _ => None,
         })
@@ -471,17 +484,25 @@ impl Channel {
             let (user, machine) = session.user(self.inner.key);
             user.usable()?;
             declaration.send(machine, self.inner.number)?;
-            Ok::<_, ChannelFault>(user.ask())
+            Ok::<_, ChannelFault>(user.ask(Wants::Answer))
         })?;
         Answer { inner: &self.inner, ticket: Some(ticket) }.wait().await.map(drop)
     }
 
     pub(crate) async fn request(&self, method: &impl WireMethod) -> Result<Reply, ChannelFault> {
+        self.ask(method, Wants::Answer).await
+    }
+
+    fn remembered(&self, change: impl FnOnce(&mut Topology)) {
+        change(&mut self.inner.topology.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    async fn ask(&self, method: &impl WireMethod, wants: Wants) -> Result<Reply, ChannelFault> {
         let ticket = self.inner.guard.link.with(|session| {
             let (user, machine) = session.user(self.inner.key);
             user.usable()?;
             machine.send(self.inner.number, method)?;
-            Ok::<_, ChannelFault>(user.ask())
+            Ok::<_, ChannelFault>(user.ask(wants))
         })?;
         Answer { inner: &self.inner, ticket: Some(ticket) }.wait().await
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -48,6 +49,8 @@ struct Shared {
     pool: Arc<Pool>,
     /// Consuming; opened when needed.
     consuming: tokio::sync::Mutex<Option<Arc<Guard>>>,
+    /// [`Connection::close`] was called: nothing more is opened.
+    closed: AtomicBool,
 }
 
 /// What a further socket is opened with.
@@ -244,7 +247,8 @@ impl Connection {
             _ => 1,
         };
         let pool = Pool::new(setup.clone(), main.clone(), max);
-        let shared = Shared { setup, main, pool, consuming: tokio::sync::Mutex::new(None) };
+        let consuming = tokio::sync::Mutex::new(None);
+        let shared = Shared { setup, main, pool, consuming, closed: AtomicBool::new(false) };
         Ok(Connection { shared: Arc::new(shared) })
     }
 
@@ -253,10 +257,11 @@ impl Connection {
     /// # Errors
     /// The connection is gone or being opened again, or all its channels are in use.
     pub async fn channel(&self) -> Result<Channel, ChannelFault> {
-        Channel::open(self.shared.main.clone()).await
+        Channel::open(self.shared.main.clone(), self.shared.setup.topology.clone()).await
     }
 
-    /// Declares exchanges, queues and bindings, now and again after each reconnect.
+    /// Declares exchanges, queues and bindings, now and on each socket that is opened later, after a loss above all. What has a
+    /// name that was declared before takes its place; what is deleted or unbound on a [`Channel`] is not declared again.
     ///
     /// # Errors
     /// The broker refuses one of them; those before it are declared, and none is remembered.
@@ -344,16 +349,26 @@ impl Connection {
     /// # Cancellation
     /// A dropped future changes nothing: the connection closes all the same.
     pub async fn close(self) -> Result<(), CloseError> {
-        let consuming = self.shared.consuming.lock().await.take();
-        let (further, mut unheard) = self.shared.pool.close();
-        let further = further.into_iter().chain([self.shared.main.clone()]);
-        let mut lost = None;
-        for guard in consuming.into_iter().chain(further) {
+        // Before anything is waited for, all of them are told; who is dialling for a consumer looks at `closed` afterwards.
+        self.shared.closed.store(true, Ordering::SeqCst);
+        let (mut guards, mut unheard) = self.shared.pool.close();
+        guards.push(self.shared.main.clone());
+        let told = |guard: Arc<Guard>| {
             let before = guard.link.with(|session| session.over().cloned());
-            let driver = guard.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
             if before.is_none() {
                 guard.link.close();
             }
+            (guard, before)
+        };
+        let mut closing: Vec<_> = guards.into_iter().map(told).collect();
+        let consuming = match self.shared.consuming.try_lock() {
+            Ok(mut consuming) => consuming.take(),
+            Err(_) => self.shared.consuming.lock().await.take(),
+        };
+        closing.extend(consuming.map(told));
+        let mut lost = None;
+        for (guard, before) in closing {
+            let driver = guard.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(driver) = driver {
                 // It never panics; if the runtime stops, everything does.
                 let _ = driver.await;
@@ -404,7 +419,15 @@ impl Connection {
                 return Ok(guard.clone());
             }
         }
+        let is_closed = || self.shared.closed.load(Ordering::SeqCst);
+        if is_closed() {
+            return Err(OpenError::Lost(Lost::ClosedByUs));
+        }
         let guard = self.shared.setup.open(" (consuming)").await?;
+        if is_closed() {
+            // Dropped, it is closed again.
+            return Err(OpenError::Lost(Lost::ClosedByUs));
+        }
         *consuming = Some(guard.clone());
         Ok(guard)
     }

@@ -35,7 +35,7 @@ impl Deliveries {
             link.with(|session| {
                 let polled = session.user(key).0.poll_delivery(&self.tag, cx);
                 if let Poll::Ready(Ok(Some(message))) = &polled {
-                    session.taken(message.size_bytes());
+                    session.taken(key, message.size_bytes());
                 }
                 polled
             })
@@ -44,23 +44,20 @@ impl Deliveries {
     }
 
     /// Ends the consumer. Messages that had arrived can still be taken.
+    ///
+    /// # Cancellation
+    /// A dropped future has ended it as soon as the broker agrees.
     pub async fn cancel(&mut self) -> Result<(), ChannelFault> {
         let channel = Channel { inner: self.inner.clone() };
         let cancel =
             basic::Cancel { consumer_tag: ShortStr::truncated(&self.tag), ..Default::default() };
-        channel.request(&cancel).await?;
-        self.inner.guard.link.with(|session| {
-            let mut wakeups = Vec::new();
-            session.user(self.inner.key).0.cancelled(&self.tag, &mut wakeups);
-            session.wakeups.append(&mut wakeups);
-        });
-        Ok(())
+        channel.request(&cancel).await.map(drop)
     }
 }
 
 impl Drop for Deliveries {
     fn drop(&mut self) {
-        let Inner { guard, key, number } = &*self.inner;
+        let Inner { guard, key, number, .. } = &*self.inner;
         guard.link.with(|session| session.end_subscription(*key, *number, &self.tag));
     }
 }

@@ -37,6 +37,7 @@ mod connection;
 mod consumer;
 mod deliveries;
 mod error;
+mod forwarded;
 mod happening;
 mod kernel_reading;
 mod ladder;

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use forebay_wire::{Properties, RawProperties, ShortStr, TableBuf, Value};
 
+use crate::forwarded::Forwarded;
 use crate::ladder;
 use crate::machine::Returned;
 use crate::marks::{self, OFFERED_HEADER, Stamps};
@@ -52,13 +53,6 @@ struct Extra {
     span: Option<Box<PublishSpan>>,
     /// The same, for whoever subscribes to `tracing`.
     timed: Option<TimedPublish>,
-}
-
-/// Properties of a message that is passed on, as they came; then none of the others count.
-#[derive(Debug, Clone, PartialEq)]
-struct Forwarded {
-    raw: Box<[u8]>,
-    marked: bool,
 }
 
 /// Text properties, all at most 255 bytes.
@@ -190,6 +184,18 @@ impl Message {
         let mut message = Message::from(body);
         message.extra().forwarded = Some(Forwarded { raw: raw.into(), marked: false });
         message
+    }
+
+    /// The same message with properties that can be changed, which those of a forwarded one cannot.
+    pub(crate) fn with_own_properties(mut self) -> Message {
+        let Some(forwarded) = self.extra.as_mut().and_then(|extra| extra.forwarded.take()) else {
+            return self;
+        };
+        let message = self.with_properties(&RawProperties::trusted(&forwarded.raw).parse());
+        match forwarded.marked {
+            true => message.header(REPUBLISHED_HEADER, Value::Bool(true)),
+            false => message,
+        }
     }
 
     /// Marks a forwarded message from the start with the header [`REPUBLISHED_HEADER`]: it may be in its queue
@@ -362,19 +368,6 @@ impl Extra {
             ..Properties::default()
         };
         properties.encode(out);
-    }
-}
-
-impl Forwarded {
-    fn encode(&self, out: &mut Vec<u8>, republished: bool) {
-        let properties = RawProperties::trusted(&self.raw).parse();
-        let headers = properties.headers.map(TableBuf::from).unwrap_or_default();
-        let has_mark = headers.as_table().get(REPUBLISHED_HEADER).is_some();
-        if has_mark || !(self.marked || republished) {
-            return out.extend_from_slice(&self.raw);
-        }
-        let headers = headers.with(REPUBLISHED_HEADER, Value::Bool(true));
-        Properties { headers: Some(headers.as_table()), ..properties }.encode(out);
     }
 }
 

@@ -76,6 +76,8 @@ pub enum UriError {
     Address(String),
     /// The path has more than one segment; a `/` in a vhost is written `%2f`.
     Path,
+    /// The user name or password has a `/`, `?` or `#` in it, so what is before it was taken for the host.
+    Login,
     /// A known parameter is not a number, or out of its range.
     Parameter {
         /// Its name.
@@ -99,6 +101,10 @@ impl fmt::Display for UriError {
             Self::Path => {
                 write!(f, "the vhost in the URI contains '/'; write it as %2f")
             }
+            Self::Login => write!(
+                f,
+                "the user name or password in the URI contains '/', '?' or '#'; write them as %2f, %3f and %23"
+            ),
             Self::Parameter { name, value } => {
                 write!(f, "parameter {name} of the URI cannot be '{value}'")
             }
@@ -125,9 +131,11 @@ impl AmqpUri {
             Some((authority, path)) => (authority, Some(path)),
             None => (rest, None),
         };
+        // A login that ends early leaves its `@` behind; what it was cut into is not for anybody to see.
+        let is_cut = !authority.contains('@') && text.contains('@');
         if let Some(vhost) = vhost {
             if vhost.contains('/') {
-                return Err(UriError::Path);
+                return Err(if is_cut { UriError::Login } else { UriError::Path });
             }
             uri.vhost = percent_decoded(vhost, "vhost")?;
         }
@@ -141,7 +149,9 @@ impl AmqpUri {
             }
             None => authority,
         };
-        let mut hosts = hosts.split(',').map(|host| host_and_port(host, tls));
+        let mut hosts = hosts.split(',').map(|host| {
+            host_and_port(host, tls).map_err(|error| if is_cut { UriError::Login } else { error })
+        });
         if let Some(first) = hosts.next() {
             (uri.host, uri.port) = first?;
         }
@@ -272,6 +282,15 @@ mod tests {
         let uri = AmqpUri::parse(text).unwrap();
         assert_eq!((uri.username.as_str(), uri.password.as_str()), (user, password));
         assert_eq!((uri.host.as_str(), uri.port, uri.vhost.as_str()), (host, port, vhost));
+    }
+
+    #[test]
+    fn a_password_that_is_not_escaped_is_not_shown() {
+        for text in ["amqp://shop:se/cret@host", "amqp://shop:se?cret@host", "amqp://a:b/c/d@host"]
+        {
+            assert_eq!(AmqpUri::parse(text), Err(UriError::Login), "{text}");
+        }
+        check("amqp://host/v@x", "guest", "guest", "host", 5672, "v@x");
     }
 
     #[test]

@@ -8,16 +8,18 @@ use std::time::{Duration, Instant};
 use forebay_wire::{RawProperties, ShortStr, Table, WireMethod, basic, exchange, queue};
 
 use super::Message;
-use super::link::{Inbox, Link, Place, Reply, SEND_BATCH_BYTES};
+use super::link::{Inbox, Life, Link, Place, Reply, SEND_BATCH_BYTES};
 use super::message::{Publication, ReturnedMessage};
 use super::{ConsumeError, ConsumeOptions, Consumer, lock};
 use crate::channel::{DeclareExchange, DeclareQueue, QueueInfo};
 use crate::error::ChannelFault;
 use crate::machine::{PublishError, Settled};
 
-/// An open channel. A refusal closes it; open another one to go on.
+/// An open channel. A refusal closes it; open another one to go on. It is closed with the last of it and its consumers: what is
+/// not acknowledged then goes back to its queue.
 pub struct Channel {
     link: Arc<Mutex<Link>>,
+    life: Arc<Life>,
     place: Place,
     /// Most publishes without an outcome; `None`: no confirms.
     window: Option<u64>,
@@ -32,8 +34,9 @@ impl fmt::Debug for Channel {
 }
 
 impl Channel {
-    pub(super) fn new(link: Arc<Mutex<Link>>, place: Place) -> Channel {
-        Channel { link, place, window: None, properties: Vec::new() }
+    pub(super) fn new(link: Arc<Mutex<Link>>, life: Arc<Life>) -> Channel {
+        let place = life.place;
+        Channel { link, life, place, window: None, properties: Vec::new() }
     }
 
     /// Its number on its connection.
@@ -266,7 +269,7 @@ impl Channel {
             Reply::Consuming { tag } => tag,
             _ => options.tag,
         };
-        Ok(Consumer::new(self.link.clone(), self.place, tag))
+        Ok(Consumer::new(self.link.clone(), self.life.clone(), tag))
     }
 
     /// Acknowledges a delivery, or with `multiple` all up to it. Sent with the next wait or flush.

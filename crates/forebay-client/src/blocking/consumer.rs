@@ -8,7 +8,7 @@ use forebay_wire::{TableBuf, basic};
 
 use super::Message;
 use super::channel::short;
-use super::link::{Link, Place, SEND_BATCH_BYTES};
+use super::link::{Life, Link, Place, SEND_BATCH_BYTES};
 use super::lock;
 use crate::error::{ChannelFault, ConsumeError};
 
@@ -39,9 +39,12 @@ impl Default for ConsumeOptions {
     }
 }
 
-/// A consumer under way. As an iterator it waits for each message and ends with an error.
+/// A consumer under way. As an iterator it waits for each message and ends with an error. It ends with its channel, or by
+/// [`Consumer::cancel`]; dropping it alone leaves it to the channel.
 pub struct Consumer {
     link: Arc<Mutex<Link>>,
+    /// It keeps its channel open.
+    _life: Arc<Life>,
     channel: Place,
     tag: String,
     over: bool,
@@ -54,8 +57,9 @@ impl fmt::Debug for Consumer {
 }
 
 impl Consumer {
-    pub(super) fn new(link: Arc<Mutex<Link>>, channel: Place, tag: String) -> Consumer {
-        Consumer { link, channel, tag, over: false }
+    pub(super) fn new(link: Arc<Mutex<Link>>, life: Arc<Life>, tag: String) -> Consumer {
+        let channel = life.place;
+        Consumer { link, _life: life, channel, tag, over: false }
     }
 
     /// Its tag.
@@ -135,7 +139,9 @@ impl Consumer {
         let mut link = lock(&self.link);
         link.inbox(self.channel)?;
         link.machine.send(self.channel.number, &cancel)?;
-        link.reply(self.channel).map(drop)
+        link.reply(self.channel)?;
+        link.inbox(self.channel)?.cancelled.push(self.tag.clone());
+        Ok(())
     }
 }
 

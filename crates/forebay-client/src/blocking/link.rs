@@ -5,13 +5,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use forebay_wire::Method;
 
-use super::Message;
 use super::message::ReturnedMessage;
 use super::transport::Transport;
+use super::{Message, lock};
 use crate::ReceiveBuffer;
 use crate::error::{ChannelFault, Lost, Refusal};
 use crate::machine::{ChannelError, CloseReason, Event, Machine, Settled, State};
@@ -43,6 +44,24 @@ pub(super) enum Reply {
 pub(super) struct Place {
     pub(super) number: u16,
     life: u64,
+}
+
+/// An open channel: it is closed with the last of its handles.
+pub(super) struct Life {
+    link: Arc<Mutex<Link>>,
+    pub(super) place: Place,
+}
+
+impl Life {
+    pub(super) fn begin(link: Arc<Mutex<Link>>, place: Place) -> Arc<Life> {
+        Arc::new(Life { link, place })
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        lock(&self.link).leave(self.place);
+    }
 }
 
 /// What arrived for one channel and waits for its owner.
@@ -140,6 +159,15 @@ impl Link {
         self.forget(number);
         self.inboxes.insert(number, Inbox { life: place.life, ..Inbox::default() });
         Ok(place)
+    }
+
+    /// Nobody uses the channel any more: its end leaves with the next wait or flush.
+    fn leave(&mut self, place: Place) {
+        if self.any_inbox(place).is_some() {
+            // Fails if the broker has closed it.
+            let _ = self.machine.close_channel(place.number);
+            self.forget(place.number);
+        }
     }
 
     /// The channel is over, and so is what waits in its inbox.

@@ -20,7 +20,7 @@ use forebay_wire::AmqpUri;
 use crate::machine::{Limits, Machine, Options, Server};
 use crate::tcp::connect_tcp;
 use crate::tls::Tls;
-use link::Link;
+use link::{Life, Link};
 use transport::{OverTls, Pair, Tcp, Transport};
 
 pub use crate::channel::{DeclareExchange, DeclareQueue, QueueInfo};
@@ -106,9 +106,10 @@ impl Connection {
     pub fn channel(&self) -> Result<Channel, ChannelFault> {
         let mut link = lock(&self.link);
         let place = link.open_channel()?;
-        link.reply(place)?;
+        let opened = link.reply(place);
         drop(link);
-        Ok(Channel::new(self.link.clone(), place))
+        let life = Life::begin(self.link.clone(), place);
+        opened.map(|_| Channel::new(self.link.clone(), life))
     }
 
     /// What the broker says about itself.

@@ -37,7 +37,7 @@ use std::collections::VecDeque;
 use forebay_wire::ReplyCode;
 use forebay_wire::ShortStr;
 use forebay_wire::{ContentHeader, RawProperties};
-use forebay_wire::{FRAME_MIN_SIZE_BYTES, Frame, FrameKind, read_frame};
+use forebay_wire::{Frame, FrameKind, read_frame};
 use forebay_wire::{Method, MethodError, basic, channel as amqp_channel, connection};
 
 use channel::{Channel, ChannelState};
@@ -116,7 +116,7 @@ impl Machine {
     pub fn new(options: Options) -> Machine {
         let limits = Limits {
             channel_max: options.channel_max.max(1),
-            frame_bytes_max: options.frame_bytes_max.clamp(FRAME_MIN_SIZE_BYTES, 16 << 20),
+            frame_bytes_max: options.bounded_frame_bytes(),
             heartbeat_s: options.heartbeat_s,
         };
         let mut outgoing = Outgoing::default();

@@ -2,10 +2,12 @@
 
 use std::fmt;
 
-use forebay_wire::AmqpUri;
+use forebay_wire::{AmqpUri, FRAME_MIN_SIZE_BYTES};
 
 /// Largest frame we propose, in bytes, head and end octet included: RabbitMQ's own default.
 pub const FRAME_BYTES_MAX: u32 = 131_072;
+/// The largest frame limit that is proposed.
+const FRAME_BYTES_LARGEST: u32 = 16 << 20;
 /// Highest channel number we propose: RabbitMQ's own default.
 pub const CHANNEL_MAX: u16 = 2047;
 /// Heartbeat interval we propose, in seconds: RabbitMQ's own default.
@@ -102,6 +104,11 @@ impl Options {
                 .unwrap_or(default.frame_bytes_max),
             ..default
         }
+    }
+
+    /// The frame limit that is proposed, within its bounds.
+    pub(crate) fn bounded_frame_bytes(&self) -> u32 {
+        self.frame_bytes_max.clamp(FRAME_MIN_SIZE_BYTES, FRAME_BYTES_LARGEST)
     }
 
     /// The same with the name that brokers show beside the connection.

@@ -80,6 +80,8 @@ impl Calls {
             return Err(CallError::Lost(lost.clone()));
         }
         message.check().map_err(CallError::TooLong)?;
+        // Of what is passed on as it came, too, the reply is to come here.
+        let message = message.with_own_properties();
         if self.open.len() >= CALLS_MAX {
             return Err(CallError::TooManyCalls);
         }

@@ -80,7 +80,13 @@ impl Session {
                     Owner::Ledger(_) | Owner::Redeclaring | Owner::Nobody => {}
                 },
                 Event::Reply { channel, method } => match owner(owners, channel) {
+                    Owner::User(key) if matches!(method, Method::ChannelCloseOk(_)) => {
+                        users[key].close_ok(wakeups);
+                    }
                     Owner::User(key) => {
+                        if let Method::BasicCancelOk(ok) = &method {
+                            users[key].cancelled(&ok.consumer_tag.to_string(), wakeups);
+                        }
                         let unwanted = users[key].reply(Reply::from_method(&method), wakeups);
                         todo.extend(unwanted.map(|tag| Todo::CancelUnwanted(key, channel, tag)));
                     }
@@ -149,7 +155,7 @@ impl Session {
                             todo.push(Todo::ReopenLedger(key));
                         }
                         Owner::Intake(key) => {
-                            if intakes[key].channel_closed(&why, wakeups) {
+                            if intakes[key].channel_closed(&why, now_us, wakeups) {
                                 let queue = intakes[key].queue().to_owned();
                                 happenings.push(Happening::ConsumerCancelled { queue });
                             }

@@ -17,6 +17,7 @@ use forebay_wire::TableBuf;
 
 use super::consumer_health::ConsumerHealth;
 use super::credit::Credit;
+use super::exclusion::Exclusion;
 use super::remember;
 use super::tap::{LIVE_CREDIT, Tap};
 use super::work_limit::WorkLimit;
@@ -27,6 +28,7 @@ use crate::received::Received;
 
 /// Of a queue that is not there (0-9-1 section 1.2).
 const NOT_FOUND: u16 = 404;
+const ACCESS_REFUSED: u16 = 403;
 
 /// How a queue is consumed.
 #[derive(Debug, Clone)]
@@ -81,6 +83,7 @@ pub(crate) struct Intake {
     tap: Option<Tap>,
     /// The broker let it consume, some time.
     began: bool,
+    exclusion: Exclusion,
     ready: VecDeque<Ready>,
     working: WorkLimit,
     /// Of `ready`, those never given back before as far as can be told.
@@ -105,6 +108,7 @@ impl Intake {
             health,
             tap: None,
             began: false,
+            exclusion: Exclusion::default(),
             ready: VecDeque::new(),
             fresh: 0,
             waker: None,
@@ -252,6 +256,7 @@ impl Intake {
     /// consume-ok came.
     pub(crate) fn consuming(&mut self, now_us: u64, wakeups: &mut Vec<Waker>) {
         self.began = true;
+        self.exclusion.over();
         self.health.began(now_us);
         if let Some(tap) = &mut self.tap {
             tap.began(now_us);
@@ -332,9 +337,18 @@ impl Intake {
     }
 
     /// The broker closed the tap's channel. True: because a queue that was there is gone.
-    pub(crate) fn channel_closed(&mut self, why: &Refusal, wakeups: &mut Vec<Waker>) -> bool {
+    pub(crate) fn channel_closed(
+        &mut self,
+        why: &Refusal,
+        now_us: u64,
+        wakeups: &mut Vec<Waker>,
+    ) -> bool {
         let deleted = why.code == NOT_FOUND && self.began;
         self.drop_tap();
+        let had_it = self.began && self.how.exclusive && why.code == ACCESS_REFUSED;
+        if had_it && self.exclusion.refused(now_us) {
+            return false;
+        }
         self.over.get_or_insert(if deleted {
             ConsumeError::Cancelled
         } else {
@@ -347,6 +361,7 @@ impl Intake {
     /// The connection broke: nothing that it delivered can be settled any more.
     pub(crate) fn lost(&mut self, now_us: u64) {
         self.drop_tap();
+        self.exclusion.over();
         self.credit.restart(now_us);
     }
 
@@ -375,7 +390,7 @@ impl Intake {
 
     /// When [`Intake::tick`] has something to do.
     pub(crate) fn next_tick_us(&self) -> Option<u64> {
-        let tap = self.tap.as_ref()?;
+        let Some(tap) = &self.tap else { return self.exclusion.next_us() };
         let replace_us = tap.held_until_us().or_else(|| self.raises_at_us());
         let stuck_us =
             self.credit.next_hand_back_us(self.returnable()).filter(|_| self.hands_back());
@@ -383,6 +398,11 @@ impl Intake {
         let (there_us, waiting_us) = (tap.asks_at_us(), self.asks_at_us());
         let all = [flush_us, replace_us, stuck_us, there_us, waiting_us, overdue_us];
         all.into_iter().flatten().min()
+    }
+
+    /// Whether it is time to open a tap again that was refused because of one of before.
+    pub(crate) fn asks_again(&mut self, now_us: u64) -> bool {
+        self.exclusion.take_due(now_us)
     }
 
     /// What a worker has kept for too long goes to somebody else; its own answer will be too late.

@@ -21,6 +21,7 @@ mod channel_health;
 mod consumer_health;
 mod credit;
 mod events;
+mod exclusion;
 mod intake;
 mod ledger;
 mod message_id;
@@ -44,7 +45,7 @@ use slab::Slab;
 use crate::error::{Lost, Refusal};
 use crate::happening::Happening;
 use crate::kernel_reading::KernelReading;
-use crate::machine::{Machine, Options};
+use crate::machine::{Machine, Options, State};
 use crate::outcome::Unheard;
 
 pub use calls::CALLS_MAX;
@@ -55,7 +56,7 @@ pub(crate) use intake::{DeliveryKey, How, Intake, Ready, Verdict};
 pub(crate) use ledger::{Ledger, MakeWindow, NotAdmitted, Published};
 use owner::{Owner, owner};
 pub use requests::{RETURNS_KEPT_MAX, ReturnedMessage};
-pub(crate) use requests::{Reply, Ticket, UserChannel};
+pub(crate) use requests::{Reply, Ticket, UserChannel, Wants};
 pub(crate) use taken::NAMED_PUBLISHERS;
 pub(crate) use tap::LIVE_CREDIT;
 pub(crate) use target::Target;
@@ -211,6 +212,13 @@ impl Session {
         if let Some(refusal) = self.closed.take() {
             return Lost::Closed(refusal);
         }
+        if self.machine.state() == State::Closing {
+            let how = reason.unwrap_or_else(|| "the peer hung up".into());
+            let _ = self.machine.hung_up();
+            return Lost::Io(format!(
+                "{how}, while the connection was closed; what was sent last may not have reached the broker"
+            ));
+        }
         match (self.machine.hung_up(), reason) {
             (Ok(()), _) => Lost::ClosedByUs,
             (Err(_), Some(reason)) => Lost::Io(reason),
@@ -254,6 +262,11 @@ impl Session {
         self.machine.tick(now_us).map_err(Lost::Failed)?;
         for (_, intake) in &mut self.intakes {
             intake.tick(&mut self.machine, now_us);
+        }
+        let excluded =
+            |(key, intake): (usize, &mut Intake)| intake.asks_again(now_us).then_some(key);
+        for key in self.intakes.iter_mut().filter_map(excluded).collect::<Vec<_>>() {
+            self.open_intake(key, now_us);
         }
         let paced = |(key, ledger): (usize, &Ledger)| {
             ledger.next_paced_us().is_some_and(|due_us| due_us <= now_us).then_some(key)
@@ -366,7 +379,7 @@ impl Session {
         }
         let number = self.machine.open_channel()?;
         let mut channel = UserChannel::default();
-        let ticket = channel.ask();
+        let ticket = channel.ask(Wants::Answer);
         let key = self.users.insert(channel);
         self.own(number, Owner::User(key));
         Ok((key, number, ticket))
@@ -376,9 +389,9 @@ impl Session {
         (&mut self.users[key], &mut self.machine)
     }
 
-    /// Bytes were taken out of an inbox.
-    pub(crate) fn taken(&mut self, bytes: usize) {
-        self.inbox_bytes -= bytes;
+    /// Bytes were taken out of the inbox of a user's channel.
+    pub(crate) fn taken(&mut self, key: usize, bytes: usize) {
+        self.inbox_bytes -= self.users[key].counted(bytes);
     }
 
     /// Nobody waits for this answer any more.
@@ -391,13 +404,14 @@ impl Session {
     /// Nobody takes the messages of this consumer: it is cancelled, and what still comes for it is dropped.
     pub(crate) fn end_subscription(&mut self, key: usize, number: u16, tag: &str) {
         let Some(user) = self.users.get_mut(key) else { return };
-        if user.usable().is_ok() {
-            let consumer_tag = ShortStr::truncated(tag);
-            // Fails only if the channel is closing, which ends the consumer as well.
-            let _ = self.machine.send(number, &basic::Cancel { consumer_tag, no_wait: true });
+        let cancel = basic::Cancel { consumer_tag: ShortStr::truncated(tag), ..Default::default() };
+        // Fails only if the channel is closing, which ends the consumer as well.
+        if user.usable().is_ok() && self.machine.send(number, &cancel).is_ok() {
+            user.forget(tag);
+            let ticket = user.ask(Wants::Answer);
+            user.abandon(ticket);
         }
-        let bytes = user.forget_subscription(tag);
-        self.taken(bytes);
+        self.inbox_bytes -= user.drop_subscription(tag);
     }
 
     /// The user's handle is gone.
@@ -502,6 +516,8 @@ impl Session {
         for (_, user) in &mut self.users {
             user.lost(lost.clone(), &mut self.wakeups);
         }
+        // What they still have is of a connection that is gone; the next one is read whether somebody takes it or not.
+        self.inbox_bytes = 0;
     }
 }
 

@@ -1,7 +1,8 @@
 //! A channel that its user drives: requests and their answers, deliveries, confirms, returns.
 //!
 //! A channel answers in the order in which it was asked, so the answers find their askers by counting. An
-//! asker that went away leaves its place in the line, and the answer is dropped when it comes.
+//! asker that went away leaves its place in the line, and the answer is dropped when it comes. Gets have a line
+//! of their own: a broker whose message lies on disk answers what was asked later before it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::{Context, Poll, Waker};
@@ -51,11 +52,26 @@ pub(crate) struct Ticket(u64);
 #[derive(Debug)]
 enum Asked {
     /// The broker has not answered; `abandoned`: nobody wants to know.
-    Waiting { abandoned: bool, waker: Option<Waker> },
+    Waiting { wants: Wants, abandoned: bool, waker: Option<Waker> },
     /// It has.
     Answered(Reply),
     /// The answer was looked at, or dropped.
     Done,
+}
+
+/// What was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wants {
+    /// `get-ok` or `get-empty`.
+    Message,
+    /// Any other answer.
+    Answer,
+}
+
+impl Wants {
+    fn is_met_by(self, reply: &Reply) -> bool {
+        (self == Wants::Message) == matches!(reply, Reply::Got { .. } | Reply::Empty)
+    }
 }
 
 /// The consumers of one channel: what arrived for each and was not taken.
@@ -93,6 +109,8 @@ pub(crate) struct UserChannel {
     /// Our close is out.
     closing: bool,
     over: Option<ChannelFault>,
+    /// Its connection is gone, so what was not taken counts in nobody's inbox.
+    uncounted: bool,
 }
 
 impl UserChannel {
@@ -106,15 +124,26 @@ impl UserChannel {
     }
 
     /// A request is going out.
-    pub(crate) fn ask(&mut self) -> Ticket {
-        self.asked.push_back(Asked::Waiting { abandoned: false, waker: None });
+    pub(crate) fn ask(&mut self, wants: Wants) -> Ticket {
+        self.asked.push_back(Asked::Waiting { wants, abandoned: false, waker: None });
         Ticket(self.first + self.asked.len() as u64 - 1)
     }
 
     /// Our close is going out: nothing can follow it.
     pub(crate) fn ask_last(&mut self) -> Ticket {
         self.closing = true;
-        self.ask()
+        self.ask(Wants::Answer)
+    }
+
+    /// The broker agrees to our close. What else was asked it has not answered, or was not heard any more.
+    pub(crate) fn close_ok(&mut self, wakeups: &mut Vec<Waker>) {
+        if let Some(last) = self.asked.back_mut()
+            && let Asked::Waiting { abandoned, waker, .. } = last
+        {
+            wakeups.extend(waker.take());
+            *last = if *abandoned { Asked::Done } else { Asked::Answered(Reply::Done) };
+        }
+        self.end(ChannelError::NotOpen.into(), wakeups);
     }
 
     pub(crate) fn poll_reply(
@@ -146,7 +175,7 @@ impl UserChannel {
     pub(crate) fn abandon(&mut self, ticket: Ticket) -> Option<String> {
         let mut consumer = None;
         match self.place(ticket) {
-            Some(Asked::Waiting { abandoned, waker }) => {
+            Some(Asked::Waiting { abandoned, waker, .. }) => {
                 *abandoned = true;
                 *waker = None;
             }
@@ -166,9 +195,12 @@ impl UserChannel {
     /// An answer came. The tag of a consumer that nobody waits for any more.
     pub(crate) fn reply(&mut self, reply: Reply, wakeups: &mut Vec<Waker>) -> Option<String> {
         let mut unwanted = None;
-        let waiting = self.asked.iter_mut().find(|asked| matches!(asked, Asked::Waiting { .. }));
-        let place = waiting?;
-        let Asked::Waiting { abandoned, waker } = place else { return None };
+        let waits = |asked: &&mut Asked| match asked {
+            Asked::Waiting { wants, .. } => wants.is_met_by(&reply),
+            _ => false,
+        };
+        let place = self.asked.iter_mut().find(waits)?;
+        let Asked::Waiting { abandoned, waker, .. } = place else { return None };
         wakeups.extend(waker.take());
         if let Reply::Consuming { tag } = &reply {
             if *abandoned {
@@ -176,7 +208,7 @@ impl UserChannel {
                 unwanted = Some(tag.clone());
             } else {
                 self.forgotten.remove(tag);
-                self.subscriptions.entry(tag.clone()).or_default();
+                self.subscriptions.entry(tag.clone()).or_default().cancelled = false;
             }
         }
         *place = if *abandoned { Asked::Done } else { Asked::Answered(reply) };
@@ -226,19 +258,30 @@ impl UserChannel {
         Poll::Pending
     }
 
-    /// The broker, or the user, ended a consumer.
+    /// The broker ended a consumer, or agreed to its end: nothing more comes for it.
     pub(crate) fn cancelled(&mut self, tag: &str, wakeups: &mut Vec<Waker>) {
+        self.forgotten.remove(tag);
         if let Some(subscription) = self.subscriptions.get_mut(tag) {
             subscription.cancelled = true;
             wakeups.extend(subscription.waker.take());
         }
     }
 
-    /// Nobody will take what comes for this consumer; how many bytes waited for it.
-    pub(crate) fn forget_subscription(&mut self, tag: &str) -> usize {
+    /// Nobody will take what waited for this consumer; how many bytes of the inbox that was.
+    pub(crate) fn drop_subscription(&mut self, tag: &str) -> usize {
         let gone = self.subscriptions.remove(tag);
+        let bytes = gone.map_or(0, |gone| gone.ready.iter().map(Received::size_bytes).sum());
+        self.counted(bytes)
+    }
+
+    /// What still comes for this consumer, until the broker agrees to its end, is dropped.
+    pub(crate) fn forget(&mut self, tag: &str) {
         self.forgotten.insert(tag.to_owned());
-        gone.map_or(0, |gone| gone.ready.iter().map(Received::size_bytes).sum())
+    }
+
+    /// How much of `bytes` of its messages counts in the connection's inbox.
+    pub(crate) fn counted(&self, bytes: usize) -> usize {
+        if self.uncounted { 0 } else { bytes }
     }
 
     pub(crate) fn settled(&mut self, settled: Settled, wakeups: &mut Vec<Waker>) {
@@ -288,12 +331,14 @@ impl UserChannel {
 
     /// The connection is gone, and the channel with it.
     pub(crate) fn lost(&mut self, lost: Lost, wakeups: &mut Vec<Waker>) {
+        self.uncounted = true;
         self.end(ChannelFault::Lost(lost), wakeups);
     }
 
-    /// What waits to be taken, in bytes.
+    /// What waits to be taken, in bytes of the connection's inbox.
     pub(crate) fn ready_bytes(&self) -> usize {
-        self.subscriptions.values().flat_map(|s| &s.ready).map(Received::size_bytes).sum()
+        let ready = self.subscriptions.values().flat_map(|s| &s.ready);
+        self.counted(ready.map(Received::size_bytes).sum())
     }
 
     fn end(&mut self, fault: ChannelFault, wakeups: &mut Vec<Waker>) {
@@ -326,6 +371,10 @@ mod tests {
         channel.poll_reply(ticket, &mut Context::from_waker(Waker::noop()))
     }
 
+    fn ask(channel: &mut UserChannel) -> Ticket {
+        channel.ask(Wants::Answer)
+    }
+
     fn count(poll: Poll<Result<Reply, ChannelFault>>) -> Option<u32> {
         match poll {
             Poll::Ready(Ok(Reply::Count(count))) => Some(count),
@@ -336,7 +385,7 @@ mod tests {
     #[test]
     fn an_answer_nobody_waits_for_does_not_go_to_the_next_asker() {
         let mut channel = UserChannel::default();
-        let (first, second, third) = (channel.ask(), channel.ask(), channel.ask());
+        let (first, second, third) = (ask(&mut channel), ask(&mut channel), ask(&mut channel));
         channel.abandon(second);
         for number in [1, 2, 3] {
             channel.reply(Reply::Count(number), &mut Vec::new());
@@ -344,14 +393,40 @@ mod tests {
         assert_eq!(count(poll(&mut channel, third)), Some(3));
         assert_eq!(count(poll(&mut channel, first)), Some(1));
         assert!(channel.asked.is_empty());
-        let fourth = channel.ask();
+        let fourth = ask(&mut channel);
         assert!(poll(&mut channel, fourth).is_pending());
+    }
+
+    #[test]
+    fn a_get_that_waits_for_the_disk_keeps_its_answer_and_leaves_others_theirs() {
+        let mut channel = UserChannel::default();
+        let get = channel.ask(Wants::Message);
+        let purge = ask(&mut channel);
+        channel.reply(Reply::Count(7), &mut Vec::new());
+        assert_eq!(count(poll(&mut channel, purge)), Some(7));
+        assert!(poll(&mut channel, get).is_pending());
+        channel.reply(Reply::Empty, &mut Vec::new());
+        assert!(matches!(poll(&mut channel, get), Poll::Ready(Ok(Reply::Empty))));
+        assert!(channel.asked.is_empty());
+    }
+
+    #[test]
+    fn close_ok_answers_the_close_and_ends_whatever_else_was_asked() {
+        let mut channel = UserChannel::default();
+        let (given_up, waiting) = (ask(&mut channel), ask(&mut channel));
+        channel.abandon(given_up);
+        let close = channel.ask_last();
+        channel.close_ok(&mut Vec::new());
+        assert!(matches!(poll(&mut channel, close), Poll::Ready(Ok(Reply::Done))));
+        assert!(matches!(poll(&mut channel, waiting), Poll::Ready(Err(_))));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(matches!(channel.poll_delivery("tag", &mut context), Poll::Ready(Err(_))));
     }
 
     #[test]
     fn whoever_waits_hears_that_the_channel_is_over() {
         let mut channel = UserChannel::default();
-        let ticket = channel.ask();
+        let ticket = ask(&mut channel);
         channel.closed(Refusal { code: 404, text: "NOT_FOUND".into() }, &mut Vec::new());
         assert!(matches!(poll(&mut channel, ticket), Poll::Ready(Err(ChannelFault::Refused(_)))));
         assert!(channel.usable().is_err());

@@ -2,12 +2,14 @@
 
 mod channel_numbers;
 mod consuming;
+mod exclusive_consumers;
 mod expiring;
 mod failing_channels;
 mod longer_route;
 mod pacing;
 mod sharing;
 mod stalled_consumers;
+mod user_channels;
 
 use std::task::{Context, Poll, Waker};
 

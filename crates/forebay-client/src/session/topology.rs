@@ -1,7 +1,7 @@
 //! Exchanges, queues and bindings that a program needs, as data: declared once, and again after each
 //! reconnect, in the order in which they were first declared.
 
-use forebay_wire::{ShortStr, TableBuf, Value, exchange, queue};
+use forebay_wire::{ShortStr, Table, TableBuf, Value, exchange, queue};
 
 use crate::machine::{ChannelError, Machine};
 
@@ -147,6 +147,15 @@ impl Declaration {
     }
 
     /// The first name that AMQP cannot say.
+    /// Whether `new` is what the broker has in its place afterwards.
+    fn is_replaced_by(&self, new: &Declaration) -> bool {
+        match (self, new) {
+            (Declaration::Queue(known), Declaration::Queue(new)) => known.name == new.name,
+            (Declaration::Exchange(known), Declaration::Exchange(new)) => known.name == new.name,
+            _ => self == new,
+        }
+    }
+
     pub(crate) fn too_long(&self) -> Option<usize> {
         let names: [&String; 3] = match self {
             Declaration::Queue(queue) => [&queue.name; 3],
@@ -235,13 +244,49 @@ impl Topology {
         self
     }
 
-    /// Remembers what `other` has and this has not.
+    /// Remembers what `other` has; what has a name that is known takes its place.
     pub(crate) fn remember(&mut self, other: &Topology) {
-        for declaration in &other.declarations {
-            if !self.declarations.contains(declaration) {
-                self.declarations.push(declaration.clone());
+        for new in &other.declarations {
+            match self.declarations.iter_mut().find(|known| known.is_replaced_by(new)) {
+                Some(known) => *known = new.clone(),
+                None => self.declarations.push(new.clone()),
             }
         }
+    }
+
+    /// The queue was deleted, and its bindings with it.
+    pub(crate) fn forget_queue(&mut self, name: &str) {
+        self.declarations.retain(|declaration| match declaration {
+            Declaration::Queue(queue) => queue.name != name,
+            Declaration::Exchange(_) => true,
+            Declaration::Binding(binding) => binding.queue != name,
+        });
+    }
+
+    /// The exchange was deleted, and its bindings with it.
+    pub(crate) fn forget_exchange(&mut self, name: &str) {
+        self.declarations.retain(|declaration| match declaration {
+            Declaration::Queue(_) => true,
+            Declaration::Exchange(exchange) => exchange.name != name,
+            Declaration::Binding(binding) => binding.exchange != name,
+        });
+    }
+
+    /// The queue was unbound.
+    pub(crate) fn forget_binding(
+        &mut self,
+        queue: &str,
+        exchange: &str,
+        routing_key: &str,
+        arguments: Table<'_>,
+    ) {
+        self.declarations.retain(|declaration| match declaration {
+            Declaration::Binding(it) => {
+                (&*it.queue, &*it.exchange, &*it.routing_key) != (queue, exchange, routing_key)
+                    || it.arguments.as_table().raw() != arguments.raw()
+            }
+            _ => true,
+        });
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use super::stream::{ByteStream, Stream};
 use crate::error::OpenError;
 use crate::tls::Tls;
 
-/// How long a host may take to accept unless `connection_timeout` says otherwise.
+/// How long each address of a host may take to accept unless `connection_timeout` says otherwise.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A future of a stream that the user makes.
@@ -68,41 +69,54 @@ impl Dialer {
             },
             Dialer::Hosts { hosts, timeout, tls } => {
                 let (host, port) = &hosts[place % hosts.len()];
-                let connecting = connect(host, *port, tls.as_ref());
-                tokio::time::timeout(*timeout, connecting).await.unwrap_or_else(|_| {
-                    Err(OpenError::NotConnected {
-                        address: self.address(place),
-                        reason: format!("no answer within {} ms", timeout.as_millis()),
-                    })
-                })
+                connect(host, *port, tls.as_ref(), *timeout).await
             }
         }
     }
 }
 
-async fn connect(host: &str, port: u16, tls: Option<&Tls>) -> Result<Stream, OpenError> {
+/// Tries the host's addresses one after the other, for `timeout` each: one that lets packets vanish leaves the others their chance.
+async fn connect(
+    host: &str,
+    port: u16,
+    tls: Option<&Tls>,
+    timeout: Duration,
+) -> Result<Stream, OpenError> {
     let no_address = |reason: String| OpenError::NoAddress { host: host.to_owned(), reason };
-    let addresses = tokio::net::lookup_host((host, port))
-        .await
-        .map_err(|error| no_address(error.to_string()))?;
+    let silent = || format!("no answer within {} ms", timeout.as_millis());
+    let found = tokio::time::timeout(timeout, tokio::net::lookup_host((host, port))).await;
+    let found = found.map_err(|_| no_address(silent()))?;
+    let addresses = found.map_err(|error| no_address(error.to_string()))?;
     let mut last = no_address("it has no address".into());
     for address in addresses {
-        match crate::tcp::connect(address).await {
-            Ok(tcp) => {
-                // We write in batches already; waiting for more would only delay acks and confirms. A narrow link
-                // changes that: Stream::set_full_packets.
-                let _ = tcp.set_nodelay(true);
-                let tcp = KeptFull::new(tcp);
-                return match tls {
-                    Some(tls) => Ok(Stream::Tls(Box::new(tls.connect_async(host, tcp).await?))),
-                    None => Ok(Stream::Tcp(tcp)),
-                };
-            }
-            Err(error) => {
-                let (address, reason) = (address.to_string(), error.to_string());
-                last = OpenError::NotConnected { address, reason };
+        let attempt = tokio::time::timeout(timeout, connect_to(address, host, tls)).await;
+        match attempt {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => last = error,
+            Err(_) => {
+                let address = address.to_string();
+                last = OpenError::NotConnected { address, reason: silent() };
             }
         }
     }
     Err(last)
+}
+
+async fn connect_to(
+    address: SocketAddr,
+    host: &str,
+    tls: Option<&Tls>,
+) -> Result<Stream, OpenError> {
+    let tcp = crate::tcp::connect(address).await.map_err(|error| OpenError::NotConnected {
+        address: address.to_string(),
+        reason: error.to_string(),
+    })?;
+    // We write in batches already; waiting for more would only delay acks and confirms. A narrow link changes that:
+    // Stream::set_full_packets.
+    let _ = tcp.set_nodelay(true);
+    let tcp = KeptFull::new(tcp);
+    match tls {
+        Some(tls) => Ok(Stream::Tls(Box::new(tls.connect_async(host, tcp).await?))),
+        None => Ok(Stream::Tcp(tcp)),
+    }
 }

@@ -278,7 +278,7 @@ impl<'l> Serving<'l> {
         let now_us = link.now_us();
         Serving {
             link,
-            input: ReceiveBuffer::new(RECEIVE_BYTES, options.frame_bytes_max),
+            input: ReceiveBuffer::new(RECEIVE_BYTES, options.bounded_frame_bytes()),
             writing: Vec::new(),
             written: 0,
             to_flush: false,

@@ -294,3 +294,35 @@ fn a_broker_that_stops_says_so() {
     assert_eq!(refusal.code, 320);
     server.wait().unwrap();
 }
+
+#[test]
+fn a_channel_is_closed_with_the_last_of_its_handles() {
+    let (_server, uri) = serve();
+    let connection = Connection::open(&uri).unwrap();
+    let mut other = connection.channel().unwrap();
+    other.declare_queue("q", DeclareQueue::default()).unwrap();
+    publish(&mut other, "q", b"m");
+    let mut channel = connection.channel().unwrap();
+    let mut consumer = channel.consume("q", ConsumeOptions::default()).unwrap();
+    drop(channel);
+    let message = consumer.next().unwrap().unwrap();
+    assert!(!message.redelivered());
+    drop(consumer);
+    // Not acknowledged, it is in its queue again, and the number is free.
+    let (message, _) = other.get("q", true).unwrap().expect("it is back");
+    assert!(message.redelivered());
+    for _ in 0..5_000 {
+        connection.channel().unwrap();
+    }
+}
+
+#[test]
+fn a_consumer_that_was_cancelled_says_so() {
+    let (_server, uri) = serve();
+    let connection = Connection::open(&uri).unwrap();
+    let mut channel = connection.channel().unwrap();
+    channel.declare_queue("q", DeclareQueue::default()).unwrap();
+    let mut consumer = channel.consume("q", ConsumeOptions::default()).unwrap();
+    consumer.cancel().unwrap();
+    assert_eq!(consumer.next(), Some(Err(ConsumeError::Cancelled)));
+}

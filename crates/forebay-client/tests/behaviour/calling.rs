@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::rig::peer::connected;
 use crate::rig::{Broker, PATIENCE, declare, soon, with_queue};
-use forebay_client::{CallError, Connection, Route};
+use forebay_client::{CallError, Connection, Message, Route};
 use forebay_wire::{Properties, ShortStr};
 
 /// Answers each request with its body twice; replies in pairs, the later one first.
@@ -47,6 +47,35 @@ async fn each_reply_finds_its_caller_whatever_their_order() {
         assert_eq!(reply.body(), format!("{number}-{number}-").as_bytes());
     }
     answering.abort();
+}
+
+#[tokio::test]
+async fn a_request_that_is_passed_on_as_it_came_is_answered_to_who_passes_it_on() {
+    let broker = Broker::start();
+    let connection = broker.connect().await;
+    declare(&connection, "front").await;
+    declare(&connection, "rpc").await;
+    let serving = connection.clone();
+    let server = tokio::spawn(async move {
+        let replies = serving.publisher(Route::queue("")).allow_unroutable().build().await.unwrap();
+        let mut requests = serving.consumer("rpc").build().await.unwrap();
+        let request = requests.next().await.unwrap().unwrap();
+        let reply = request.reply("served").expect("an answer is wanted");
+        replies.publish(reply).await.unwrap().await.unwrap();
+        request.ack();
+    });
+    let asking = connection.clone();
+    let asker = tokio::spawn(async move {
+        asking.caller().call(PATIENCE, &Route::queue("front"), "please").await
+    });
+    let mut requests = connection.consumer("front").build().await.unwrap();
+    let request = soon("a request", requests.next()).await.unwrap().unwrap();
+    let proxy = connection.caller();
+    let passed_on = Message::forward(&request);
+    let reply = soon("the reply", proxy.call(PATIENCE, &Route::queue("rpc"), passed_on)).await;
+    assert_eq!(reply.unwrap().body(), b"served");
+    asker.abort();
+    soon("the server", server).await.unwrap();
 }
 
 #[tokio::test]

@@ -1,10 +1,12 @@
 //! AMQP as it is, through the asynchronous client.
 
+use std::time::Duration;
+
 use crate::rig::peer::connected;
-use crate::rig::{Broker, soon};
+use crate::rig::{Broker, soon, with_queue};
 use forebay_client::{
-    ChannelFault, CloseError, Connection, Consume, DeclareExchange, DeclareQueue, INBOX_BYTES_MAX,
-    Lost, Message, OpenError, Route,
+    Binding, ChannelFault, CloseError, Connection, Consume, DeclareExchange, DeclareQueue,
+    Exchange, INBOX_BYTES_MAX, Lost, Message, OpenError, Queue, Route, Topology,
 };
 use forebay_wire::{Properties, ShortStr, Table};
 
@@ -169,8 +171,66 @@ async fn after_closing_everything_says_so() {
     let fault = channel.declare_queue("q", DeclareQueue::default()).await.unwrap_err();
     assert_eq!(fault, ChannelFault::Lost(Lost::ClosedByUs));
     assert!(again.channel().await.is_err());
+    assert!(soon("an answer", again.consumer("q").build()).await.is_err());
     let twice = soon("closed", again.close()).await;
     assert_eq!(twice, Err(CloseError::Lost(Lost::ClosedByUs)));
+}
+
+#[tokio::test]
+async fn closing_is_told_to_every_socket_although_nobody_waits() {
+    let broker = Broker::start();
+    let (connection, publisher) = with_queue(&broker, "q").await;
+    let consumer = connection.consumer("q").build().await.unwrap();
+    let again = connection.clone();
+    // Polled once and dropped: the sockets that are still in use end all the same.
+    let _ = tokio::time::timeout(Duration::ZERO, connection.close()).await;
+    soon("the end", async {
+        while publisher.publish("x").await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(again.channel().await.is_err());
+    drop(consumer);
+}
+
+#[tokio::test]
+async fn who_waits_for_messages_hears_that_the_channel_was_closed() {
+    let broker = Broker::start();
+    let connection = broker.connect().await;
+    let channel = connection.channel().await.unwrap();
+    channel.declare_queue("q", DeclareQueue::default()).await.unwrap();
+    let mut deliveries = channel.consume("q", Consume::default()).await.unwrap();
+    let waiting = tokio::spawn(async move {
+        let first = deliveries.next().await;
+        (first, deliveries.next().await)
+    });
+    tokio::task::yield_now().await;
+    soon("an agreement", channel.close()).await.unwrap();
+    let (first, second) = soon("the end", waiting).await.unwrap();
+    assert!(first.is_err() && second.is_err(), "{first:?}, {second:?}");
+}
+
+#[tokio::test]
+async fn what_was_deleted_is_not_declared_on_further_sockets() {
+    let broker = Broker::start();
+    let connection = broker.connect().await;
+    let topology = Topology::new()
+        .queue(Queue::durable("kept"))
+        .queue(Queue::durable("gone"))
+        .exchange(Exchange::durable("x", "fanout"))
+        .binding(Binding::new("gone", "x", ""))
+        .binding(Binding::new("kept", "x", ""));
+    connection.declare(topology).await.unwrap();
+    let channel = connection.channel().await.unwrap();
+    channel.delete_queue("gone", false, false).await.unwrap();
+    channel.unbind_queue("kept", "x", "", Table::default()).await.unwrap();
+    let _consumer = connection.consumer("kept").build().await.unwrap();
+    channel.publish("x", "", true, &Properties::default(), b"m").await.unwrap();
+    let passive = DeclareQueue { passive: true, ..DeclareQueue::default() };
+    let fault = channel.declare_queue("gone", passive).await.unwrap_err();
+    assert!(matches!(fault, ChannelFault::Refused(refusal) if refusal.code == 404));
+    assert_eq!(channel.take_returns().len(), 1, "nothing is bound to x");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
