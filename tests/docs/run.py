@@ -8,6 +8,7 @@ What counts as a test, in the documents listed below:
     ```python                             every such block runs against a fresh broker
     <!-- test --> then ```sh              runs with `forebay` on the path, against that broker
     <!-- test --> then ```toml            `forebay serve` starts with it
+    <!-- celery --> then ```python, ```sh a module with tasks and its worker's command: celery_worker.py
     <!-- from FILE --> then ```rust       stands word for word in FILE, which the compiler has seen
 
 The broker listens on a free port. Shell commands learn of it by FOREBAY_URL and FOREBAY_HTTP_URL, pika by its default port, so the
@@ -23,6 +24,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import celery_worker
 import report
 
 REPO = Path(__file__).resolve().parent.parent.parent
@@ -98,6 +100,11 @@ def run_shell(text, binary, directory):
         run(["bash", "-euo", "pipefail", "-c", text], cwd=directory, env=environment)
 
 
+def run_celery(document, binary, directory):
+    with Broker(binary, directory, []) as broker:
+        celery_worker.check(document, broker, directory)
+
+
 def run_toml(text, binary, directory):
     (Path(directory) / "forebay.toml").write_text(text)
     Broker(binary, directory, ["--config", "forebay.toml"]).stop()
@@ -120,7 +127,9 @@ def tests(binary):
         for match in BLOCK.finditer(content):
             mark, language, text = match["mark"] or "", match["language"], match["text"]
             name = f"{document}:{content[: match.start('language')].count(chr(10)) + 1} {language}"
-            if language == "python":
+            if language == "python" and mark == "celery":
+                yield name, lambda directory, content=content: run_celery(content, binary, directory)
+            elif language == "python":
                 yield name, lambda directory, text=text: run_python(text, binary, directory)
             elif language == "sh" and mark == "test":
                 yield name, lambda directory, text=text: run_shell(text, binary, directory)
