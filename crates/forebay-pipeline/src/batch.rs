@@ -101,6 +101,11 @@ impl<V> Batch<V> {
         self.messages.clone().bury(self.range.clone(), reason)
     }
 
+    /// Each of its messages was settled.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.messages.is_settled(self.range.clone())
+    }
+
     /// It is tried again after so long.
     pub(crate) fn put_off(&self, pause: Duration) {
         self.messages.put_off(self.range.clone(), pause);

@@ -160,6 +160,8 @@ where
             on_failure: policy.on_failure,
             dead_letters: Some(DeadLetters::new(bury)),
             whole: Some(Box::new(Batchwise(collector.clone()))),
+            // What batches need may be down while what single messages need is not: a state of its own.
+            breaker: policy.breaker,
             spans,
             ..Policy::default()
         };
@@ -189,6 +191,10 @@ impl<T: Send + Sync + 'static, V: Send + Sync + 'static> Whole<Batch<V>> for Bat
 
     fn attempts(&self, batch: &Batch<V>) -> u32 {
         batch.attempts()
+    }
+
+    fn is_settled(&self, batch: &Batch<V>) -> bool {
+        batch.is_settled()
     }
 
     fn comes_in_parts(&self, batch: &Item<Batch<V>>) -> bool {

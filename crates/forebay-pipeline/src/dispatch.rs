@@ -79,8 +79,7 @@ impl<M> Dispatch<M> {
     #[must_use]
     pub fn demand(&self) -> usize {
         let idle = self.concurrency.saturating_sub(self.busy);
-        let room = self.buffer_max.saturating_sub(self.buffered());
-        idle.saturating_sub(self.ready.len()).min(room)
+        idle.saturating_sub(self.ready.len()).min(self.room())
     }
 
     /// A message came; with a lane it starts after all before it in that lane have finished.
@@ -88,7 +87,7 @@ impl<M> Dispatch<M> {
     /// # Panics
     /// If the buffer is full: more came than [`Dispatch::demand`] said.
     pub fn arrived(&mut self, message: M, lane: Option<Lane>) {
-        assert!(self.buffered() < self.buffer_max, "more messages than were asked for");
+        assert!(self.room() > 0, "more messages than were asked for");
         if let Some(lane) = lane {
             if let Some(waiting) = self.lanes.get_mut(&lane) {
                 waiting.push_back(message);
@@ -126,10 +125,10 @@ impl<M> Dispatch<M> {
         }
     }
 
-    /// Whether one more message may wait here.
+    /// How many more messages may wait here.
     #[must_use]
-    pub fn has_room(&self) -> bool {
-        self.buffered() < self.buffer_max
+    pub fn room(&self) -> usize {
+        self.buffer_max.saturating_sub(self.buffered())
     }
 
     /// A worker is done with a message for now, and somebody holds it for [`Dispatch::again`].
@@ -137,7 +136,7 @@ impl<M> Dispatch<M> {
     /// # Panics
     /// If no worker is busy, or there is no room.
     pub fn put_off(&mut self) {
-        assert!(self.has_room(), "a message is put off where there is no room");
+        assert!(self.room() > 0, "a message is put off where there is no room");
         self.busy = self.busy.checked_sub(1).expect("what is put off was started");
         self.put_off += 1;
     }
@@ -181,6 +180,11 @@ impl<M> Dispatch<M> {
     /// From now on so many workers, at least 1. Who is busy beyond that finishes and starts nothing.
     pub fn resize(&mut self, concurrency: usize) {
         self.concurrency = concurrency.max(1);
+    }
+
+    /// From now on `buffer_max` messages or more may wait here.
+    pub fn make_room(&mut self, buffer_max: usize) {
+        self.buffer_max = self.buffer_max.max(buffer_max);
     }
 
     /// How many workers there may be.

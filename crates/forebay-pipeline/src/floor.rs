@@ -20,6 +20,8 @@ pub(crate) struct Floor<T> {
     pub(crate) exhausted: bool,
     /// Nobody works any more.
     closed: bool,
+    /// A worker asks the source, and what it gets has a place here: one asks at a time.
+    asking: bool,
     pub(crate) error: Option<SourceError>,
     rate: Option<Rate>,
     pub(crate) breaker: Option<Breaker>,
@@ -51,6 +53,7 @@ impl<T> Floor<T> {
             workers: 0,
             exhausted: false,
             closed: false,
+            asking: false,
             error: None,
             rate: None,
             breaker: None,
@@ -72,15 +75,23 @@ impl<T> Floor<T> {
         if !self.dispatch.has_ready() || !self.may_start(now_us) {
             return None;
         }
-        if let Some(rate) = &mut self.rate {
-            rate.in_hand = false;
-        }
+        self.spend();
         self.dispatch.take().map(Next::Start)
     }
 
     /// Whether a worker should ask the source: not before it may start what it gets.
     pub(crate) fn wants_more(&mut self, now_us: impl Fn() -> u64) -> bool {
         self.dispatch.demand() > 0 && self.may_start(now_us)
+    }
+
+    /// Who was told to ask does so now, without this lock.
+    pub(crate) fn asks(&mut self) {
+        self.asking = true;
+    }
+
+    /// It has its answer. One that panics has none, which ends the pipeline.
+    pub(crate) fn has_asked(&mut self) {
+        self.asking = false;
     }
 
     fn may_start(&mut self, now_us: impl Fn() -> u64) -> bool {
@@ -95,6 +106,11 @@ impl<T> Floor<T> {
             }
         }
         rate.in_hand
+    }
+
+    /// Whether the breaker is open, as far as anybody has looked.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.breaker.is_some_and(|breaker| breaker.open_until_us().is_some())
     }
 
     /// How many workers there are, and how many take nothing now: those at work, or all while the breaker is open.
@@ -113,9 +129,27 @@ impl<T> Floor<T> {
     pub(crate) fn pass_on(&mut self) -> Option<Waker> {
         let held_back = self.rate.as_ref().is_some_and(|rate| rate.not_before_us.is_some());
         let asks = !self.exhausted && self.dispatch.demand() > 0;
-        let open = self.breaker.is_some_and(|breaker| breaker.open_until_us().is_some());
-        let wanted = !(held_back || open) && (asks || self.dispatch.has_ready());
+        let wanted = !(held_back || self.is_broken()) && (asks || self.dispatch.has_ready());
         if wanted { self.seats.search() } else { None }
+    }
+
+    /// Whether a worker may go on with a message that it has; `Err`: when to ask again.
+    pub(crate) fn go_on(&mut self, now_us: u64) -> Result<(), u64> {
+        if self.may_start(|| now_us) {
+            self.spend();
+            return Ok(());
+        }
+        let open = self.breaker.filter(|breaker| breaker.is_open(now_us));
+        let open_until_us = open.and_then(|breaker| breaker.open_until_us());
+        let not_before_us = self.rate.as_ref().and_then(|rate| rate.not_before_us);
+        Err(open_until_us.or(not_before_us).expect("who may not start knows when"))
+    }
+
+    /// A message starts.
+    fn spend(&mut self) {
+        if let Some(rate) = &mut self.rate {
+            rate.in_hand = false;
+        }
     }
 
     /// Starts `per_s` messages a second, a tenth of them at once; `None`: as many as there are.
@@ -146,7 +180,7 @@ impl<T> Floor<T> {
     /// Whether a worker may be done with a message for now: then it is counted here, until it is [held](Floor::hold) or
     /// [has left](Floor::left).
     pub(crate) fn put_off(&mut self) -> bool {
-        let room = self.dispatch.has_room();
+        let room = self.dispatch.room() > usize::from(self.asking);
         if room {
             self.dispatch.put_off();
         }

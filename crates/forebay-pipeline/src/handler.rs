@@ -59,11 +59,16 @@ pub(crate) async fn catching<F: Future>(work: F) -> Result<F::Output, Failure> {
     // What the work had borrowed when it panicked is dropped with it; what it shares with others is guarded
     // by its own locks, which are poisoned.
     let mut work = pin!(work);
-    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
+    poll_fn(|cx| match caught(|| work.as_mut().poll(cx)) {
         Ok(poll) => poll.map(Ok),
-        Err(payload) => Poll::Ready(Err(Failure::panic(&*payload))),
+        Err(failure) => Poll::Ready(Err(failure)),
     })
     .await
+}
+
+/// The same for work that does not wait.
+pub(crate) fn caught<A>(work: impl FnOnce() -> A) -> Result<A, Failure> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| Failure::panic(&*payload))
 }
 
 /// A handler that awaits.

@@ -173,7 +173,7 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
     }
 
     /// A circuit breaker: begins nothing for a while when so many attempts in a row have failed, or asked for another.
-    /// What is not begun stays in the source.
+    /// What is not begun stays in the source. Each batcher has one like it, for its batches, which wait where they are.
     #[must_use]
     pub fn breaker(mut self, breaker: Breaker) -> Self {
         self.policy.breaker = Some(breaker);

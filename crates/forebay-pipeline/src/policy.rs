@@ -23,6 +23,8 @@ pub(crate) trait Whole<T>: Send + Sync {
     fn put_off(&self, value: &T, pause: Duration);
     /// Attempts before the first.
     fn attempts(&self, value: &T) -> u32;
+    /// Nothing is left of it to work on.
+    fn is_settled(&self, value: &T) -> bool;
     /// Its last attempt failed. True: it comes again in parts, and is not to be settled.
     fn comes_in_parts(&self, item: &Item<T>) -> bool;
 }
@@ -60,9 +62,14 @@ impl<T> Default for Policy<T> {
 }
 
 impl<T> Policy<T> {
+    /// Whether another attempt at `item` would change nothing.
+    pub(crate) fn is_settled(&self, item: &Item<T>) -> bool {
+        item.is_settled() || self.whole.as_ref().is_some_and(|whole| whole.is_settled(item))
+    }
+
     /// What follows from the failure of `item`.
     pub(crate) fn after(&self, item: &Item<T>) -> Outcome {
-        let backoff = self.retries.filter(|_| !item.is_settled());
+        let backoff = self.retries.filter(|_| !self.is_settled(item));
         let pause = backoff.and_then(|backoff| backoff.pause(item.attempt(), item.number()));
         pause.map_or(self.on_failure, Outcome::Retry)
     }

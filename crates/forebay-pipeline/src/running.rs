@@ -123,6 +123,13 @@ impl Control {
         self.stage.set_rate(messages_per_s);
     }
 
+    /// Whether messages begin when there are some and somebody is idle: false while its
+    /// [breaker](crate::Process::breaker) is open, whatever its source holds then.
+    #[must_use]
+    pub fn may_begin(&self) -> bool {
+        self.stage.may_begin()
+    }
+
     /// The pipelines whose results are its messages ([`Process::into_source`](crate::Process::into_source)): one in a chain,
     /// several where they are merged, none otherwise. What is asked of them, and changed, is theirs alone, except that each
     /// ends with this one at the latest.

@@ -12,6 +12,7 @@ mod controlled;
 mod departure;
 
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -26,7 +27,7 @@ use crate::ages::Ages;
 use crate::concurrency::Concurrency;
 use crate::dispatch::{Dispatch, Lane, Started};
 use crate::floor::{Floor, Next};
-use crate::handler::{Failure, Handler};
+use crate::handler::{Failure, Handler, caught};
 use crate::item::Item;
 use crate::needs::{Finding, Needs};
 use crate::outcome::{Handled, Outcome, Step};
@@ -52,6 +53,8 @@ pub(crate) struct Stage<S: Source, H, N> {
     floor: Mutex<Floor<S::Value>>,
     pub(crate) counters: Arc<Counters>,
     tuning: Tuning,
+    /// Workers whose call has ended and who wait for room further on; or are cancelled there, with the pipeline.
+    handing: AtomicUsize,
     stretch: Stretch,
     /// What the source knows of the workers.
     occupancy: Arc<Occupancy>,
@@ -144,6 +147,7 @@ where
             begun: Instant::now(),
             counters: Arc::default(),
             tuning,
+            handing: AtomicUsize::new(0),
             stretch: Stretch::new(),
             occupancy,
             source: Mutex::new(Some(source)),
@@ -188,6 +192,7 @@ where
             let Some(asked) = source.as_mut().filter(|_| wanted) else {
                 return self.wait(floor, seat, cx);
             };
+            floor.asks();
             drop(floor);
             let taken = asked.poll_next(cx);
             match taken {
@@ -196,17 +201,20 @@ where
                     let (counters, ages) = (self.counters.clone(), &self.ages);
                     let item = Item::new::<S>(value, receipt, counters, ages, &self.policy);
                     floor = self.floor();
+                    floor.has_asked();
                     floor.dispatch.arrived(item, lane);
                 }
                 Poll::Ready(last) => {
                     *source = None;
                     floor = self.floor();
+                    floor.has_asked();
                     floor.error = last.err();
                     floor.exhausted = true;
                     floor.wake_all();
                 }
                 Poll::Pending => {
                     floor = self.floor();
+                    floor.has_asked();
                     if let Some(next) = floor.next(seat, || self.now_us()) {
                         let gone = self.go(floor, next);
                         drop(source);
@@ -279,7 +287,10 @@ where
         attempted: Attempted<H::Output>,
     ) -> Option<Started<Item<S::Value>>> {
         let item = &started.message;
-        let step = attempted.result.and_then(|output| output.handled().map_err(Failure::Error));
+        let step = attempted.result.and_then(|output| {
+            // An error tells what it is in code of its own.
+            caught(|| output.handled())?.map_err(Failure::Error)
+        });
         let span = attempted.span.as_ref();
         if let Some(span) = span {
             span.ended(step.as_ref().err());
@@ -289,7 +300,9 @@ where
         let decided = match step {
             Ok(Step::Settle(outcome)) => Ok(Some(outcome)),
             Ok(Step::Batch { batcher, value }) => {
+                self.handing.fetch_add(1, Ordering::Relaxed);
                 let handed = self.onward.hand_on(batcher, value, item.handle()).await;
+                self.handing.fetch_sub(1, Ordering::Relaxed);
                 handed.map(|()| None).map_err(Failure::Error)
             }
             Err(failure) => Err(failure),
@@ -299,7 +312,7 @@ where
             Err(failure) => {
                 self.counters.failed(&failure);
                 let (then, attempt) = (self.policy.after(item), item.attempt());
-                let last = !item.is_settled() && !matches!(then, Outcome::Retry(_));
+                let last = !self.policy.is_settled(item) && !matches!(then, Outcome::Retry(_));
                 let whole = self.policy.whole.as_ref().filter(|_| last);
                 if whole.is_some_and(|whole| whole.comes_in_parts(item)) {
                     tracing::warn!(error = %failure, attempt, "a batch failed, and is worked on in halves");
@@ -311,7 +324,7 @@ where
             }
         };
         match outcome {
-            Some(Outcome::Retry(pause)) if !item.is_settled() => {
+            Some(Outcome::Retry(pause)) if !self.policy.is_settled(item) => {
                 return self.put_off(started, pause).await;
             }
             Some(outcome) => {
@@ -340,6 +353,7 @@ where
     fn learn(&self, took_us: Option<u64>, succeeded: bool) {
         if self.policy.breaker.is_some() {
             let mut floor = self.floor();
+            let was_open = floor.is_broken();
             if let Some(breaker) = &mut floor.breaker {
                 if succeeded {
                     breaker.succeeded()
@@ -350,14 +364,22 @@ where
                     tracer.breaker(breaker.open_until_us().and_then(|us| self.instant(us)));
                 }
             }
+            // Whoever succeeded may have more to do with its message, and the time for which others wait does not come.
+            let closed = was_open && !floor.is_broken();
+            let successor = if closed { floor.pass_on() } else { None };
             self.count(&floor);
+            drop(floor);
+            successor.into_iter().for_each(Waker::wake);
         }
         let Some(took_us) = took_us else { return };
         let mut tuning = self.tuning.lock();
         let Some(workers) = &mut *tuning else { return };
         let (full, now_us) = {
             let floor = self.floor();
-            (floor.dispatch.busy() >= floor.dispatch.concurrency(), self.now_us())
+            // More who call would only wait there with these.
+            let calling =
+                floor.dispatch.busy().saturating_sub(self.handing.load(Ordering::Relaxed));
+            (calling >= floor.dispatch.concurrency(), self.now_us())
         };
         if let Some(count) = workers.ended(now_us, Call { took_us, succeeded, full }) {
             self.resize(count as usize);
@@ -394,6 +416,10 @@ where
         self.tell(&mut self.source(), Needs { workers: concurrency, ..self.needs });
         let mut floor = self.floor();
         floor.dispatch.resize(concurrency);
+        if self.policy.whole.is_some() {
+            // As at the start: there is a place for the batch of each.
+            floor.dispatch.make_room(concurrency);
+        }
         self.count(&floor);
         floor.wake_all(); // those too many leave
         drop(floor);

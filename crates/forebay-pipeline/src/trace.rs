@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use forebay_flow::explain::{Detour, Explanation, Journey, MARKS, Mark, Marks, Sample, Sampling};
 use tokio::time::Instant;
 
+use crate::handler::caught;
 use crate::outages::Outages;
 
 /// Tells something of a message.
@@ -221,8 +222,11 @@ impl Trace {
         let nobody = Journey { name: String::new(), worker: None, marks: Marks::new() };
         let settled = std::mem::replace(&mut *journey, nobody);
         drop(journey);
-        if let Some(tell) = &self.each {
-            tell(&settled);
+        // It is the message's end that is told, so nobody could make up for a panic here.
+        if let Some(tell) = &self.each
+            && let Err(failure) = caught(|| tell(&settled))
+        {
+            tracing::error!(error = %failure, name = settled.name, "whoever is told of messages failed");
         }
         lock(&self.sample).add(settled);
     }

@@ -20,6 +20,8 @@ pub(crate) trait Controlled: Send + Sync {
     fn set_concurrency(&self, concurrency: Concurrency);
     fn concurrency(&self) -> usize;
     fn set_rate(&self, per_s: Option<u64>);
+    /// False while the breaker is open.
+    fn may_begin(&self) -> bool;
     fn stop(&self);
     /// The supervisor looks at its deadline again.
     fn look(&self);
@@ -52,6 +54,10 @@ where
 
     fn set_rate(&self, per_s: Option<u64>) {
         self.floor().set_rate(per_s, self.now_us());
+    }
+
+    fn may_begin(&self) -> bool {
+        !self.floor().is_broken()
     }
 
     fn stop(&self) {

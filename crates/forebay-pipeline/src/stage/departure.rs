@@ -9,6 +9,7 @@
 //! gives it to somebody else.
 
 use std::sync::{MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 
 use tokio::time::sleep_until;
@@ -76,11 +77,33 @@ where
             self.done(started.lane);
             return None;
         }
-        match self.instant(due_us) {
-            Some(due) => sleep_until(due).await,
-            None => std::future::pending().await,
+        self.reach(due_us).await;
+        // As for those that are taken from the floor.
+        while let Err(again_us) = self.go_on() {
+            self.reach(again_us).await;
         }
         Some(started)
+    }
+
+    fn go_on(&self) -> Result<(), u64> {
+        let (gone, successor) = {
+            let mut floor = self.floor();
+            let gone = floor.go_on(self.now_us());
+            (gone, floor.pass_on())
+        };
+        // The token was awaited by others, who have to look when there is another one.
+        successor.into_iter().for_each(Waker::wake);
+        if gone.is_err() {
+            self.supervise.notify_one();
+        }
+        gone
+    }
+
+    async fn reach(&self, at_us: u64) {
+        match self.instant(at_us) {
+            Some(at) => sleep_until(at).await,
+            None => std::future::pending().await,
+        }
     }
 
     /// The next one to [see off](Stage::see_off).
@@ -111,7 +134,7 @@ where
         let successor = floor.pass_on();
         self.count(&floor);
         drop(floor);
-        successor.into_iter().for_each(std::task::Waker::wake);
+        successor.into_iter().for_each(Waker::wake);
     }
 
     async fn has_left(&self, item: &Item<S::Value>, leaving: Leaving) -> bool {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::virtual_time::in_virtual_time;
 use forebay_pipeline::{
-    Backoff, Batch, Batching, Item, Outcome, Pipeline, ToBatch, Verdict, source,
+    Backoff, Batch, Batching, Breaker, Item, Outcome, Pipeline, ToBatch, Verdict, source,
 };
 use proptest::prelude::*;
 use tokio::time::{Instant, sleep};
@@ -279,6 +279,79 @@ fn batches_are_worked_on_side_by_side_and_more_so_when_told() {
         assert_eq!(running.join().await.unwrap().acked, 12);
         assert_eq!(begun.elapsed().as_secs(), 20); // 2, after 5 seconds 8 more, after 10 the last 2
     });
+}
+
+/// Batches that were begun when all are to wait for another attempt, with so many workers at the start and now.
+fn begun_before_none_may_wait(workers: usize, now: usize) -> usize {
+    in_virtual_time(async {
+        let seen = Seen::default();
+        let note = noting(&seen);
+        let handler = move |batch: Item<Batch<u32>>| {
+            let noted = note(batch);
+            async move {
+                noted.await;
+                Outcome::Retry(60 * MINUTE)
+            }
+        };
+        let running = Pipeline::from(source::iter(0..20))
+            .process(20, as_it_is)
+            .batch_by(Batching::new("b", 1, MINUTE).concurrency(workers), handler)
+            .start();
+        assert!(running.control().set_batch_concurrency("b", now));
+        sleep(MINUTE).await;
+        seen.lock().unwrap().len()
+    })
+}
+
+#[test]
+fn batches_have_places_to_wait_for_another_attempt_though_their_workers_came_later() {
+    let begun = begun_before_none_may_wait(4, 4);
+    assert!(begun >= 4, "{begun}");
+    assert_eq!(begun_before_none_may_wait(1, 4), begun);
+}
+
+#[test]
+fn a_breaker_holds_back_batches_that_fail() {
+    in_virtual_time(async {
+        let handler = async |_: Item<Batch<u32>>| Err::<(), _>("the database is down");
+        let running = Pipeline::from(source::iter(0..1_000))
+            .process(4, as_it_is)
+            .breaker(Breaker::new(3, MINUTE, MINUTE))
+            .batch("b", 10, MINUTE, handler)
+            .start();
+        let control = running.control();
+        sleep(MINUTE / 2).await;
+        let report = control.report();
+        assert_eq!((report.failed, report.rejected), (3, 30));
+        assert!(control.may_begin(), "single messages do not fail");
+        sleep(MINUTE).await;
+        assert_eq!(control.report().failed, 4, "one try, after the pause");
+    });
+}
+
+#[test]
+fn a_batch_of_which_all_is_settled_is_not_worked_on_again() {
+    for again in [Ok(Outcome::Retry(MINUTE)), Err("the last row was the bad one")] {
+        in_virtual_time(async {
+            let (messages, source) = source::test();
+            let handler = move |batch: Item<Batch<u32>>| {
+                assert!((0..batch.len()).all(|index| batch.settle(index, Verdict::Ack)));
+                std::future::ready(again)
+            };
+            let running = Pipeline::from(source)
+                .process(2, as_it_is)
+                .retries(Backoff::new(3, MINUTE, MINUTE))
+                .batch("b", 2, MINUTE, handler)
+                .start();
+            for sent in [1, 2].map(|number| messages.send(number)) {
+                assert_eq!(sent.await, Verdict::Ack);
+            }
+            drop(messages);
+            let begun = Instant::now();
+            assert_eq!(running.join().await.unwrap().retried, 0);
+            assert_eq!(begun.elapsed(), Duration::ZERO);
+        });
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::virtual_time::in_virtual_time;
 use forebay_pipeline::explain::{Cause, Detour, Explanation, Mark, Marks, Segment};
 use forebay_pipeline::{
-    Backoff, Batch, Breaker, Control, Explaining, Item, Pipeline, ToBatch, source,
+    Backoff, Batch, Breaker, Control, Explaining, Item, Pipeline, ToBatch, Verdict, source,
 };
 use tokio::time::sleep;
 
@@ -217,6 +217,18 @@ fn single_messages_have_names_and_workers() {
         let drawn = explanation.timeline("jobs").text(60);
         assert!(drawn.contains("worker  2, job 4"), "{drawn}");
     });
+}
+
+#[tokio::test]
+async fn a_message_is_settled_though_whoever_is_told_of_it_panics() {
+    let (messages, source) = source::test();
+    let how = Explaining::new(1, |_: &u64| Marks::new()).each(|_| panic!("no space left"));
+    let running = Pipeline::from(source).process(1, async |_: Item<u64>| {}).explain_by(how);
+    let running = running.start();
+    for number in 1..=2 {
+        assert_eq!(messages.send(number).await, Verdict::Ack);
+    }
+    assert_eq!(running.control().explanation().unwrap().messages(), 2);
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! What pipelines do, each file one part of it. One program, since each would be built with a pipeline of its own.
 
+mod asking;
 mod batching;
 mod explaining;
 mod joining;

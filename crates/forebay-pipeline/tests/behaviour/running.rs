@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::fmt;
 use std::future::ready;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, mpsc};
@@ -156,6 +157,25 @@ async fn a_failure_is_one_messages_and_nobody_elses() {
     let report = running.join().await.unwrap();
     assert_eq!((report.taken, report.failed, report.panicked), (6, 2, 1));
     assert_eq!((report.acked, report.rejected, report.requeued), (2, 3, 1));
+}
+
+struct Mute;
+
+impl fmt::Display for Mute {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        panic!("nothing to say")
+    }
+}
+
+#[tokio::test]
+async fn an_error_that_panics_when_it_is_told_is_one_messages_too() {
+    let (messages, source) = source::test();
+    let handler = async |fine: Item<bool>| if *fine { Ok(()) } else { Err(Mute) };
+    let running = Pipeline::from(source).process(1, handler).start();
+    assert_eq!(messages.send(false).await, Verdict::Reject);
+    assert_eq!(messages.send(true).await, Verdict::Ack);
+    let report = running.control().report();
+    assert_eq!((report.failed, report.panicked), (1, 1));
 }
 
 #[tokio::test]

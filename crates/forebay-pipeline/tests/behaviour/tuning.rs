@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::virtual_time::in_virtual_time;
-use forebay_pipeline::{Concurrency, Item, Outcome, Pipeline, source};
+use forebay_pipeline::{Batch, Batching, Concurrency, Item, Outcome, Pipeline, ToBatch, source};
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
@@ -67,6 +67,26 @@ fn handlers_that_ask_for_another_attempt_do_not_look_fast() {
         sleep(Duration::from_secs(30)).await;
         let found = running.control().concurrency();
         assert!((5..=14).contains(&found), "{found}");
+    });
+}
+
+#[test]
+fn workers_that_wait_for_slow_batches_do_not_call_for_more() {
+    in_virtual_time(async {
+        let handler = async |_: Item<u64>| {
+            sleep(CALL).await;
+            ToBatch::new(())
+        };
+        let running = Pipeline::from(source::iter(0_u64..))
+            .process(Concurrency::auto(), handler)
+            .batch_by(Batching::new("rows", 10, CALL).held_max(20), async |_: Item<Batch<()>>| {
+                sleep(5 * CALL).await
+            })
+            .start();
+        sleep(Duration::from_secs(60)).await;
+        // Ten messages in the time of five calls: two workers would do.
+        let found = running.control().concurrency();
+        assert!(found <= 10, "{found}");
     });
 }
 
