@@ -2,6 +2,7 @@
 
 mod answer;
 mod emptiness;
+mod ending;
 mod program;
 mod service;
 mod telling;
@@ -17,9 +18,10 @@ use forebay::pipeline::{
     Running,
 };
 use forebay::{Connection, Happening, Received};
-use tokio::time::{interval, timeout};
+use tokio::time::timeout;
 
 use self::emptiness::Emptiness;
+use self::ending::ended;
 use self::program::Program;
 use self::service::Services;
 use self::telling::Asked;
@@ -29,8 +31,6 @@ use crate::otlp::Tracing;
 use crate::runtime::runtime;
 use crate::stop_signal::StopSignal;
 
-/// How soon a signal is noticed.
-const SIGNAL_PATIENCE: Duration = Duration::from_millis(50);
 /// Failures in a row after which programs are started at longer and longer intervals.
 const BREAKER_FAILURES: u32 = 10;
 const PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -220,23 +220,17 @@ fn pipe(args: &Args) -> Result<Report, Failure> {
         let services = Arc::new(Services::new(program.clone()));
         let running = args.start(&connection, program, &services, telling.explaining(), &tracing);
         let control = running.control();
-        let mut ending = std::pin::pin!(running.join());
-        let mut look = interval(SIGNAL_PATIENCE);
         let mut emptiness = Emptiness::new(&control, &connection, &args.queue);
-        let ended = loop {
-            tokio::select! {
-                ended = &mut ending => break ended,
-                _ = look.tick(), if !stop.came() => {}
-            }
+        let drain_time = Duration::from_secs(args.drain_s);
+        let came = || {
             while let Ok(happening) = happenings.try_recv() {
                 tell(&happening);
             }
-            if stop.came() || args.until_empty && emptiness.is_reached().await {
-                control.drain(Duration::from_secs(args.drain_s));
-                break ending.await;
-            }
+            stop.came()
         };
-        services.finish(Duration::from_secs(args.drain_s)).await;
+        let nothing_left = async || args.until_empty && emptiness.is_reached().await;
+        let ended = ended(running.join(), came, nothing_left, || control.drain(drain_time)).await;
+        services.finish(drain_time).await;
         let told = telling.tell(&control);
         let report = ended.map_err(|error| error.to_string())?;
         // The last acknowledgements leave with this.
