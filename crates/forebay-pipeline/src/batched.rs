@@ -157,11 +157,11 @@ where
         let policy = Policy {
             timeout: policy.timeout,
             retries: policy.retries,
-            on_failure: policy.on_failure,
+            on_failure: Some(policy.at_last()),
             dead_letters: Some(DeadLetters::new(bury)),
             whole: Some(Box::new(Batchwise(collector.clone()))),
             // What batches need may be down while what single messages need is not: a state of its own.
-            breaker: policy.breaker,
+            breaker: policy.breaker(),
             spans,
             ..Policy::default()
         };

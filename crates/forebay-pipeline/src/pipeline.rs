@@ -221,8 +221,9 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
         self
     }
 
-    /// Where [`Outcome::DeadLetter`] sends messages, with the reason: for instance to a queue of their own. A
-    /// message that was sent there is acknowledged; if sending fails it goes back to its source.
+    /// Where messages go whose last attempt failed, unless [`Process::on_failure`] says otherwise, and those of
+    /// [`Outcome::DeadLetter`], with the reason: for instance to a queue of their own. A message that was sent there is
+    /// acknowledged; if sending fails it goes back to its source.
     #[must_use]
     pub fn dead_letters<F, Fut, E>(mut self, send: F) -> Self
     where
@@ -234,10 +235,13 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
         self
     }
 
-    /// What becomes of a message whose last attempt failed: [`Outcome::Reject`] unless set.
+    /// What becomes of a message whose last attempt failed. Unless set it goes to the
+    /// [dead letters](Process::dead_letters), and where there are none back to its source; then, after ten failures in a
+    /// row, nothing begins for a second at first and a minute at last, until something succeeds ([`Process::breaker`] sets
+    /// others). [`Outcome::Reject`] deletes it, unless the broker has a dead-letter exchange for its queue.
     #[must_use]
     pub fn on_failure(mut self, outcome: Outcome) -> Self {
-        self.policy.on_failure = outcome;
+        self.policy.on_failure = Some(outcome);
         self
     }
 

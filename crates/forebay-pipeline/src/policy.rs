@@ -17,6 +17,9 @@ use crate::trace::Tracer;
 /// Finds a value's lane.
 pub(crate) type LaneOf<T> = Box<dyn Fn(&T) -> Lane + Send + Sync>;
 
+/// Failures in a row before those of a pipeline that goes on as nobody decided have to wait.
+const FAILURES: u32 = 10;
+
 /// What a value knows of itself that is not one message, but a batch of them.
 pub(crate) trait Whole<T>: Send + Sync {
     /// It is tried again after so long.
@@ -34,7 +37,8 @@ pub(crate) struct Policy<T> {
     pub(crate) ordered_by: Option<LaneOf<T>>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) retries: Option<Backoff>,
-    pub(crate) on_failure: Outcome,
+    /// `None`: nobody decided.
+    pub(crate) on_failure: Option<Outcome>,
     pub(crate) dead_letters: Option<DeadLetters<T>>,
     /// Messages a second.
     pub(crate) rate_per_s: Option<u64>,
@@ -50,7 +54,7 @@ impl<T> Default for Policy<T> {
             ordered_by: None,
             timeout: None,
             retries: None,
-            on_failure: Outcome::Reject,
+            on_failure: None,
             dead_letters: None,
             rate_per_s: None,
             breaker: None,
@@ -71,7 +75,24 @@ impl<T> Policy<T> {
     pub(crate) fn after(&self, item: &Item<T>) -> Outcome {
         let backoff = self.retries.filter(|_| !self.is_settled(item));
         let pause = backoff.and_then(|backoff| backoff.pause(item.attempt(), item.number()));
-        pause.map_or(self.on_failure, Outcome::Retry)
+        pause.map_or(self.at_last(), Outcome::Retry)
+    }
+
+    /// What becomes of a message whose last attempt failed. Rejecting deletes it where no dead-letter exchange has it, and a
+    /// database that is down for a minute fails every message, so that is for who asks for it.
+    pub(crate) fn at_last(&self) -> Outcome {
+        let unset =
+            if self.dead_letters.is_some() { Outcome::DeadLetter } else { Outcome::Requeue };
+        self.on_failure.unwrap_or(unset)
+    }
+
+    /// The breaker: the user's, or one for who has not decided what becomes of failures. They come again at once, to the
+    /// workers who have just failed.
+    pub(crate) fn breaker(&self) -> Option<Breaker> {
+        let unset = self.on_failure.is_none() && self.dead_letters.is_none();
+        let first = Duration::from_secs(1);
+        let default = unset.then(|| Breaker::new(FAILURES, first, Duration::from_secs(60)));
+        self.breaker.or(default)
     }
 }
 

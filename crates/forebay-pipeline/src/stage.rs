@@ -12,7 +12,7 @@ mod controlled;
 mod departure;
 
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -53,6 +53,8 @@ pub(crate) struct Stage<S: Source, H, N> {
     floor: Mutex<Floor<S::Value>>,
     pub(crate) counters: Arc<Counters>,
     tuning: Tuning,
+    /// The last call that the breaker was told of has failed.
+    failing: AtomicBool,
     /// Workers whose call has ended and who wait for room further on; or are cancelled there, with the pipeline.
     handing: AtomicUsize,
     stretch: Stretch,
@@ -137,6 +139,7 @@ where
         let tuning = Tuning::new(concurrency.tuner(dispatch.concurrency()));
         let mut floor = Floor::new(dispatch);
         floor.set_rate(policy.rate_per_s, 0);
+        let policy = Policy { breaker: policy.breaker(), ..policy };
         floor.breaker = policy.breaker;
         let (mut source, occupancy) = (source, Arc::new(Occupancy::default()));
         source.occupancy(&occupancy);
@@ -147,6 +150,7 @@ where
             begun: Instant::now(),
             counters: Arc::default(),
             tuning,
+            failing: AtomicBool::new(false),
             handing: AtomicUsize::new(0),
             stretch: Stretch::new(),
             occupancy,
@@ -351,8 +355,10 @@ where
 
     /// What a call that has ended tells about those to come.
     fn learn(&self, took_us: Option<u64>, succeeded: bool) {
-        if self.policy.breaker.is_some() {
+        // Nearly all succeed, and change nothing.
+        if self.policy.breaker.is_some() && !(succeeded && !self.failing.load(Ordering::Relaxed)) {
             let mut floor = self.floor();
+            self.failing.store(!succeeded, Ordering::Relaxed);
             let was_open = floor.is_broken();
             if let Some(breaker) = &mut floor.breaker {
                 if succeeded {

@@ -112,7 +112,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 mod tests {
     use super::*;
     use forebay::Message;
-    use forebay::pipeline::{Verdict, source};
+    use forebay::pipeline::{Outcome, Verdict, source};
 
     #[tokio::test]
     async fn pages_are_fetched_and_tried_again_and_nonsense_is_rejected() {
@@ -125,6 +125,7 @@ mod tests {
         let running = Pipeline::from(source)
             .process(4, move |message| fetch(server, message, sum.clone()))
             .retries(Backoff::new(1, Duration::from_millis(1), Duration::from_millis(1)))
+            .on_failure(Outcome::Reject)
             .start();
         let page = |path: &'static str| Received::from(Message::from(path));
         assert_eq!(messages.send(page("/flaky")).await, Verdict::Ack, "the second time");

@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use forebay::pipeline::{Item, Pipeline, Queues};
+use forebay::pipeline::{Item, Outcome, Pipeline, Queues};
 use forebay::{Broker, Queue, Received, Route, Topology};
 
-/// The work on one message. An error is this message's failure: it is rejected, the others go on.
+/// The work on one message. An error is this message's failure; the others go on.
 async fn greet(name: Item<Received>) -> Result<(), std::str::Utf8Error> {
     println!("hello, {}", std::str::from_utf8(name.body())?);
     Ok(()) // now it is acknowledged
@@ -23,7 +23,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         names.publish(name).await?.await?;
     }
 
-    let running = Pipeline::from(connection.source("names")).process(25, greet).start();
+    let running = Pipeline::from(connection.source("names"))
+        .process(25, greet)
+        .on_failure(Outcome::Reject) // nonsense is of no use later; unless set, what fails goes back to its queue
+        .start();
     let control = running.control();
     while control.report().settled() < 3 {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -41,12 +44,12 @@ mod tests {
     use forebay::{Message, Received};
 
     #[tokio::test]
-    async fn names_are_greeted_and_nonsense_is_rejected() {
+    async fn names_are_greeted_and_nonsense_goes_back() {
         let (messages, source) = source::test();
         let _running = Pipeline::from(source).process(25, greet).start();
         let name = Received::from(Message::from("Ada"));
         let nonsense = Received::from(Message::new(vec![0xff]));
         assert_eq!(messages.send(name).await, Verdict::Ack);
-        assert_eq!(messages.send(nonsense).await, Verdict::Reject);
+        assert_eq!(messages.send(nonsense).await, Verdict::Requeue);
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! async fn work(order: Item<Received>) -> Result<(), std::str::Utf8Error> {
 //!     println!("{}", std::str::from_utf8(order.body())?);
-//!     Ok(()) // acknowledged; an error rejects it
+//!     Ok(()) // acknowledged; after an error it goes back to its queue
 //! }
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

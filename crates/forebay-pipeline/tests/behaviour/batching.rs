@@ -76,6 +76,7 @@ async fn batchers_have_names() {
     };
     let report = Pipeline::from(source::iter(0..8))
         .process(1, sort)
+        .on_failure(Outcome::Reject)
         .batch("even", 10, MINUTE, noting(&even))
         .batch("odd", 2, MINUTE, noting(&odd))
         .run()
@@ -97,8 +98,11 @@ async fn a_failed_batch_fails_those_that_were_not_settled_one_by_one() {
         }
         Err("no")
     };
-    let running =
-        Pipeline::from(source).process(1, as_it_is).batch("b", 4, MINUTE, handler).start();
+    let running = Pipeline::from(source)
+        .process(1, as_it_is)
+        .on_failure(Outcome::Reject)
+        .batch("b", 4, MINUTE, handler)
+        .start();
     for first in [0, 10] {
         let sent = [0, 1, 2, 3].map(|number| messages.send(first + number));
         let mut verdicts = Vec::new();
@@ -225,6 +229,7 @@ proptest! {
             let handler = refusing(seen.clone(), move |number| refused.contains(&number));
             Pipeline::from(source::iter(0..60))
                 .process(4, as_it_is)
+                .on_failure(Outcome::Reject)
                 .batch_by(batching.bisect_failures(), handler)
                 .run()
                 .await
@@ -317,6 +322,7 @@ fn a_breaker_holds_back_batches_that_fail() {
         let running = Pipeline::from(source::iter(0..1_000))
             .process(4, as_it_is)
             .breaker(Breaker::new(3, MINUTE, MINUTE))
+            .on_failure(Outcome::Reject)
             .batch("b", 10, MINUTE, handler)
             .start();
         let control = running.control();

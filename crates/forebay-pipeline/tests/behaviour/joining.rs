@@ -43,7 +43,8 @@ fn workers_are_for_all_sources_together() {
 async fn a_message_is_settled_at_the_end_of_the_chain() {
     let (messages, source) = source::test();
     let parse = async |text: Item<&'static str>| text.parse::<u32>().map(HandOn);
-    let numbers = Pipeline::from(source).process(3, parse).into_source(1);
+    let numbers =
+        Pipeline::from(source).process(3, parse).on_failure(Outcome::Reject).into_source(1);
     let judge = async |number: Item<u32>| {
         if *number > 9 { Outcome::Requeue } else { Outcome::Ack }
     };

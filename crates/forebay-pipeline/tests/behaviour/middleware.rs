@@ -21,10 +21,10 @@ fn a_service_with_a_time_limit_fails_where_it_takes_too_long() {
         let (messages, source) = source::test();
         let running = Pipeline::from(source).process_service(4, service).start();
         assert_eq!(messages.send(2).await, Verdict::Ack);
-        assert_eq!(messages.send(3).await, Verdict::Reject);
+        assert_eq!(messages.send(3).await, Verdict::Requeue);
         drop(messages);
         let report = running.join().await.unwrap();
-        assert_eq!((report.acked, report.rejected, report.failed), (1, 1, 1));
+        assert_eq!((report.acked, report.requeued, report.failed), (1, 1, 1));
     });
 }
 
@@ -69,7 +69,7 @@ async fn what_was_done_is_not_done_again_and_what_failed_is() {
         .process(1, counting(&calls))
         .deduplicate(2, |number| (*number < 100).then_some(*number))
         .start();
-    assert_eq!(messages.send(13).await, Verdict::Reject);
+    assert_eq!(messages.send(13).await, Verdict::Requeue);
     for number in [13, 13, 1, 13, 200, 200] {
         assert_eq!(messages.send(number).await, Verdict::Ack);
     }
@@ -96,7 +96,7 @@ async fn what_only_went_to_a_batch_is_not_taken_for_done() {
             std::future::ready(if first { Err("not stored") } else { Ok(()) })
         })
         .start();
-    assert_eq!(messages.send(7).await, Verdict::Reject);
+    assert_eq!(messages.send(7).await, Verdict::Requeue);
     assert_eq!(messages.send(7).await, Verdict::Ack);
     assert_eq!(batches.load(Ordering::SeqCst), 2);
     drop(messages);

@@ -1,7 +1,7 @@
 //! Attempts, dead letters, time limits and rates, in virtual time.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -165,6 +165,45 @@ async fn a_dead_letter_that_cannot_be_sent_goes_back_and_without_a_place_it_is_r
     assert_eq!(messages.send(1).await, Verdict::Reject);
 }
 
+#[tokio::test]
+async fn what_fails_goes_to_the_dead_letters_unless_it_is_said_otherwise() {
+    let log = Log::default();
+    let handler = async |_: Item<u32>| Err::<(), _>("it is odd");
+    let (messages, source) = source::test();
+    let running = Pipeline::from(source).process(1, handler).dead_letters(noting(&log)).start();
+    assert_eq!(messages.send(1).await, Verdict::Ack);
+    assert_eq!(take(&log), ["1: it is odd"]);
+    assert_eq!(running.control().report().dead_lettered, 1);
+    let (messages, source) = source::test();
+    let pipeline = Pipeline::from(source).process(1, handler).dead_letters(noting(&log));
+    let _running = pipeline.on_failure(Outcome::Requeue).start();
+    assert_eq!(messages.send(1).await, Verdict::Requeue);
+}
+
+#[test]
+fn what_nobody_decided_goes_back_and_does_not_spin() {
+    in_virtual_time(async {
+        let down = Arc::new(AtomicBool::new(true));
+        let is_down = down.clone();
+        let handler = move |_: Item<u32>| {
+            let down = is_down.load(Ordering::Relaxed);
+            std::future::ready(if down { Err("the database is down") } else { Ok(()) })
+        };
+        let running = Pipeline::from(source::iter(0..5_000)).process(4, handler).start();
+        let control = running.control();
+        sleep(SECOND / 2).await;
+        let report = control.report();
+        assert!((10..=13).contains(&report.failed), "ten, and who was at work: {report:?}");
+        sleep(10 * 60 * SECOND).await;
+        let report = control.report();
+        assert!(report.failed < 30, "a pause of a minute at last: {report:?}");
+        assert_eq!(report.requeued, report.failed);
+        down.store(false, Ordering::Relaxed);
+        let report = running.join().await.unwrap();
+        assert_eq!(report.acked, 5_000 - report.failed, "then it goes on");
+    });
+}
+
 #[test]
 fn an_attempt_that_takes_too_long_has_failed() {
     in_virtual_time(async {
@@ -173,7 +212,7 @@ fn an_attempt_that_takes_too_long_has_failed() {
         let running = Pipeline::from(source).process(2, handler).timeout(10 * SECOND).start();
         let begun = Instant::now();
         assert_eq!(messages.send(9).await, Verdict::Ack);
-        assert_eq!(messages.send(1_000).await, Verdict::Reject);
+        assert_eq!(messages.send(1_000).await, Verdict::Requeue);
         assert_eq!(begun.elapsed().as_secs(), 19);
         let report = running.control().report();
         assert_eq!((report.failed, report.timed_out), (1, 1));

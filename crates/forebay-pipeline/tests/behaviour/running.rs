@@ -144,7 +144,7 @@ async fn a_failure_is_one_messages_and_nobody_elses() {
         "requeue" => Ok(Outcome::Requeue),
         _ => Ok(Outcome::Ack),
     };
-    let running = Pipeline::from(source).process(2, handler).start();
+    let running = Pipeline::from(source).process(2, handler).on_failure(Outcome::Reject).start();
     let sent =
         ["fine", "panic", "error", "reject", "requeue", "fine"].map(|text| messages.send(text));
     let mut verdicts = Vec::new();
@@ -172,7 +172,7 @@ async fn an_error_that_panics_when_it_is_told_is_one_messages_too() {
     let (messages, source) = source::test();
     let handler = async |fine: Item<bool>| if *fine { Ok(()) } else { Err(Mute) };
     let running = Pipeline::from(source).process(1, handler).start();
-    assert_eq!(messages.send(false).await, Verdict::Reject);
+    assert_eq!(messages.send(false).await, Verdict::Requeue);
     assert_eq!(messages.send(true).await, Verdict::Ack);
     let report = running.control().report();
     assert_eq!((report.failed, report.panicked), (1, 1));
@@ -196,7 +196,7 @@ async fn blocking_handlers_run_and_may_panic() {
     let handler = |number: Item<u32>| assert!(*number < 5, "too large");
     let _running = Pipeline::from(source).process_blocking(4, handler).start();
     assert_eq!(messages.send(1).await, Verdict::Ack);
-    assert_eq!(messages.send(7).await, Verdict::Reject);
+    assert_eq!(messages.send(7).await, Verdict::Requeue);
 }
 
 type Never = Pin<Box<dyn Future<Output = ()> + Send>>;
