@@ -130,6 +130,8 @@ pub struct Shard {
     pub(crate) reply_tokens: HashMap<Vec<u8>, (ConnectionId, u16), foldhash::fast::FixedState>,
     /// Memory of all messages, in bytes.
     pub(crate) memory_bytes: u64,
+    /// What open transactions have of it.
+    pub(crate) transactions_bytes: u64,
     /// Of messages that are gone, for the next ones; of what was sent, for what is sent next.
     pub(crate) warm_messages: Warm,
     pub(crate) warm_out: Warm,
@@ -218,6 +220,7 @@ impl Shard {
             timers: BinaryHeap::new(),
             reply_tokens: HashMap::default(),
             memory_bytes: 0,
+            transactions_bytes: 0,
             warm_messages: Warm::default(),
             warm_out: Warm::default(),
             beside: Beside::default(),
