@@ -354,9 +354,12 @@ impl Shard {
                 }
                 let interval_us = u64::from(connection.heartbeat_s) * 1_000_000;
                 if interval_us > 0 {
-                    // 0-9-1 section 4.2.7: a peer silent for two intervals is gone. While we do not
-                    // read, its silence is our doing, and it counts anew when we do.
-                    if paused || connection.keeps_back() {
+                    // 0-9-1 section 4.2.7: a peer silent for two intervals is gone. While we do not read because it does not,
+                    // that it takes what it asked for is its sign of life (see `sent`). While we do not for another reason,
+                    // its silence is our doing, and it counts anew when we do.
+                    let takes_its_time =
+                        connection.is_brimful() && !connection.out.ready().is_empty();
+                    if !takes_its_time && (paused || connection.keeps_back()) {
                         connection.received_us = now_us;
                     } else if now_us - connection.received_us > 2 * interval_us + interval_us / 2 {
                         self.counters.heartbeat_timeouts += 1;

@@ -9,10 +9,11 @@ use forebay_wire::{
 };
 
 use crate::ack_timeout::AckLimit;
-use crate::connection::{OUT_SOFT_MAX_BYTES, Stage};
+use crate::connection::Stage;
 use crate::marks::{Clock, told};
 use crate::memory::{another, release};
 use crate::message::Message;
+use crate::outgoing::OUT_SOFT_MAX_BYTES;
 use crate::queue::Entry;
 use crate::queue_consumers::Round;
 use crate::round_robin::Gathers;
@@ -202,6 +203,7 @@ impl Shard {
                 }
             }
             let size = out.len() - before;
+            connection.out.delivered(before);
             let number = consumer.channel;
             let traced = self
                 .tracing

@@ -47,6 +47,7 @@ mod marks;
 mod memory;
 mod message;
 mod notices;
+mod outgoing;
 mod publish;
 mod publisher;
 mod queue;

@@ -390,16 +390,6 @@ impl Shard {
         self.store.add_waiter();
     }
 
-    /// There is something to send to this connection.
-    pub(crate) fn mark_connection(&mut self, id: ConnectionId) {
-        if let Some(connection) = self.connection(id)
-            && !connection.dirty
-        {
-            connection.dirty = true;
-            self.dirty_connections.push_back(id);
-        }
-    }
-
     /// This queue may have something to deliver.
     pub(crate) fn mark_queue(&mut self, key: QueueKey) {
         if let Some(queue) = self.queues.get_mut(key.0 as usize)
@@ -465,39 +455,6 @@ impl Shard {
                 if connection.out.durable(batch) {
                     self.mark_connection(id);
                 }
-            }
-        }
-    }
-
-    fn sent(&mut self, id: ConnectionId, bytes: usize) {
-        let now_us = self.now_us;
-        let soft = self.out_soft_bytes();
-        let Some(connection) = self.connection(id) else { return };
-        if let Some(spare) = connection.out.written(bytes) {
-            self.warm_out.give(spare);
-        }
-        let Some(connection) = self.connection(id) else { return };
-        connection.sent_us = now_us;
-        if connection.starved && connection.out.len() < soft {
-            connection.starved = false;
-            connection.waits.end(Gate::Socket, now_us);
-            self.mark_queues_of(id);
-        }
-        self.resume_gets(id);
-    }
-
-    /// The queues that this connection consumes from may go on.
-    fn mark_queues_of(&mut self, id: ConnectionId) {
-        let Some(connection) = self.connection(id) else { return };
-        let keys: Vec<_> = connection
-            .channels
-            .iter()
-            .flatten()
-            .flat_map(|c| c.consumers.iter().copied())
-            .collect();
-        for key in keys {
-            if let Some(consumer) = self.consumers.get(key.0 as usize) {
-                self.mark_queue(consumer.queue);
             }
         }
     }
