@@ -302,16 +302,22 @@ impl Shard {
         }
     }
 
-    /// The next look after the handshake.
+    /// The next look after the login.
     pub(crate) fn plan_heartbeat(&mut self, id: ConnectionId) {
         let now_us = self.now_us;
+        let handshake_us = self.config.handshake_timeout_ms * 1000;
         if let Some(connection) = self.connection(id) {
             let every_ms = match connection.heartbeat_s {
                 0 => IDLE_CHECK_MS,
                 heartbeat_s => (u64::from(heartbeat_s) * 500).min(IDLE_CHECK_MS),
             };
             let every_ms = every_ms.min(u64::from(connection.ack_check_s) * 1000);
-            self.set_timer(id, now_us + every_ms * 1000);
+            let mut at_us = now_us + every_ms * 1000;
+            // `connection.open` is awaited no longer than the rest of the handshake.
+            if connection.stage == Stage::Tuned {
+                at_us = at_us.min(connection.connected_us + handshake_us);
+            }
+            self.set_timer(id, at_us);
         }
     }
 

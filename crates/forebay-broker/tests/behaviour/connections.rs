@@ -67,6 +67,23 @@ fn a_silent_handshake_is_closed_in_time() {
 }
 
 #[test]
+fn who_logs_in_and_opens_nothing_is_closed_in_time() {
+    for heartbeat in [0, 60] {
+        let mut rig = Rig::new();
+        let id = rig.socket(true);
+        rig.pass(4_000);
+        rig.bytes(id, &PROTOCOL_HEADER);
+        rig.login(id, b"\0guest\0guest");
+        let tune_ok = connection::TuneOk { channel_max: 10, frame_max: 8192, heartbeat };
+        rig.method(id, 0, &tune_ok);
+        rig.pass(5_900);
+        assert_eq!(rig.closed(), []);
+        rig.pass(200);
+        assert_eq!(rig.closed(), [(0, CloseHow::Now)]);
+    }
+}
+
+#[test]
 fn one_connection_too_many_is_closed() {
     let mut rig = Rig::with(ShardConfig { connections_max: 1, ..ShardConfig::default() });
     rig.client();
