@@ -16,6 +16,7 @@ use forebay_wire::FRAME_MIN_SIZE_BYTES;
 use crate::access::Permissions;
 use crate::ack_timeout::CHECK_EVERY_S;
 use crate::channel::{Channel, Expects, Mode};
+use crate::channels::Channels;
 use crate::confirm::UNCONFIRMED_MAX;
 use crate::input::{CloseHow, Peer};
 use crate::outgoing::Outgoing;
@@ -104,8 +105,7 @@ pub(crate) struct Connection {
     pub(crate) out: Outgoing,
     /// What it was told of commits.
     pub(crate) commit_told: CommitTime,
-    /// By channel number; grows with the highest one opened.
-    pub(crate) channels: Vec<Option<Box<Channel>>>,
+    pub(crate) channels: Channels,
     pub(crate) channels_open: u16,
     pub(crate) received_us: u64,
     /// When its deliveries were last looked at for their timeouts, in seconds.
@@ -169,7 +169,7 @@ impl Connection {
             pass_bytes: 0,
             out: Outgoing::default(),
             commit_told: CommitTime::default(),
-            channels: Vec::new(),
+            channels: Channels::default(),
             channels_open: 0,
             received_us: now_us,
             acks_checked_s: 0,
@@ -196,7 +196,7 @@ impl Connection {
 
     /// The open or closing channel with this number.
     pub(crate) fn channel(&mut self, number: u16) -> Option<&mut Channel> {
-        self.channels.get_mut(usize::from(number))?.as_deref_mut()
+        self.channels.get_mut(number)
     }
 
     /// Enters a stage.
@@ -218,16 +218,16 @@ impl Connection {
     /// Whether any of its channels has as many unconfirmed publishes as one may have.
     pub(crate) fn has_full_channel(&self) -> bool {
         let is_full = |mode: &Mode| matches!(mode, Mode::Confirm(confirms) if confirms.unconfirmed() >= UNCONFIRMED_MAX);
-        self.channels.iter().flatten().any(|channel| is_full(&channel.mode))
+        self.channels.iter().any(|channel| is_full(&channel.mode))
     }
 
     /// Whether it is in the middle of a message's content.
     pub(crate) fn is_assembling(&self) -> bool {
-        self.channels.iter().flatten().any(|channel| channel.assembly.expects == Expects::Body)
+        self.channels.iter().any(|channel| channel.assembly.expects == Expects::Body)
     }
 
     /// Whether any of its channels holds unacknowledged deliveries.
     pub(crate) fn has_unacked(&self) -> bool {
-        self.channels.iter().flatten().any(|channel| channel.unacked.len() > 0)
+        self.channels.iter().any(|channel| channel.unacked.len() > 0)
     }
 }

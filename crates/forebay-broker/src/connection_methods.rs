@@ -71,14 +71,7 @@ impl Shard {
         let now_us = self.now_us;
         let Some(connection) = self.connection(id) else { return };
         connection.waits.end_all(now_us);
-        let numbers: Vec<u16> = connection
-            .channels
-            .iter()
-            .enumerate()
-            .filter(|(_, channel)| channel.is_some())
-            .map(|(number, _)| number as u16)
-            .collect();
-        for number in numbers {
+        for number in connection.channels.numbers() {
             self.forget_channel(id, number);
         }
         self.delete_exclusive_queues(id);
@@ -100,9 +93,9 @@ impl Shard {
     /// its own end then, not ours). If it does not, we do after [`CLOSING_MS`].
     pub(crate) fn client_closes(&mut self, id: ConnectionId) {
         let now_us = self.now_us;
-        let channels = self.connection(id).map_or(0, |connection| connection.channels.len());
-        for number in 0..channels {
-            self.drop_publisher(id, number as u16);
+        let numbers = self.connection(id).map(|connection| connection.channels.numbers());
+        for number in numbers.unwrap_or_default() {
+            self.drop_publisher(id, number);
         }
         self.tear_down(id);
         self.send(id, 0, &connection::CloseOk::default());
@@ -162,7 +155,7 @@ impl Shard {
         if let Some(connection) = self.connection(id) {
             let mut closing = Channel::new(serial);
             closing.closing = true;
-            connection.channels[usize::from(number)] = Some(Box::new(closing));
+            connection.channels.insert(number, closing);
             connection.channels_open += 1;
         }
         let text = error.reply_text();
@@ -193,14 +186,10 @@ impl Shard {
                 connection.channel_max,
             ));
         }
-        let index = usize::from(number);
-        if connection.channels.len() <= index {
-            connection.channels.resize_with(index + 1, || None);
-        }
-        if connection.channels[index].is_some() {
+        if connection.channel(number).is_some() {
             return Err(AmqpError::second_channel_open());
         }
-        connection.channels[index] = Some(Box::new(Channel::new(serial)));
+        connection.channels.insert(number, Channel::new(serial));
         connection.channels_open += 1;
         let taken = self.name_publisher(id, number, open.reserved_1.as_bytes())?;
         self.send(id, number, &channel::OpenOk { reserved_1: &taken });
@@ -210,8 +199,7 @@ impl Shard {
     /// Ends a channel: its consumers are cancelled and its deliveries go back to their places.
     pub(crate) fn forget_channel(&mut self, id: ConnectionId, number: u16) {
         let Some(connection) = self.connection(id) else { return };
-        let Some(slot) = connection.channels.get_mut(usize::from(number)) else { return };
-        let Some(mut channel) = slot.take() else { return };
+        let Some(mut channel) = connection.channels.take(number) else { return };
         connection.channels_open -= 1;
         if let Some(publisher) = channel.publisher.take() {
             self.keep_publisher(*publisher, &channel.mode);

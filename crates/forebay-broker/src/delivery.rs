@@ -170,8 +170,7 @@ impl Shard {
                 continue;
             }
             let frame_max_bytes = connection.frame_max_bytes;
-            let Some(Some(channel)) = connection.channels.get_mut(usize::from(consumer.channel))
-            else {
+            let Some(channel) = connection.channels.get_mut(consumer.channel) else {
                 continue;
             };
             if !channel.active || !(consumer.no_ack || channel.has_credit()) {

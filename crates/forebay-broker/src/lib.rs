@@ -24,6 +24,7 @@ mod alarms;
 mod balancing;
 mod channel;
 mod channel_methods;
+mod channels;
 mod cold;
 mod config;
 mod confirm;

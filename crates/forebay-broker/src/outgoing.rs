@@ -162,12 +162,8 @@ impl Shard {
     /// The queues that this connection consumes from may go on.
     fn mark_queues_of(&mut self, id: ConnectionId) {
         let Some(connection) = self.connection(id) else { return };
-        let keys: Vec<_> = connection
-            .channels
-            .iter()
-            .flatten()
-            .flat_map(|c| c.consumers.iter().copied())
-            .collect();
+        let keys: Vec<_> =
+            connection.channels.iter().flat_map(|c| c.consumers.iter().copied()).collect();
         for key in keys {
             if let Some(consumer) = self.consumers.get(key.0 as usize) {
                 self.mark_queue(consumer.queue);
