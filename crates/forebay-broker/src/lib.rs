@@ -33,6 +33,7 @@ mod connection;
 mod connection_methods;
 mod consume;
 mod consumer;
+mod crowd;
 mod delivery;
 pub mod error;
 mod exchange_methods;

@@ -16,6 +16,7 @@ use crate::config::ShardConfig;
 use crate::confirm::Ack;
 use crate::connection::{Connection, Stage};
 use crate::consumer::Consumer;
+use crate::crowd::Crowd;
 use crate::flow::{Assembling, INGRESS_PER_MEMORY};
 use crate::input::{CloseHow, ConnectionId, Input};
 use crate::latencies::Latencies;
@@ -118,6 +119,7 @@ pub struct Shard {
     /// Queues that wait for memory to read a block of a run; each once.
     pub(crate) hungry_queues: Vec<QueueKey>,
     pub(crate) dirty_connections: VecDeque<ConnectionId>,
+    pub(crate) crowd: Crowd,
     pub(crate) dirty_confirms: Vec<(ConnectionId, u16)>,
     /// Channels with publishes in unsynced batches, oldest batch first; ≤ one per channel and batch.
     pub(crate) confirm_waiters: VecDeque<ConfirmWaiter>,
@@ -186,6 +188,7 @@ impl Shard {
         recovered: Option<Recovered>,
     ) -> Result<Shard, RestoreError> {
         let vhosts = config.vhosts.iter().map(|name| Vhost::new(name, &config)).collect();
+        let crowd = Crowd::new(config.memory_budget_bytes);
         let ingress = IngressBudget::new(config.memory_budget_bytes / INGRESS_PER_MEMORY);
         let mut shard = Shard {
             names: 0,
@@ -213,6 +216,7 @@ impl Shard {
             dirty_queues: VecDeque::new(),
             hungry_queues: Vec::new(),
             dirty_connections: VecDeque::new(),
+            crowd,
             dirty_confirms: Vec::new(),
             confirm_waiters: VecDeque::new(),
             barrier_waiters: VecDeque::new(),
