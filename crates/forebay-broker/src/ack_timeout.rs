@@ -124,8 +124,7 @@ impl Shard {
         }
         let (leases, held_s) = (connection.capabilities.leases, connection.held_s);
         let (mut late, mut ask) = (Vec::new(), Vec::new());
-        for (number, channel) in connection.channels.iter_mut().enumerate() {
-            let Some(channel) = channel else { continue };
+        for (number, channel) in connection.channels.numbered_mut() {
             let Lease { renewed_s, asked_s } = channel.lease;
             let since_s = if leases { renewed_s.max(held_s) } else { renewed_s };
             let deliveries = channel.unacked.iter();
@@ -142,10 +141,10 @@ impl Shard {
                 half_over |= limit.is_half_over(now_us, renewed_s);
             }
             if let Some(timeout_ms) = passed {
-                late.push((number as u16, timeout_ms));
+                late.push((number, timeout_ms));
             } else if leases && half_over && asked_s.is_none() {
                 channel.lease.asked_s = Some(seconds(now_us));
-                ask.push(number as u16);
+                ask.push(number);
             }
         }
         for number in ask {

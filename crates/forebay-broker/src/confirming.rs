@@ -45,7 +45,7 @@ impl Shard {
     ) {
         let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return };
         let serial = connection.serial;
-        let Some(Some(channel)) = connection.channels.get_mut(usize::from(number)) else { return };
+        let Some(channel) = connection.channels.get_mut(number) else { return };
         let Mode::Confirm(confirms) = &mut channel.mode else { return };
         let first = confirms.published(size_bytes, batch, held_by);
         if confirms.unconfirmed() >= UNCONFIRMED_MAX {

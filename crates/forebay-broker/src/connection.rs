@@ -8,34 +8,24 @@
 //!    gone                   Refused ── 3 s ──► gone                    └─────────────┘
 //! ```
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use forebay_flow::CommitTime;
-use forebay_store::BatchNo;
 use forebay_wire::FRAME_MIN_SIZE_BYTES;
 
 use crate::access::Permissions;
 use crate::ack_timeout::CHECK_EVERY_S;
 use crate::channel::{Channel, Expects, Mode};
+use crate::channels::Channels;
 use crate::confirm::UNCONFIRMED_MAX;
 use crate::input::{CloseHow, Peer};
+use crate::outgoing::Outgoing;
 use crate::topology::QueueKey;
 use crate::waits::Waits;
-use crate::warm::Warm;
 
-/// Above this many outgoing bytes a connection gets no more deliveries (when few connections consume;
-/// see `Shard::out_soft_bytes`).
-pub(crate) const OUT_SOFT_MAX_BYTES: usize = 256 * 1024;
-
-/// Above this many outgoing bytes a connection is not read any more: its replies would pile up.
+/// Above this many outgoing bytes that a connection asked for it is not read any more: they would pile up. What is delivered
+/// to it does not count, or who writes a large result before it reads the next large message would wait for us and we for it.
 pub(crate) const OUT_HARD_BYTES: usize = 1024 * 1024;
-
-/// A connection that sent more at a time begins with a buffer of this size.
-const OUT_KEEP_BYTES: usize = 64 * 1024;
-
-/// A buffer this small is not kept for the next.
-const OUT_SMALL_BYTES: usize = 4 * 1024;
 
 /// The largest frame before tune (RabbitMQ's limit before authentication is a start-ok of 4096).
 pub(crate) const FRAME_MAX_BEFORE_TUNE_BYTES: u32 = FRAME_MIN_SIZE_BYTES;
@@ -59,93 +49,6 @@ pub(crate) enum Stage {
     Refused,
     /// Nothing is read any more; what is outgoing may still be written.
     Done,
-}
-
-/// Outgoing bytes, with places before which they must wait for a batch to be synced.
-///
-/// A reply that promises durability (`queue.declare-ok`, `tx.commit-ok`) must not leave before its
-/// batch is on disk, and nothing may overtake it; so it raises a barrier and all that follows waits.
-#[derive(Debug, Default)]
-pub(crate) struct Outgoing {
-    bytes: Vec<u8>,
-    /// `0 ≤ sent ≤ bytes.len()`.
-    sent: usize,
-    /// What it held when it was last emptied, in bytes, as far as it may be kept: as much as it will need again.
-    needed: usize,
-    /// (batch, position in `bytes`), both rising.
-    barriers: VecDeque<(BatchNo, usize)>,
-}
-
-impl Outgoing {
-    /// Where to encode into.
-    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
-        &mut self.bytes
-    }
-
-    /// The same for deliveries, which need room: where somebody else's were a moment ago.
-    pub(crate) fn buffer_in(&mut self, warm: &mut Warm) -> &mut Vec<u8> {
-        if self.bytes.capacity() == 0 && self.needed > 0 {
-            self.bytes = warm.take(self.needed);
-        }
-        &mut self.bytes
-    }
-
-    /// What follows waits for `batch`.
-    pub(crate) fn raise_barrier(&mut self, batch: BatchNo) {
-        if self.barriers.back().is_none_or(|(last, _)| *last < batch) {
-            self.barriers.push_back((batch, self.bytes.len()));
-        }
-    }
-
-    /// `batch` and all before it are synced. Returns whether something may go now.
-    pub(crate) fn durable(&mut self, batch: BatchNo) -> bool {
-        let before = self.barriers.len();
-        while self.barriers.front().is_some_and(|(waits, _)| *waits <= batch) {
-            self.barriers.pop_front();
-        }
-        self.barriers.len() < before
-    }
-
-    /// Bytes that may be written now.
-    pub(crate) fn ready(&self) -> &[u8] {
-        let end = self.barriers.front().map_or(self.bytes.len(), |(_, at)| *at);
-        &self.bytes[self.sent..end]
-    }
-
-    /// Bytes not written, whether they may be or not.
-    pub(crate) fn len(&self) -> usize {
-        self.bytes.len() - self.sent
-    }
-
-    /// The first `count` bytes of [`Outgoing::ready`] were written. Returns the buffer if it is empty now: others may
-    /// have it meanwhile.
-    pub(crate) fn written(&mut self, count: usize) -> Option<Vec<u8>> {
-        debug_assert!(count <= self.ready().len());
-        self.sent += count;
-        if self.sent == self.bytes.len() {
-            for (_, at) in &mut self.barriers {
-                *at -= self.sent;
-            }
-            self.needed = self.bytes.len().min(OUT_KEEP_BYTES);
-            self.sent = 0;
-            let buffer = std::mem::take(&mut self.bytes);
-            // Who sends so little has little to gain, and the others' would be among many.
-            return (buffer.capacity() > OUT_SMALL_BYTES).then_some(buffer);
-        } else if self.sent >= OUT_SOFT_MAX_BYTES && self.sent * 2 >= self.bytes.len() {
-            // Moves at most as many bytes as were written since the last move.
-            self.bytes.drain(..self.sent);
-            for (_, at) in &mut self.barriers {
-                *at -= self.sent;
-            }
-            self.sent = 0;
-        }
-        None
-    }
-
-    /// Capacity held, in bytes.
-    pub(crate) fn capacity(&self) -> usize {
-        self.bytes.capacity()
-    }
 }
 
 /// Who has logged in.
@@ -202,8 +105,7 @@ pub(crate) struct Connection {
     pub(crate) out: Outgoing,
     /// What it was told of commits.
     pub(crate) commit_told: CommitTime,
-    /// By channel number; grows with the highest one opened.
-    pub(crate) channels: Vec<Option<Box<Channel>>>,
+    pub(crate) channels: Channels,
     pub(crate) channels_open: u16,
     pub(crate) received_us: u64,
     /// When its deliveries were last looked at for their timeouts, in seconds.
@@ -267,7 +169,7 @@ impl Connection {
             pass_bytes: 0,
             out: Outgoing::default(),
             commit_told: CommitTime::default(),
-            channels: Vec::new(),
+            channels: Channels::default(),
             channels_open: 0,
             received_us: now_us,
             acks_checked_s: 0,
@@ -294,7 +196,7 @@ impl Connection {
 
     /// The open or closing channel with this number.
     pub(crate) fn channel(&mut self, number: u16) -> Option<&mut Channel> {
-        self.channels.get_mut(usize::from(number))?.as_deref_mut()
+        self.channels.get_mut(number)
     }
 
     /// Enters a stage.
@@ -305,7 +207,7 @@ impl Connection {
 
     /// Whether as much as may waits for it to read.
     pub(crate) fn is_brimful(&self) -> bool {
-        self.out.len() >= OUT_HARD_BYTES
+        self.out.asked() >= OUT_HARD_BYTES
     }
 
     /// Whether something that came waits in `partial` although it is whole.
@@ -316,40 +218,16 @@ impl Connection {
     /// Whether any of its channels has as many unconfirmed publishes as one may have.
     pub(crate) fn has_full_channel(&self) -> bool {
         let is_full = |mode: &Mode| matches!(mode, Mode::Confirm(confirms) if confirms.unconfirmed() >= UNCONFIRMED_MAX);
-        self.channels.iter().flatten().any(|channel| is_full(&channel.mode))
+        self.channels.iter().any(|channel| is_full(&channel.mode))
     }
 
     /// Whether it is in the middle of a message's content.
     pub(crate) fn is_assembling(&self) -> bool {
-        self.channels.iter().flatten().any(|channel| channel.assembly.expects == Expects::Body)
+        self.channels.iter().any(|channel| channel.assembly.expects == Expects::Body)
     }
 
     /// Whether any of its channels holds unacknowledged deliveries.
     pub(crate) fn has_unacked(&self) -> bool {
-        self.channels.iter().flatten().any(|channel| channel.unacked.len() > 0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_overtakes_a_reply_that_waits_for_the_disk() {
-        let mut out = Outgoing::default();
-        out.buffer().extend_from_slice(b"before");
-        out.raise_barrier(4);
-        out.buffer().extend_from_slice(b"declare-ok");
-        out.raise_barrier(5);
-        out.buffer().extend_from_slice(b"commit-ok");
-        assert_eq!(out.ready(), b"before");
-        out.written(6);
-        assert_eq!(out.ready(), b"");
-        assert!(out.durable(4));
-        assert_eq!(out.ready(), b"declare-ok");
-        assert!(out.durable(9));
-        assert_eq!(out.ready(), b"declare-okcommit-ok");
-        out.written(19);
-        assert_eq!(out.len(), 0);
+        self.channels.iter().any(|channel| channel.unacked.len() > 0)
     }
 }

@@ -52,8 +52,10 @@ impl Shard {
             }
             self.publishing_connections -= usize::from(connection.publisher);
             self.receive_bytes -= connection.receive_bytes;
+            connection.out.count_out(&mut self.crowd.bytes);
         }
         self.connections_open -= 1;
+        self.return_to_left_queues();
     }
 
     /// The connection has logged in, or is gone.
@@ -71,14 +73,7 @@ impl Shard {
         let now_us = self.now_us;
         let Some(connection) = self.connection(id) else { return };
         connection.waits.end_all(now_us);
-        let numbers: Vec<u16> = connection
-            .channels
-            .iter()
-            .enumerate()
-            .filter(|(_, channel)| channel.is_some())
-            .map(|(number, _)| number as u16)
-            .collect();
-        for number in numbers {
+        for number in connection.channels.numbers() {
             self.forget_channel(id, number);
         }
         self.delete_exclusive_queues(id);
@@ -100,9 +95,9 @@ impl Shard {
     /// its own end then, not ours). If it does not, we do after [`CLOSING_MS`].
     pub(crate) fn client_closes(&mut self, id: ConnectionId) {
         let now_us = self.now_us;
-        let channels = self.connection(id).map_or(0, |connection| connection.channels.len());
-        for number in 0..channels {
-            self.drop_publisher(id, number as u16);
+        let numbers = self.connection(id).map(|connection| connection.channels.numbers());
+        for number in numbers.unwrap_or_default() {
+            self.drop_publisher(id, number);
         }
         self.tear_down(id);
         self.send(id, 0, &connection::CloseOk::default());
@@ -162,7 +157,7 @@ impl Shard {
         if let Some(connection) = self.connection(id) {
             let mut closing = Channel::new(serial);
             closing.closing = true;
-            connection.channels[usize::from(number)] = Some(Box::new(closing));
+            connection.channels.insert(number, closing);
             connection.channels_open += 1;
         }
         let text = error.reply_text();
@@ -193,14 +188,10 @@ impl Shard {
                 connection.channel_max,
             ));
         }
-        let index = usize::from(number);
-        if connection.channels.len() <= index {
-            connection.channels.resize_with(index + 1, || None);
-        }
-        if connection.channels[index].is_some() {
+        if connection.channel(number).is_some() {
             return Err(AmqpError::second_channel_open());
         }
-        connection.channels[index] = Some(Box::new(Channel::new(serial)));
+        connection.channels.insert(number, Channel::new(serial));
         connection.channels_open += 1;
         let taken = self.name_publisher(id, number, open.reserved_1.as_bytes())?;
         self.send(id, number, &channel::OpenOk { reserved_1: &taken });
@@ -210,8 +201,7 @@ impl Shard {
     /// Ends a channel: its consumers are cancelled and its deliveries go back to their places.
     pub(crate) fn forget_channel(&mut self, id: ConnectionId, number: u16) {
         let Some(connection) = self.connection(id) else { return };
-        let Some(slot) = connection.channels.get_mut(usize::from(number)) else { return };
-        let Some(mut channel) = slot.take() else { return };
+        let Some(mut channel) = connection.channels.take(number) else { return };
         connection.channels_open -= 1;
         if let Some(publisher) = channel.publisher.take() {
             self.keep_publisher(*publisher, &channel.mode);
@@ -302,16 +292,22 @@ impl Shard {
         }
     }
 
-    /// The next look after the handshake.
+    /// The next look after the login.
     pub(crate) fn plan_heartbeat(&mut self, id: ConnectionId) {
         let now_us = self.now_us;
+        let handshake_us = self.config.handshake_timeout_ms * 1000;
         if let Some(connection) = self.connection(id) {
             let every_ms = match connection.heartbeat_s {
                 0 => IDLE_CHECK_MS,
                 heartbeat_s => (u64::from(heartbeat_s) * 500).min(IDLE_CHECK_MS),
             };
             let every_ms = every_ms.min(u64::from(connection.ack_check_s) * 1000);
-            self.set_timer(id, now_us + every_ms * 1000);
+            let mut at_us = now_us + every_ms * 1000;
+            // `connection.open` is awaited no longer than the rest of the handshake.
+            if connection.stage == Stage::Tuned {
+                at_us = at_us.min(connection.connected_us + handshake_us);
+            }
+            self.set_timer(id, at_us);
         }
     }
 
@@ -354,9 +350,12 @@ impl Shard {
                 }
                 let interval_us = u64::from(connection.heartbeat_s) * 1_000_000;
                 if interval_us > 0 {
-                    // 0-9-1 section 4.2.7: a peer silent for two intervals is gone. While we do not
-                    // read, its silence is our doing, and it counts anew when we do.
-                    if paused || connection.keeps_back() {
+                    // 0-9-1 section 4.2.7: a peer silent for two intervals is gone. While we do not read because it does not,
+                    // that it takes what it asked for is its sign of life (see `sent`). While we do not for another reason,
+                    // its silence is our doing, and it counts anew when we do.
+                    let takes_its_time =
+                        connection.is_brimful() && !connection.out.ready().is_empty();
+                    if !takes_its_time && (paused || connection.keeps_back()) {
                         connection.received_us = now_us;
                     } else if now_us - connection.received_us > 2 * interval_us + interval_us / 2 {
                         self.counters.heartbeat_timeouts += 1;

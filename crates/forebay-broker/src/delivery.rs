@@ -9,10 +9,12 @@ use forebay_wire::{
 };
 
 use crate::ack_timeout::AckLimit;
-use crate::connection::{OUT_SOFT_MAX_BYTES, Stage};
+use crate::connection::Stage;
+use crate::crowd::Admits;
 use crate::marks::{Clock, told};
 use crate::memory::{another, release};
 use crate::message::Message;
+use crate::outgoing::OUT_SOFT_MAX_BYTES;
 use crate::queue::Entry;
 use crate::queue_consumers::Round;
 use crate::round_robin::Gathers;
@@ -28,10 +30,10 @@ const VISIT_MESSAGES: usize = 64;
 const TURN_BYTES: usize = 4 * 1024 * 1024;
 
 /// Outgoing bytes of all consuming connections together at which deliveries stop.
-const OUT_TOTAL_BYTES: usize = 32 * 1024 * 1024;
+pub(crate) const OUT_TOTAL_BYTES: usize = 32 * 1024 * 1024;
 
 /// Every consuming connection may have this much outgoing, however many there are.
-const OUT_SOFT_MIN_BYTES: usize = 16 * 1024;
+pub(crate) const OUT_SOFT_MIN_BYTES: usize = 16 * 1024;
 
 /// Class of `basic`.
 const BASIC: u16 = 60;
@@ -139,9 +141,9 @@ impl Shard {
         if !queue.consumers.is_empty() {
             queue.take_back();
         }
-        if queue.head.is_empty() {
-            return Err(Undelivered::NotInRam);
-        }
+        let Some(next) = queue.head.front() else { return Err(Undelivered::NotInRam) };
+        let message_bytes = next.message.as_stored().len();
+        let admits = self.crowd.admits(message_bytes);
         let clock = self.clock_began_us.map(|began_us| Clock { began_us, now_us: self.now_us });
         let mut gate = if queue.consumers.is_empty() { Gate::NoConsumer } else { Gate::Credit };
         let mut round = Round::from(queue.turns.at(), &queue.consumers);
@@ -169,11 +171,15 @@ impl Shard {
                 continue;
             }
             let frame_max_bytes = connection.frame_max_bytes;
-            let Some(Some(channel)) = connection.channels.get_mut(usize::from(consumer.channel))
-            else {
+            let Some(channel) = connection.channels.get_mut(consumer.channel) else {
                 continue;
             };
             if !channel.active || !(consumer.no_ack || channel.has_credit()) {
+                continue;
+            }
+            if admits == Admits::Nobody || admits == Admits::Idle && connection.out.len() > 0 {
+                self.crowd.leave(key);
+                gate = Gate::Delivery;
                 continue;
             }
             let Some(entry) = queue.pop() else { return Err(Undelivered::NotInRam) };
@@ -182,6 +188,10 @@ impl Shard {
             let delivery_tag = channel.take_delivery_tag();
             let out = connection.out.buffer_in(&mut self.warm_out);
             let before = out.len();
+            if message_bytes > OUT_SOFT_MIN_BYTES {
+                // At once and with what frames add, or it grows by doubling, to twice of what is needed.
+                out.reserve(message_bytes + message_bytes / 256 + 1024);
+            }
             write_method(
                 out,
                 consumer.channel,
@@ -202,6 +212,7 @@ impl Shard {
                 }
             }
             let size = out.len() - before;
+            connection.out.delivered(before);
             let number = consumer.channel;
             let traced = self
                 .tracing

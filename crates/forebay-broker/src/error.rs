@@ -231,11 +231,9 @@ impl AmqpError {
     }
 
     /// 406: a transaction over its bound.
-    pub fn transaction_too_large(max_bytes: impl Display, max_operations: impl Display) -> Self {
-        Self::new(
-            ReplyCode::PreconditionFailed,
-            format!("transaction holds more than {max_bytes} bytes or {max_operations} operations"),
-        )
+    pub fn transaction_too_large(bound: impl Display) -> Self {
+        let text = format!("transaction holds more than {bound}");
+        Self::new(ReplyCode::PreconditionFailed, text)
     }
 
     /// 406: an `expiration` that is not a number of milliseconds.

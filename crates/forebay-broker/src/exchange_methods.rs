@@ -23,8 +23,10 @@ impl Shard {
             self.topology(id).check_exchange(&name)?;
         } else {
             self.permit(id, Access::Configure, kind, &name)?;
-            if let Some(alternate) =
-                declare.arguments.get(ALTERNATE_EXCHANGE).and_then(|value| value.as_long_str())
+            // One that is there keeps the alternate exchange it has, which somebody else was permitted.
+            if self.topology(id).exchange_key(&name).is_none()
+                && let Some(alternate) =
+                    declare.arguments.get(ALTERNATE_EXCHANGE).and_then(|value| value.as_long_str())
             {
                 // What an alternate exchange gets is read from one and written to the other.
                 self.permit(id, Access::Read, kind, &name)?;

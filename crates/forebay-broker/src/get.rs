@@ -126,8 +126,8 @@ impl Shard {
             return;
         }
         connection.gets_wait = false;
-        for number in 0..connection.channels.len() {
-            self.go_on_getting(id, number as u16);
+        for number in connection.channels.numbers() {
+            self.go_on_getting(id, number);
         }
     }
 
@@ -150,7 +150,7 @@ impl Shard {
     fn answer_get(&mut self, id: ConnectionId, number: u16, key: QueueKey, no_ack: bool) {
         let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return };
         let frame_max_bytes = connection.frame_max_bytes;
-        let Some(Some(channel)) = connection.channels.get_mut(usize::from(number)) else { return };
+        let Some(channel) = connection.channels.get_mut(number) else { return };
         let queue = &mut self.queues[key.0 as usize];
         let Some(entry) = queue.pop() else {
             self.send(id, number, &basic::GetEmpty::default());

@@ -183,8 +183,8 @@ impl Shard {
         let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else {
             return Ok(());
         };
-        if let Mode::Tx(transaction) = &mut channel.mode {
-            return transaction.publish(publish);
+        if matches!(channel.mode, Mode::Tx(_)) {
+            return self.hold_until_commit(id, number, publish);
         }
         // The topology may have changed between the frames of a long message.
         let version = channel.route_cache.version;

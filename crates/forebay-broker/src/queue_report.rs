@@ -67,7 +67,7 @@ impl Shard {
         let status = consumers.filter_map(|key| {
             let consumer = self.consumers.get(key.0 as usize)?;
             let connection = self.connections.get(consumer.connection.0 as usize)?.as_ref()?;
-            let channel = connection.channels.get(usize::from(consumer.channel))?.as_ref()?;
+            let channel = connection.channels.get(consumer.channel)?;
             let bounds = [consumer.prefetch, channel.prefetch_global];
             let login = connection.login.as_ref();
             Some(ConsumerStatus {

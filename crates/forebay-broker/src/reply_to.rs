@@ -90,7 +90,7 @@ impl Shard {
             return false;
         }
         let frame_max_bytes = connection.frame_max_bytes;
-        let Some(Some(channel)) = connection.channels.get_mut(usize::from(number)) else {
+        let Some(channel) = connection.channels.get_mut(number) else {
             return false;
         };
         let delivery_tag = channel.take_delivery_tag();

@@ -37,13 +37,15 @@ impl Shard {
         Ok(())
     }
 
-    /// The same for the keys in `CC` and `BCC`.
+    /// The same for the keys in `CC` and `BCC`, and 406 if they are none: here, because a commit could not refuse one
+    /// publish without the rest.
     pub(crate) fn permit_extra_keys(
         &mut self,
         id: ConnectionId,
         number: u16,
         headers: Table<'_>,
     ) -> Result<(), AmqpError> {
+        let keys = extra_routing_keys(headers)?;
         if !self.has_topic_permissions(id) {
             return Ok(());
         }
@@ -51,7 +53,7 @@ impl Shard {
             return Ok(());
         };
         let exchange = channel.assembly.exchange.clone();
-        for key in extra_routing_keys(headers)? {
+        for key in keys {
             self.permit_topic(id, Access::Write, &exchange, key)?;
         }
         Ok(())

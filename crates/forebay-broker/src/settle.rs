@@ -18,7 +18,7 @@ impl Shard {
         outcome: Outcome,
     ) -> Result<(), AmqpError> {
         let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return Ok(()) };
-        let Some(Some(channel)) = connection.channels.get_mut(usize::from(number)) else {
+        let Some(channel) = connection.channel(number) else {
             return Ok(());
         };
         if !multiple {

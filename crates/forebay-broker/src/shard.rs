@@ -16,6 +16,7 @@ use crate::config::ShardConfig;
 use crate::confirm::Ack;
 use crate::connection::{Connection, Stage};
 use crate::consumer::Consumer;
+use crate::crowd::Crowd;
 use crate::flow::{Assembling, INGRESS_PER_MEMORY};
 use crate::input::{CloseHow, ConnectionId, Input};
 use crate::latencies::Latencies;
@@ -118,6 +119,7 @@ pub struct Shard {
     /// Queues that wait for memory to read a block of a run; each once.
     pub(crate) hungry_queues: Vec<QueueKey>,
     pub(crate) dirty_connections: VecDeque<ConnectionId>,
+    pub(crate) crowd: Crowd,
     pub(crate) dirty_confirms: Vec<(ConnectionId, u16)>,
     /// Channels with publishes in unsynced batches, oldest batch first; ≤ one per channel and batch.
     pub(crate) confirm_waiters: VecDeque<ConfirmWaiter>,
@@ -130,6 +132,8 @@ pub struct Shard {
     pub(crate) reply_tokens: HashMap<Vec<u8>, (ConnectionId, u16), foldhash::fast::FixedState>,
     /// Memory of all messages, in bytes.
     pub(crate) memory_bytes: u64,
+    /// What open transactions have of it.
+    pub(crate) transactions_bytes: u64,
     /// Of messages that are gone, for the next ones; of what was sent, for what is sent next.
     pub(crate) warm_messages: Warm,
     pub(crate) warm_out: Warm,
@@ -184,6 +188,7 @@ impl Shard {
         recovered: Option<Recovered>,
     ) -> Result<Shard, RestoreError> {
         let vhosts = config.vhosts.iter().map(|name| Vhost::new(name, &config)).collect();
+        let crowd = Crowd::new(config.memory_budget_bytes);
         let ingress = IngressBudget::new(config.memory_budget_bytes / INGRESS_PER_MEMORY);
         let mut shard = Shard {
             names: 0,
@@ -211,6 +216,7 @@ impl Shard {
             dirty_queues: VecDeque::new(),
             hungry_queues: Vec::new(),
             dirty_connections: VecDeque::new(),
+            crowd,
             dirty_confirms: Vec::new(),
             confirm_waiters: VecDeque::new(),
             barrier_waiters: VecDeque::new(),
@@ -218,6 +224,7 @@ impl Shard {
             timers: BinaryHeap::new(),
             reply_tokens: HashMap::default(),
             memory_bytes: 0,
+            transactions_bytes: 0,
             warm_messages: Warm::default(),
             warm_out: Warm::default(),
             beside: Beside::default(),
@@ -387,16 +394,6 @@ impl Shard {
         self.store.add_waiter();
     }
 
-    /// There is something to send to this connection.
-    pub(crate) fn mark_connection(&mut self, id: ConnectionId) {
-        if let Some(connection) = self.connection(id)
-            && !connection.dirty
-        {
-            connection.dirty = true;
-            self.dirty_connections.push_back(id);
-        }
-    }
-
     /// This queue may have something to deliver.
     pub(crate) fn mark_queue(&mut self, key: QueueKey) {
         if let Some(queue) = self.queues.get_mut(key.0 as usize)
@@ -462,39 +459,6 @@ impl Shard {
                 if connection.out.durable(batch) {
                     self.mark_connection(id);
                 }
-            }
-        }
-    }
-
-    fn sent(&mut self, id: ConnectionId, bytes: usize) {
-        let now_us = self.now_us;
-        let soft = self.out_soft_bytes();
-        let Some(connection) = self.connection(id) else { return };
-        if let Some(spare) = connection.out.written(bytes) {
-            self.warm_out.give(spare);
-        }
-        let Some(connection) = self.connection(id) else { return };
-        connection.sent_us = now_us;
-        if connection.starved && connection.out.len() < soft {
-            connection.starved = false;
-            connection.waits.end(Gate::Socket, now_us);
-            self.mark_queues_of(id);
-        }
-        self.resume_gets(id);
-    }
-
-    /// The queues that this connection consumes from may go on.
-    fn mark_queues_of(&mut self, id: ConnectionId) {
-        let Some(connection) = self.connection(id) else { return };
-        let keys: Vec<_> = connection
-            .channels
-            .iter()
-            .flatten()
-            .flat_map(|c| c.consumers.iter().copied())
-            .collect();
-        for key in keys {
-            if let Some(consumer) = self.consumers.get(key.0 as usize) {
-                self.mark_queue(consumer.queue);
             }
         }
     }

@@ -16,6 +16,11 @@ const TRANSACTION_MAX_BYTES: u64 = 64 * 1024 * 1024;
 /// What one transaction may hold, in publishes and acknowledgements.
 const TRANSACTION_MAX_OPERATIONS: usize = 1_000_000;
 
+/// What all open transactions hold takes at most this part of the memory budget. Nobody can spill or consume it, and a
+/// commit stands behind the publishes before it: if those waited for memory that only the commit gives back, it would
+/// be for ever.
+const TRANSACTIONS_PER_MEMORY: u64 = 4;
+
 /// What becomes of a delivery at commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -35,21 +40,15 @@ pub(crate) struct Transaction {
 
 impl Transaction {
     fn check_bound(&self) -> Result<(), AmqpError> {
-        let operations = self.publishes.len() + self.settled.len();
-        if self.publish_bytes > TRANSACTION_MAX_BYTES || operations > TRANSACTION_MAX_OPERATIONS {
-            return Err(AmqpError::transaction_too_large(
-                TRANSACTION_MAX_BYTES,
-                TRANSACTION_MAX_OPERATIONS,
-            ));
+        if self.publish_bytes > TRANSACTION_MAX_BYTES {
+            let bound = format_args!("{TRANSACTION_MAX_BYTES} bytes");
+            return Err(AmqpError::transaction_too_large(bound));
+        }
+        if self.publishes.len() + self.settled.len() > TRANSACTION_MAX_OPERATIONS {
+            let bound = format_args!("{TRANSACTION_MAX_OPERATIONS} operations");
+            return Err(AmqpError::transaction_too_large(bound));
         }
         Ok(())
-    }
-
-    /// Holds a publish.
-    pub(crate) fn publish(&mut self, publish: Publish) -> Result<(), AmqpError> {
-        self.publish_bytes += publish.message.memory_bytes();
-        self.publishes.push(publish);
-        self.check_bound()
     }
 
     /// The deliveries that wait for their fate.
@@ -70,6 +69,31 @@ impl Transaction {
 }
 
 impl Shard {
+    /// Holds a publish until its channel commits; 406 if that is more than may be held.
+    pub(crate) fn hold_until_commit(
+        &mut self,
+        id: ConnectionId,
+        number: u16,
+        publish: Publish,
+    ) -> Result<(), AmqpError> {
+        let max_bytes = self.budget_bytes() / TRANSACTIONS_PER_MEMORY;
+        let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return Ok(()) };
+        let Some(Mode::Tx(transaction)) = connection.channel(number).map(|c| &mut c.mode) else {
+            debug_assert!(false, "there is no transaction");
+            return Ok(());
+        };
+        let bytes = publish.message.memory_bytes();
+        transaction.publish_bytes += bytes;
+        transaction.publishes.push(publish);
+        self.transactions_bytes += bytes;
+        transaction.check_bound()?;
+        if self.transactions_bytes > max_bytes {
+            let bound = format_args!("{max_bytes} bytes together with all others that are open");
+            return Err(AmqpError::transaction_too_large(bound));
+        }
+        Ok(())
+    }
+
     pub(crate) fn tx_select(&mut self, id: ConnectionId, number: u16) -> Result<(), AmqpError> {
         let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else {
             return Ok(());
@@ -85,6 +109,7 @@ impl Shard {
 
     pub(crate) fn tx_commit(&mut self, id: ConnectionId, number: u16) -> Result<(), AmqpError> {
         let transaction = self.take_transaction(id, number)?;
+        self.transactions_bytes -= transaction.publish_bytes;
         let mut batch = None;
         let mut refused = None;
         self.store.begin_atomic();
@@ -133,7 +158,7 @@ impl Shard {
         for publish in transaction.publishes.drain(..) {
             self.release(publish.message);
         }
-        transaction.publish_bytes = 0;
+        self.transactions_bytes -= std::mem::take(&mut transaction.publish_bytes);
         unacked.restore(transaction.settled.drain(..).map(|(tag, d, _)| (tag, d)).collect());
     }
 

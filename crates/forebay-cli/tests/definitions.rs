@@ -269,6 +269,26 @@ fn a_request_that_is_too_large_or_says_nothing_of_itself_is_refused() {
 }
 
 #[test]
+fn who_tries_passwords_over_http_is_told_in_the_log() {
+    let dir = Dir::new("definitions-logins");
+    let broker = start(&dir.join("a")).ready();
+    for path in ["definitions", "forebay/overview", "queues/%2F/q"] {
+        let mut socket = TcpStream::connect(broker.http()).expect("it listens");
+        let address = socket.local_addr().expect("its address");
+        let login = "Basic Z3Vlc3Q6d3Jvbmc="; // guest:wrong
+        let request = format!("GET /api/{path} HTTP/1.1\r\nAuthorization: {login}\r\n\r\n");
+        socket.write_all(request.as_bytes()).expect("sent");
+        let mut answer = [0; 12];
+        socket.read_exact(&mut answer).expect("answered");
+        assert_eq!(&answer[9..], b"401");
+        let line =
+            format!("refused a login from {address} as \"guest\": the password is another one");
+        assert!(broker.stderr().contains(&line), "{}", broker.stderr());
+    }
+    assert!(!broker.stderr().contains("wrong"), "{}", broker.stderr());
+}
+
+#[test]
 fn definitions_travel_by_https_to_whom_an_authority_vouches_for() {
     let dir = Dir::new("definitions-https");
     let broker = start(&dir.join("data")).ready();

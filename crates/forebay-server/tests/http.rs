@@ -3,7 +3,7 @@
 mod rig;
 
 use forebay_client::blocking::{DeclareQueue, Publication};
-use forebay_server::Server;
+use forebay_server::{Config, Server};
 use rig::*;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -98,6 +98,24 @@ fn who_waits_for_whom_is_told_to_those_who_log_in() {
     assert!(http(at, "GET", "/api/queues/%2f/lonely").0.contains("401"));
     assert!(http_as("guest:guest", at, "/api/forebay/nothing").0.contains("404"));
     assert!(http_as("guest:wrong", at, "/api/forebay/overview").0.contains("401"));
+    server.stop().unwrap();
+}
+
+/// The import's own connection takes what the broker offers, like any other.
+#[test]
+fn definitions_are_declared_whatever_connections_may_have() {
+    let mut config = Config { frame_max_bytes: 8192, channel_max: 1, ..in_memory() };
+    config.http = Some("127.0.0.1:0".into());
+    let server = start(config);
+    let at = server.addresses().http.unwrap();
+    let login = forebay_broker::access::base64::encode(b"guest:guest");
+    let body = r#"{"queues":[{"name":"q","vhost":"/","durable":true,"auto_delete":false,"arguments":{}}]}"#;
+    let length = body.len();
+    let head = format!(
+        "POST /api/definitions HTTP/1.1\r\nAuthorization: Basic {login}\r\nContent-Length: {length}\r\n\r\n"
+    );
+    let answer = say(at, format!("{head}{body}").as_bytes());
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\"declared\":1"), "{answer}");
     server.stop().unwrap();
 }
 

@@ -1,7 +1,7 @@
-use forebay_broker::{CloseHow, ShardConfig};
+use forebay_broker::{CloseHow, ConnectionId, Input, ShardConfig};
 use forebay_wire::{PROTOCOL_HEADER, basic, channel, connection, write_method};
 
-use crate::rig::{Rig, declare, short};
+use crate::rig::{Rig, consume, declare, short};
 
 #[test]
 fn a_wrong_protocol_is_answered_with_ours_and_closed() {
@@ -67,6 +67,23 @@ fn a_silent_handshake_is_closed_in_time() {
 }
 
 #[test]
+fn who_logs_in_and_opens_nothing_is_closed_in_time() {
+    for heartbeat in [0, 60] {
+        let mut rig = Rig::new();
+        let id = rig.socket(true);
+        rig.pass(4_000);
+        rig.bytes(id, &PROTOCOL_HEADER);
+        rig.login(id, b"\0guest\0guest");
+        let tune_ok = connection::TuneOk { channel_max: 10, frame_max: 8192, heartbeat };
+        rig.method(id, 0, &tune_ok);
+        rig.pass(5_900);
+        assert_eq!(rig.closed(), []);
+        rig.pass(200);
+        assert_eq!(rig.closed(), [(0, CloseHow::Now)]);
+    }
+}
+
+#[test]
 fn one_connection_too_many_is_closed() {
     let mut rig = Rig::with(ShardConfig { connections_max: 1, ..ShardConfig::default() });
     rig.client();
@@ -105,6 +122,57 @@ fn heartbeats_are_sent_and_missed_ones_close() {
     assert_eq!(rig.closed(), []);
     rig.pass(2_100);
     assert_eq!(rig.closed(), [(0, CloseHow::Now)]);
+}
+
+/// Either answers to what it asked or a delivery wait for it; it says nothing, as if it had lost power.
+#[test]
+fn who_takes_nothing_any_more_and_is_silent_is_closed_whatever_waits_for_it() {
+    for asks in [true, false] {
+        let (mut rig, id) = with_much_outgoing(asks);
+        rig.pass(2_000);
+        assert_eq!(rig.closed(), []);
+        rig.pass(2_000);
+        assert_eq!(rig.closed(), [(id.0, CloseHow::Now)]);
+    }
+}
+
+#[test]
+fn who_takes_slowly_what_it_asked_for_stays() {
+    let (mut rig, id) = with_much_outgoing(true);
+    for _ in 0..10 {
+        rig.pass(2_000);
+        rig.step(Input::Sent { connection: id, bytes: 10_000 });
+    }
+    assert_eq!(rig.closed(), []);
+    // Its heartbeats were not read meanwhile: it has the usual time after it has taken all.
+    rig.pass(2_000);
+    rig.sent(id);
+    rig.pass(2_000);
+    assert_eq!(rig.closed(), []);
+    rig.pass(1_000);
+    assert_eq!(rig.closed(), [(id.0, CloseHow::Now)]);
+}
+
+/// A client with a heartbeat of a second, for which two large messages wait.
+fn with_much_outgoing(asks: bool) -> (Rig, ConnectionId) {
+    let mut rig = Rig::new();
+    let other = rig.client();
+    rig.method(other, 1, &declare("q", false));
+    for _ in 0..2 {
+        rig.publish(other, "q", &[7; 1_000_000], false);
+    }
+    rig.trace(other);
+    let id = rig.client_with(b"\0guest\0guest", 1);
+    for _ in 0..2 {
+        if asks {
+            rig.method(id, 1, &basic::Get { queue: short("q"), ..basic::Get::default() });
+        } else {
+            rig.method(id, 1, &consume("q", "", false));
+        }
+    }
+    rig.step(Input::Turn { busy: false });
+    assert!(rig.shard.outgoing(id).len() > 1_000_000);
+    (rig, id)
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! `basic.get` by the hundred, without reading the answers.
 
-use forebay_broker::Input;
+use forebay_broker::{Admission, Input};
 use forebay_wire::{Properties, basic, write_method};
 
-use crate::rig::{Rig, declare, publish_bytes, short};
+use crate::rig::{Rig, consume, declare, publish_bytes, short};
 use crate::scene::{Scene, deliveries};
 
 const BODY_BYTES: usize = 100_000;
@@ -53,6 +53,36 @@ fn who_asks_for_much_and_reads_nothing_is_answered_as_he_reads() {
         assert_eq!(rig.shard.held_bytes(id), 0);
         assert_eq!(rig.shard.status().ready, u64::from(publishes));
     }
+}
+
+/// Its next large message waits until it has written, and that would wait until it has read.
+#[test]
+fn who_writes_before_it_reads_a_large_delivery_is_heard() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    for queue in ["q", "results"] {
+        rig.method(id, 1, &declare(queue, false));
+    }
+    rig.trace(id);
+    for _ in 0..3 {
+        rig.publish(id, "q", &[7; 2 * OUT_HARD_BYTES], false);
+    }
+    rig.method(id, 1, &consume("q", "c", false));
+    rig.settle();
+    assert!(rig.shard.outgoing(id).len() > 2 * OUT_HARD_BYTES);
+    assert_eq!(rig.shard.admission(id), Admission::Open);
+    rig.publish(id, "results", &[7; 3 * OUT_HARD_BYTES], false);
+    assert_eq!((rig.shard.held_bytes(id), rig.shard.status().ready), (0, 3));
+    // What it asks for itself is bounded all the same.
+    for _ in 0..MESSAGES {
+        rig.publish(id, "results", &[7; BODY_BYTES], false);
+    }
+    for _ in 0..MESSAGES {
+        rig.method(id, 1, &basic::Get { queue: short("results"), ..basic::Get::default() });
+    }
+    assert_eq!(rig.shard.admission(id), Admission::Closed);
+    let most = 6 * OUT_HARD_BYTES + BODY_BYTES;
+    assert!(rig.shard.outgoing(id).len() <= most, "{}", rig.shard.outgoing(id).len());
 }
 
 #[test]

@@ -23,4 +23,5 @@ mod recorded;
 mod redelivery;
 mod rig;
 mod scene;
+mod transactions;
 mod waits;

@@ -126,3 +126,28 @@ fn an_exchange_that_becomes_a_topic_exchange_is_checked_from_then_on() {
     let refusal = rig.publish_to(id, "x", "out");
     assert!(refusal[0].contains("write access to topic 'out' in exchange 'x'"), "{refusal:?}");
 }
+
+#[test]
+fn an_alternate_exchange_asks_for_permission_only_when_it_is_new() {
+    let permissions = Permissions::new("^x$", "^other$", "").unwrap();
+    let app = User::new("app", Password::Plain("secret".to_owned()));
+    let users = vec![User::guest(), app.with_permissions("/", permissions)];
+    let mut rig = Rig::with(ShardConfig { users, ..ShardConfig::default() });
+    let (guest, id) = (rig.client(), rig.client_as(b"\0app\0secret"));
+    let arguments = TableBuf::new().with("alternate-exchange", Value::LongStr(b"amq.fanout"));
+    let declare = exchange::Declare {
+        exchange: short("x"),
+        type_name: short("direct"),
+        arguments: arguments.as_table(),
+        ..exchange::Declare::default()
+    };
+    let refused = rig.answer(id, &declare);
+    assert!(refused[0].contains("403") && refused[0].contains("read access"), "{refused:?}");
+    rig.reopen(id);
+    assert_eq!(rig.answer(guest, &declare), ["1 exchange.declare-ok"]);
+    assert_eq!(rig.answer(id, &declare), ["1 exchange.declare-ok"]);
+    // Another one than it has is refused for that.
+    let arguments = TableBuf::new().with("alternate-exchange", Value::LongStr(b"amq.direct"));
+    let other = rig.answer(id, &exchange::Declare { arguments: arguments.as_table(), ..declare });
+    assert!(other[0].contains("406") && other[0].contains("inequivalent"), "{other:?}");
+}

@@ -24,7 +24,8 @@ pub(super) fn lines(vhost: &str, queue: &str, look: &QueueLook) -> Vec<String> {
         lines.push(format!("  and its consumer holds it for some {}", duration(held_us)));
     }
     lines.push(format!("why: {}", look.cause()));
-    lines
+    // Names are the clients', and a terminal would do what stands in them.
+    lines.into_iter().map(|line| line.replace(char::is_control, "\u{FFFD}")).collect()
 }
 
 /// The same and all that is behind it.
@@ -51,4 +52,27 @@ pub(super) fn json(vhost: &str, queue: &str, look: &QueueLook) -> Value {
         "cause": cause.name(),
         "says": cause.to_string(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay::pipeline::explain::queue::ConsumerLook;
+
+    use super::*;
+
+    #[test]
+    fn a_terminal_does_nothing_that_stands_in_a_name() {
+        let mut consumer = ConsumerLook::default();
+        consumer.name = "consumer c\u{1b}]0;title\u{7}".into();
+        (consumer.prefetch, consumer.unacked) = (1, Some(1));
+        let mut look = QueueLook::default();
+        (look.looked_us, look.ready, look.unacked) = (1_000_000, 5, 1);
+        look.consumers = vec![consumer];
+        let lines = lines("v\u{9b}2J", "\u{1b}[2J\n", &look);
+        assert_eq!(lines[0], "queue \u{FFFD}[2J\u{FFFD} in v\u{FFFD}2J, looked at for 1.0 s");
+        assert!(!lines.iter().any(|line| line.contains(char::is_control)), "{lines:?}");
+        let document = json("v", "\u{1b}[2J", &look);
+        assert_eq!(document["queue"], "\u{1b}[2J");
+        assert_eq!(document["consumers"][0]["name"], "consumer c\u{1b}]0;title\u{7}");
+    }
 }

@@ -82,6 +82,8 @@ pub(super) fn lines(picture: &Picture, history: &History, broker: &str, size: Si
     lines.extend(queues(picture, room));
     let columns = size.columns.max(COLUMNS_MIN);
     for line in &mut lines {
+        // Names are the clients', and a terminal would do what stands in them.
+        *line = line.replace(char::is_control, "\u{FFFD}");
         if let Some((end, _)) = line.char_indices().nth(columns) {
             line.truncate(end);
         }
@@ -352,5 +354,20 @@ QUEUES (2), fullest first          in/s     out/s       ready   unacked consumer
             text.ends_with(&format!("  and {} more", thousands(2000 - shown as u64))),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_terminal_does_nothing_that_stands_in_a_name() {
+        let mut picture = picture();
+        let name = "\u{1b}[2J\u{9b}5m\r\n\u{7f}";
+        picture.queues[0].name = name.into();
+        picture.queues[0].vhost = name.into();
+        let waiter = Waiter::Queue { vhost: name.into(), name: name.into() };
+        picture.waits = vec![gate("no_consumer", "consumers", 1.0, 1, vec![waiter])];
+        let lines = lines(&picture, &History::default(), "here", WIDE);
+        assert!(!lines.iter().any(|line| line.contains(char::is_control)), "{lines:?}");
+        let queue = "queue \u{FFFD}[2J\u{FFFD}5m\u{FFFD}\u{FFFD}\u{FFFD} in \u{FFFD}[2J";
+        assert!(lines.iter().any(|line| line.contains(queue)), "{lines:?}");
+        assert_eq!(serde_json::to_value(&picture).unwrap()["queues"][0]["name"], name);
     }
 }

@@ -160,9 +160,9 @@ impl Session {
                 locale: short("en_US"),
             },
         )?;
-        session.expect("connection.tune")?;
-        let tune = connection::TuneOk { channel_max: 1, frame_max: 131_072, heartbeat: 0 };
-        session.method(0, &tune)?;
+        let tune = session.expect_tune()?;
+        let (channel_max, frame_max) = (tune.channel_max, tune.frame_max);
+        session.method(0, &connection::TuneOk { channel_max, frame_max, heartbeat: 0 })?;
         let open = connection::Open { virtual_host: short(vhost), ..Default::default() };
         session.method(0, &open)?;
         session.expect("connection.open-ok")?;
@@ -198,15 +198,21 @@ impl Session {
                 let _ = self.method(0, &connection::CloseOk::default());
                 Ok(Answer::ConnectionClosed(reason))
             }
-            Said::Other(_) => Ok(Answer::Done),
+            Said::Tune(_) | Said::Other(_) => Ok(Answer::Done),
         }
     }
 
     fn expect(&mut self, name: &str) -> Result<(), String> {
         match self.next()? {
             Said::Other(said) if said == name => Ok(()),
-            Said::Other(said) => Err(format!("the broker said {said} instead of {name}")),
-            Said::ChannelClose(reason) | Said::ConnectionClose(reason) => Err(reason),
+            said => Err(said.instead_of(name)),
+        }
+    }
+
+    fn expect_tune(&mut self) -> Result<connection::Tune, String> {
+        match self.next()? {
+            Said::Tune(tune) => Ok(tune),
+            said => Err(said.instead_of("connection.tune")),
         }
     }
 
@@ -221,6 +227,7 @@ impl Session {
                     Method::ConnectionClose(close) => {
                         Said::ConnectionClose(close.reply_text.to_string())
                     }
+                    Method::ConnectionTune(tune) => Said::Tune(tune),
                     method => Said::Other(method.name()),
                 };
                 self.used += size_bytes;
@@ -241,7 +248,20 @@ impl Session {
 enum Said {
     ChannelClose(String),
     ConnectionClose(String),
+    Tune(connection::Tune),
     Other(&'static str),
+}
+
+impl Said {
+    /// Why this does not do.
+    fn instead_of(self, name: &str) -> String {
+        let said = match self {
+            Said::ChannelClose(reason) | Said::ConnectionClose(reason) => return reason,
+            Said::Tune(_) => "connection.tune",
+            Said::Other(said) => said,
+        };
+        format!("the broker said {said} instead of {name}")
+    }
 }
 
 fn short(text: &str) -> ShortStr<'_> {

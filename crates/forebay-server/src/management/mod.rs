@@ -15,6 +15,7 @@
 mod declarer;
 mod definitions;
 mod json;
+mod logins;
 mod overview;
 mod queue;
 
@@ -23,7 +24,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use forebay_broker::access::{User, authenticate, base64};
 use forebay_broker::{ListCursor, Listed};
 use serde_json::{Value, json};
 
@@ -34,6 +34,7 @@ use crate::shard_setup;
 use crate::start_error::StartError;
 use declarer::Declarer;
 use definitions::{Fixed, Wanted};
+use logins::{Logins, Refused};
 
 const PATH: &str = "/api/definitions";
 /// Forebay's own.
@@ -51,7 +52,7 @@ const SLICE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the configuration says, for those who ask.
 pub(crate) struct Management {
-    users: Vec<User>,
+    logins: Logins,
     fixed: Fixed,
 }
 
@@ -65,7 +66,10 @@ pub(crate) struct Over {
 
 impl Management {
     pub(crate) fn new(config: &Config) -> Result<Management, StartError> {
-        Ok(Management { users: shard_setup::users(config)?, fixed: Fixed::new(config) })
+        Ok(Management {
+            logins: Logins::new(shard_setup::users(config)?),
+            fixed: Fixed::new(config),
+        })
     }
 
     pub(crate) fn over(self, mailbox: Arc<Mailbox>) -> Arc<Over> {
@@ -191,28 +195,9 @@ impl Over {
 
     /// The user who asks, with one of some tags.
     fn login(&self, request: &Request<'_>, tags: &[&str]) -> Result<(String, String), Answer> {
-        let refused = |reason: &str| (401, error("not_authorized", reason));
-        let credentials = request
-            .head
-            .authorization
-            .as_deref()
-            .and_then(|value| value.strip_prefix("Basic "))
-            .and_then(base64::decode)
-            .and_then(|bytes| String::from_utf8(bytes).ok());
-        let Some((name, password)) = credentials.as_deref().and_then(|text| text.split_once(':'))
-        else {
-            return Err(refused("log in with a user's name and password (basic authentication)"));
-        };
-        let loopback = request.peer.ip().is_loopback();
-        let response = format!("\0{name}\0{password}");
-        let users = &self.management.users;
-        match authenticate(users, b"PLAIN", response.as_bytes(), loopback) {
-            Ok(user) if tags.iter().any(|tag| user.has_tag(tag)) => {
-                Ok((name.to_owned(), password.to_owned()))
-            }
-            Ok(_) => Err(refused(&format!("the user has not the tag {}", tags.join(" or ")))),
-            Err(_) => Err(refused("login failed")),
-        }
+        let authorization = request.head.authorization.as_deref();
+        let login = self.management.logins.login(authorization, request.peer, tags);
+        login.map_err(|Refused(reason)| (401, error("not_authorized", reason)))
     }
 
     /// All that is declared.

@@ -1,0 +1,131 @@
+//! Who asks, by name and password; and who was refused, for the log.
+
+use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use forebay_broker::Notice;
+use forebay_broker::access::{User, authenticate, base64, claimed_name};
+use forebay_flow::TokenBucket;
+
+/// Refusals told at once, and each second after that; what comes beyond is counted and told with the next ones. Whoever tries
+/// passwords by the thousand does not fill the log by that.
+const TOLD_AT_ONCE: u64 = 64;
+const TOLD_PER_S: u64 = 1;
+
+/// Why somebody is not answered, as he is told.
+pub(super) struct Refused(pub(super) String);
+
+/// The users, and what of their logins the log was told.
+pub(super) struct Logins {
+    users: Vec<User>,
+    began: Instant,
+    refusals: Mutex<Refusals>,
+}
+
+impl Logins {
+    pub(super) fn new(users: Vec<User>) -> Logins {
+        Logins { users, began: Instant::now(), refusals: Mutex::new(Refusals::new()) }
+    }
+
+    /// Name and password of who asks, if he has one of some tags.
+    pub(super) fn login(
+        &self,
+        authorization: Option<&str>,
+        peer: SocketAddr,
+        tags: &[&str],
+    ) -> Result<(String, String), Refused> {
+        let credentials = authorization
+            .and_then(|value| value.strip_prefix("Basic "))
+            .and_then(base64::decode)
+            .and_then(|bytes| String::from_utf8(bytes).ok());
+        let Some((name, password)) = credentials.as_deref().and_then(|text| text.split_once(':'))
+        else {
+            let how = "log in with a user's name and password (basic authentication)";
+            return Err(Refused(how.to_owned()));
+        };
+        // On a listener for both families an IPv4 peer has an IPv6 address.
+        let loopback = peer.ip().to_canonical().is_loopback();
+        let response = format!("\0{name}\0{password}");
+        match authenticate(&self.users, b"PLAIN", response.as_bytes(), loopback) {
+            Ok(user) if tags.iter().any(|tag| user.has_tag(tag)) => {
+                Ok((name.to_owned(), password.to_owned()))
+            }
+            Ok(_) => Err(Refused(format!("the user has not the tag {}", tags.join(" or ")))),
+            Err(why) => {
+                let user = claimed_name(b"PLAIN", response.as_bytes());
+                let address = peer.to_string();
+                self.tell(Notice::LoginRefused { address, user, why: why.to_string() });
+                Err(Refused("login failed".to_owned()))
+            }
+        }
+    }
+
+    fn tell(&self, notice: Notice) {
+        let now_us = self.began.elapsed().as_micros() as u64;
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = refusals.told(now_us, notice);
+        drop(refusals);
+        for notice in told {
+            tracing::warn!("{notice}");
+        }
+    }
+}
+
+/// Refusals, as many as are told.
+struct Refusals {
+    bucket: TokenBucket,
+    left_out: u64,
+}
+
+impl Refusals {
+    fn new() -> Refusals {
+        Refusals { bucket: TokenBucket::new(0, TOLD_PER_S, TOLD_AT_ONCE), left_out: 0 }
+    }
+
+    /// What to tell now that there is one more: nothing, or it and how many were left out before it.
+    fn told(&mut self, now_us: u64, notice: Notice) -> Vec<Notice> {
+        if self.bucket.take(now_us, 1).is_err() {
+            self.left_out += 1;
+            return Vec::new();
+        }
+        let left_out = std::mem::take(&mut self.left_out);
+        let more = (left_out > 0).then_some(Notice::More(left_out));
+        more.into_iter().chain([notice]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asks_from(address: &str, login: &str) -> Result<(String, String), Refused> {
+        let logins = Logins::new(vec![User::guest()]);
+        let authorization = format!("Basic {}", base64::encode(login.as_bytes()));
+        logins.login(Some(&authorization), address.parse().unwrap(), &["administrator"])
+    }
+
+    #[test]
+    fn guest_comes_over_loopback_whatever_family_its_listener_has() {
+        for here in ["127.0.0.1:5000", "[::1]:5000", "[::ffff:127.0.0.1]:5000"] {
+            assert!(asks_from(here, "guest:guest").is_ok(), "{here}");
+        }
+        for there in ["10.0.0.1:5000", "[::ffff:10.0.0.1]:5000", "[2001:db8::1]:5000"] {
+            assert!(asks_from(there, "guest:guest").is_err(), "{there}");
+        }
+    }
+
+    #[test]
+    fn of_too_many_refusals_their_number_is_told() {
+        let mut refusals = Refusals::new();
+        let refused =
+            || Notice::LoginRefused { address: "a".into(), user: "u".into(), why: "no".into() };
+        for _ in 0..TOLD_AT_ONCE {
+            assert_eq!(refusals.told(0, refused()), [refused()]);
+        }
+        for _ in 0..3 {
+            assert_eq!(refusals.told(0, refused()), []);
+        }
+        assert_eq!(refusals.told(1_000_000, refused()), [Notice::More(3), refused()]);
+    }
+}
