@@ -320,10 +320,11 @@ impl Store {
 
     // ---- cold storage ---------------------------------------------------------------------------
 
-    /// Copies a live message forward into the open batch, out of the segment that
-    /// [`Event::Evacuate`] named; to be called for messages with that home only. Returns the new home.
-    pub fn relocate(&mut self, queue: QueueId, seq: Seq, payload: &[u8]) -> Home {
-        self.log.as_mut().map_or(Home::NONE, |log| log.relocate(queue, seq, payload))
+    /// Copies a live message forward into the open batch, out of the segment that [`Event::Evacuate`] named, once for all of
+    /// these queues; to be called for those where it has that home only. Returns the new home there: the old one, if one of
+    /// these is in a run that is being written, and takes it out of the segment.
+    pub fn relocate(&mut self, queues: &[(QueueId, Seq)], payload: &[u8]) -> Home {
+        self.log.as_mut().map_or(Home::NONE, |log| log.relocate(queues, payload))
     }
 
     /// Writes a run file. Until [`Event::RunDurable`] is taken the messages keep their homes and their

@@ -78,20 +78,25 @@ impl Log {
         }
     }
 
-    pub(crate) fn relocate(&mut self, queue: QueueId, seq: Seq, payload: &[u8]) -> Home {
+    pub(crate) fn relocate(&mut self, queues: &[(QueueId, Seq)], payload: &[u8]) -> Home {
         if self.failed.is_some() {
             return Home::NONE;
         }
-        let moves = self.moving.get(&queue).is_some_and(|runs| {
-            runs.iter().any(|run| self.runs.get(run).is_some_and(|run| run.live.contains(seq)))
-        });
-        if let (true, Some(epoch)) = (moves, self.evacuating) {
+        let moves = |(queue, seq): &(QueueId, Seq)| {
+            let mut runs = self.moving.get(queue).into_iter().flatten();
+            runs.any(|run| self.runs.get(run).is_some_and(|run| run.live.contains(*seq)))
+        };
+        if let (true, Some(epoch)) = (queues.iter().any(moves), self.evacuating) {
             // Its run takes it out of the segment; a second copy would count twice.
             return Home::segment(epoch);
         }
+        let home = self.append_message(FLAG_RELOCATED, queues, payload);
+        // Now, when it is known which batch has the copy.
         if let Some(epoch) = self.evacuating {
-            self.release(epoch, self.open.number);
+            for _ in queues {
+                self.release(epoch, self.open.number);
+            }
         }
-        self.append_message(FLAG_RELOCATED, &[(queue, seq)], payload)
+        home
     }
 }

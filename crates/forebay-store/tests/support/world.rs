@@ -189,7 +189,7 @@ impl World {
         let mut builders: BTreeMap<QueueId, (RunBuilder, Vec<Seq>)> = BTreeMap::new();
         for ((queue, seq), payload) in here {
             if queue == 0 {
-                let home = self.store.relocate(queue, seq, &payload);
+                let home = self.store.relocate(&[(queue, seq)], &payload);
                 self.live.get_mut(&(queue, seq)).unwrap().home = home;
             } else {
                 let builder = builders.entry(queue).or_default();
