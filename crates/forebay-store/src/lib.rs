@@ -47,6 +47,7 @@ mod recovery;
 mod replay;
 mod request;
 mod run;
+mod runs_by_span;
 mod segment;
 mod spill;
 mod store;
