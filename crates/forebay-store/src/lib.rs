@@ -47,6 +47,7 @@ mod recovery;
 mod replay;
 mod request;
 mod run;
+mod run_files;
 mod runs_by_span;
 mod segment;
 mod spill;

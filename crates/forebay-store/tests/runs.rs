@@ -132,9 +132,16 @@ fn a_damaged_run_fails_the_store_when_read_and_gives_the_rest_when_salvaged() {
     let (store, recovered) = opened(&disk, Options { salvage: true, ..small() });
     assert_eq!(contents(&recovered), expected(14));
     assert!(recovered.damage[0].what.contains("6 messages of queue 7"), "{recovered:?}");
+    assert!(recovered.damage[0].what.contains("kept as lost-run-0000000001.run"), "{recovered:?}");
     drop(store);
+    disk.power_loss(3);
     let (_, recovered) = opened(&disk, small());
     assert_eq!(contents(&recovered), expected(14));
+    // For whoever wants to look at the rest.
+    let kept = disk.bytes("lost-run-0000000001.run").expect("no start deletes it");
+    let last = payload(20);
+    assert!(kept.windows(last.len()).any(|window| window == last));
+    assert_eq!(disk.bytes(&name), None);
 }
 
 #[test]
