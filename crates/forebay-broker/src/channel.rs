@@ -198,13 +198,13 @@ impl Channel {
         self.prefetch_global == 0 || self.unacked_consumed < u32::from(self.prefetch_global)
     }
 
-    /// Every delivery it holds, in a transaction or not.
-    pub(crate) fn deliveries_mut(&mut self) -> impl Iterator<Item = &mut Delivery> {
-        let held = match &mut self.mode {
+    /// The deliveries that wait for the end of its transaction, in the order in which they came into it.
+    pub(crate) fn in_transaction_mut(&mut self) -> impl Iterator<Item = &mut Delivery> {
+        let transaction = match &mut self.mode {
             Mode::Tx(transaction) => Some(transaction.deliveries_mut()),
-            _ => None,
+            Mode::Plain | Mode::Confirm(_) => None,
         };
-        self.unacked.iter_mut().chain(held.into_iter().flatten())
+        transaction.into_iter().flatten()
     }
 
     /// The message being assembled needs a route of its own.

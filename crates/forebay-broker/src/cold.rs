@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use forebay_store::{Home, QueueId, RunBuilder, RunId, Seq};
 
+use crate::cold_runs::ColdRun;
 use crate::memory::release;
 use crate::message::Message;
-use crate::queue::{ColdRun, Entry, Queue, Spilling};
+use crate::queue::{Entry, Queue, Spilling};
 use crate::shard::Shard;
 use crate::topology::QueueKey;
 
@@ -170,20 +171,8 @@ impl Shard {
                 queue.head.push_back(entry);
                 return;
             };
-            match queue.cold.front_mut() {
-                Some(cold) if cold.run == run => {
-                    cold.messages += 1;
-                    cold.next_seq = entry.seq;
-                }
-                _ => {
-                    queue.cold.push_front(ColdRun {
-                        before: VecDeque::new(),
-                        run,
-                        messages: 1,
-                        next_seq: entry.seq,
-                    });
-                    self.runs.insert(run, (key, queue.id));
-                }
+            if queue.cold.unread(run, entry.seq) {
+                self.runs.insert(run, (key, queue.id));
             }
             queue.ready_bytes -= entry.message.memory_bytes();
             release(&mut self.memory_bytes, &mut self.warm_messages, entry.message);
@@ -302,13 +291,11 @@ impl Shard {
             return;
         };
         queue.loading = false;
-        let Some(cold) = queue.cold.front_mut().filter(|cold| cold.run == run) else { return };
-        cold.messages = cold.messages.saturating_sub(messages.len() as u64);
-        if let Some((last, _, _)) = messages.last() {
-            cold.next_seq = last + 1;
+        let last = messages.last().map(|(seq, _, _)| *seq);
+        if !queue.cold.read(run, messages.len() as u64, last, at_end) {
+            return;
         }
         if at_end {
-            queue.cold.pop_front();
             self.runs.remove(&run);
         }
         let home = Home::run(run);
@@ -333,43 +320,6 @@ impl Shard {
             }
         }
         self.after_change_of_runs(key);
-    }
-
-    /// The log wants to free its oldest segment: live messages in it are copied forward, as many as
-    /// the open batch takes; the rest in later turns.
-    pub(crate) fn evacuate(&mut self, segment: Home) {
-        self.evacuating = Some(segment);
-        self.evacuate_some();
-    }
-
-    pub(crate) fn evacuate_some(&mut self) {
-        let Some(segment) = self.evacuating else { return };
-        let store = &mut self.store;
-        for (_, queue) in &mut self.queues {
-            let id = queue.id;
-            let between = queue.cold.iter_mut().flat_map(|run| run.before.iter_mut());
-            for entry in queue.head.iter_mut().chain(between).chain(queue.tail.iter_mut()) {
-                if entry.home == segment {
-                    if store.is_full() {
-                        return;
-                    }
-                    entry.home = store.relocate(id, entry.seq, entry.message.as_stored());
-                }
-            }
-        }
-        for channel in self.connections.iter_mut().flatten().flat_map(|c| c.channels.iter_mut()) {
-            for delivery in channel.iter_mut().flat_map(|channel| channel.deliveries_mut()) {
-                let entry = &mut delivery.entry;
-                if entry.home == segment {
-                    if store.is_full() {
-                        return;
-                    }
-                    entry.home =
-                        store.relocate(delivery.queue_id, entry.seq, entry.message.as_stored());
-                }
-            }
-        }
-        self.evacuating = None;
     }
 }
 
@@ -399,20 +349,20 @@ fn share_of_ready_bytes(queue: &Queue, messages: usize) -> u64 {
 /// may come back. The rest becomes the tail.
 fn split_head(queue: &mut Queue, pressure: &Pressure) {
     let held_upto = queue.held_upto();
-    let must_stay = queue
-        .head
+    let head = queue.head.as_row();
+    let must_stay = head
         .iter()
         .rposition(|entry| entry.seq <= held_upto || entry.home.as_run().is_some())
         .map_or(0, |last| last + 1);
     let mut keep = 0;
     let mut bytes = 0;
-    for entry in &queue.head {
+    for entry in &*head {
         if keep >= must_stay && (keep >= pressure.keep_messages || bytes >= pressure.keep_bytes) {
             break;
         }
         keep += 1;
         bytes += entry.message.memory_bytes();
     }
-    let kept = queue.head.drain(..keep).collect();
-    queue.tail = std::mem::replace(&mut queue.head, kept);
+    let kept = head.drain(..keep).collect();
+    queue.tail = std::mem::replace(head, kept);
 }

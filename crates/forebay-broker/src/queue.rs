@@ -19,14 +19,13 @@ use forebay_store::{Home, QueueId, RunId, Seq};
 use forebay_wire::TableBuf;
 
 use crate::balancing::{Balanced, QueueFlow};
+use crate::cold_runs::ColdRuns;
+use crate::head::Head;
 use crate::input::ConnectionId;
 use crate::message::Message;
 use crate::queue_consumers::QueueConsumers;
 use crate::round_robin::RoundRobin;
 use crate::waits::{Gate, Waits};
-
-/// A queue keeps room for so many messages when it has become short.
-const ROOM_MIN_ENTRIES: usize = 1_024;
 
 /// One message's place in one queue.
 #[derive(Debug)]
@@ -36,18 +35,6 @@ pub(crate) struct Entry {
     /// Where its durable copy is; [`Home::NONE`] if it has none.
     pub(crate) home: Home,
     pub(crate) redelivered: bool,
-}
-
-/// A run file that holds part of this queue and nothing of it in RAM.
-#[derive(Debug)]
-pub(crate) struct ColdRun {
-    /// Messages between the run before and this one, in RAM: a restart can leave some there. The
-    /// first run has none, they are in the head.
-    pub(crate) before: VecDeque<Entry>,
-    pub(crate) run: RunId,
-    pub(crate) messages: u64,
-    /// Reading goes on at this sequence number.
-    pub(crate) next_seq: Seq,
 }
 
 /// Messages that are being written to a run; they stay in RAM until it is synced.
@@ -94,8 +81,8 @@ pub(crate) struct Queue {
     /// There if its publishers follow its consumers.
     pub(crate) balanced: Option<Box<Balanced>>,
     pub(crate) next_seq: Seq,
-    pub(crate) head: VecDeque<Entry>,
-    pub(crate) cold: VecDeque<ColdRun>,
+    pub(crate) head: Head,
+    pub(crate) cold: ColdRuns,
     pub(crate) spilling: VecDeque<Spilling>,
     pub(crate) tail: VecDeque<Entry>,
     /// Memory of head, spilling and tail, in bytes.
@@ -140,8 +127,8 @@ impl Queue {
             ack_timeout_ms: None,
             balanced: None,
             next_seq: 1,
-            head: VecDeque::new(),
-            cold: VecDeque::new(),
+            head: Head::default(),
+            cold: ColdRuns::default(),
             spilling: VecDeque::new(),
             tail: VecDeque::new(),
             ready_bytes: 0,
@@ -174,10 +161,10 @@ impl Queue {
 
     /// Messages waiting to be delivered, in RAM and on disk.
     pub(crate) fn ready(&self) -> u64 {
-        let cold: u64 = self.cold.iter().map(|run| run.messages + run.before.len() as u64).sum();
         let spilling: usize =
             self.spilling.iter().filter(|s| !s.purged).map(|s| s.entries.len()).sum();
-        (self.head.len() + spilling + self.tail.len()) as u64 + cold
+        let in_ram = self.head.len() + self.cold.between() + spilling + self.tail.len();
+        in_ram as u64 + self.cold.messages()
     }
 
     /// The next sequence number, taken.
@@ -206,11 +193,6 @@ impl Queue {
         if self.head.is_empty() {
             self.refill_from_ram();
         }
-        // What a backlog took, it does not keep; fewer are moved than were taken since the last time.
-        let room = self.head.capacity();
-        if room > ROOM_MIN_ENTRIES && self.head.len() < room / 4 {
-            self.head.shrink_to(room / 2);
-        }
         Some(entry)
     }
 
@@ -221,9 +203,7 @@ impl Queue {
 
     /// Messages before the first run belong to the head; with nothing on disk any more the tail does.
     pub(crate) fn refill_from_ram(&mut self) {
-        if let Some(first) = self.cold.front_mut() {
-            self.head.append(&mut first.before);
-        }
+        self.head.append(self.cold.take_before());
         if !self.consumers.is_empty() || !self.gets.is_empty() {
             self.take_back();
         }
@@ -232,16 +212,7 @@ impl Queue {
 
     fn join_tail(&mut self) {
         if self.is_whole() && !self.tail.is_empty() {
-            // The long one stays where it is: a copy of a million entries would want their memory once more.
-            let mut tail = std::mem::take(&mut self.tail);
-            if self.head.len() < tail.len() {
-                for entry in self.head.drain(..).rev() {
-                    tail.push_front(entry);
-                }
-                self.head = tail;
-            } else {
-                self.head.append(&mut tail);
-            }
+            self.head.append(std::mem::take(&mut self.tail));
         }
     }
 
@@ -267,8 +238,7 @@ impl Queue {
     /// Ready messages that are in RAM.
     pub(crate) fn ready_in_ram(&self) -> usize {
         let spilling: usize = self.spilling.iter().map(|spilling| spilling.entries.len()).sum();
-        let between: usize = self.cold.iter().map(|run| run.before.len()).sum();
-        self.head.len() + between + spilling + self.tail.len()
+        self.head.len() + self.cold.between() + spilling + self.tail.len()
     }
 
     /// What it does with publishers that are faster than its consumers.
@@ -294,9 +264,18 @@ impl Queue {
     pub(crate) fn requeue(&mut self, mut entry: Entry) {
         entry.redelivered = true;
         self.ready_bytes += entry.message.memory_bytes();
-        // Nearly always the front; from there a search of the few that were requeued before.
-        let at = self.head.partition_point(|other| other.seq < entry.seq);
-        self.head.insert(at, entry);
+        self.head.put_back(entry);
+    }
+
+    /// All in RAM but what is on its way to a run.
+    pub(crate) fn not_spilling(&self) -> impl Iterator<Item = &Entry> {
+        self.head.entries().chain(self.cold.entries_between()).chain(&self.tail)
+    }
+
+    /// The one of these with this number.
+    pub(crate) fn not_spilling_mut(&mut self, seq: Seq) -> Option<&mut Entry> {
+        let head = self.head.get_mut(seq);
+        head.or_else(|| self.cold.get_mut(seq)).or_else(|| find(&mut self.tail, seq))
     }
 
     /// Whether nobody holds or waits for anything here.
@@ -317,25 +296,34 @@ impl Queue {
     }
 }
 
+/// The entry of this number in a row of them.
+pub(crate) fn find(row: &mut VecDeque<Entry>, seq: Seq) -> Option<&mut Entry> {
+    let at = row.binary_search_by_key(&seq, |entry| entry.seq).ok()?;
+    row.get_mut(at)
+}
+
+/// An entry for tests of what holds them.
+#[cfg(test)]
+pub(crate) fn test_entry(seq: Seq) -> Entry {
+    let message = Arc::new(Message::from_bytes(Message::start(b"", b"q", &[0, 0], 0)));
+    Entry { seq, message, home: Home::NONE, redelivered: false }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn entry(seq: Seq) -> Entry {
-        let message = Arc::new(Message::from_bytes(Message::start(b"", b"q", &[0, 0], 0)));
-        Entry { seq, message, home: Home::NONE, redelivered: false }
-    }
+    use crate::head::ROOM_MIN_ENTRIES;
 
     #[test]
     fn a_queue_that_became_short_keeps_no_room_for_its_backlog() {
         let mut queue = Queue::new(1, 0, b"q");
         for _ in 0..100_000 {
             let seq = queue.take_seq();
-            queue.push(entry(seq));
+            queue.push(test_entry(seq));
         }
         for seq in 1..=99_000 {
             assert_eq!(queue.pop().map(|entry| entry.seq), Some(seq));
-            assert!(queue.head.capacity() <= ROOM_MIN_ENTRIES.max(4 * queue.head.len() + 4));
+            assert!(queue.head.room() <= ROOM_MIN_ENTRIES.max(4 * queue.head.len() + 4));
         }
     }
 
@@ -344,7 +332,7 @@ mod tests {
         let mut queue = Queue::new(1, 0, b"q");
         for _ in 0..6 {
             let seq = queue.take_seq();
-            queue.push(entry(seq));
+            queue.push(test_entry(seq));
         }
         let mut taken: Vec<Entry> = (0..5).filter_map(|_| queue.pop()).collect();
         for at in [3, 0, 2] {

@@ -387,8 +387,8 @@ impl Shard {
             spilling.purged = true;
             self.store.settle_run(spilling.run);
         }
-        let mut in_ram = head;
-        for run in cold {
+        let mut in_ram = head.into_row();
+        for run in cold.into_runs() {
             self.store.settle_run_from(run.run, run.next_seq);
             self.runs.remove(&run.run);
             in_ram.extend(run.before);

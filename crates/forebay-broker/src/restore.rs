@@ -8,9 +8,10 @@ use forebay_store::{Recovered, RecoveredQueue};
 use hashbrown::HashMap;
 
 use crate::ack_timeout::timeout_argument;
+use crate::cold_runs::ColdRun;
 use crate::memory::another;
 use crate::message::Message;
-use crate::queue::{ColdRun, Entry, Queue};
+use crate::queue::{Entry, Queue};
 use crate::shard::{Shard, Vhost};
 use crate::topology::{QueueKey, Record, RecordError, Resource};
 

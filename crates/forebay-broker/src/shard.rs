@@ -17,6 +17,7 @@ use crate::confirm::Ack;
 use crate::connection::{Connection, Stage};
 use crate::consumer::Consumer;
 use crate::crowd::Crowd;
+use crate::evacuation::Evacuation;
 use crate::flow::{Assembling, INGRESS_PER_MEMORY};
 use crate::input::{CloseHow, ConnectionId, Input};
 use crate::latencies::Latencies;
@@ -145,7 +146,7 @@ pub struct Shard {
     pub(crate) queues_served_cold: usize,
     pub(crate) spilling_bytes: u64,
     /// A segment of the log that is being emptied.
-    pub(crate) evacuating: Option<forebay_store::Home>,
+    pub(crate) evacuating: Option<Evacuation>,
     pub(crate) low_space: bool,
     /// Queues that balance and have something to be looked at; each once.
     pub(crate) balanced_queues: Vec<(QueueKey, u64)>,

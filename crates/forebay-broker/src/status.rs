@@ -184,7 +184,7 @@ impl Shard {
             unacked: queue.unacked,
             consumers: queue.consumers.len(),
             ready_bytes: queue.ready_bytes,
-            cold: queue.cold.iter().map(|run| run.messages).sum(),
+            cold: queue.cold.messages(),
             spilling: queue.spilling.iter().map(|run| run.entries.len() as u64).sum(),
             durable: queue.durable,
             flow: queue.flow(),

@@ -108,9 +108,15 @@ impl Unacked {
         self.slots.iter().filter_map(|(_, delivery)| delivery.as_ref())
     }
 
-    /// The same, to be changed.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Delivery> {
-        self.slots.iter_mut().filter_map(|(_, delivery)| delivery.as_mut())
+    /// The same with their tags.
+    pub(crate) fn tagged(&self) -> impl Iterator<Item = (u64, &Delivery)> {
+        self.slots.iter().filter_map(|(tag, delivery)| Some((*tag, delivery.as_ref()?)))
+    }
+
+    /// The delivery with this tag, to be changed.
+    pub(crate) fn get_mut(&mut self, tag: u64) -> Option<&mut Delivery> {
+        let at = self.slots.binary_search_by_key(&tag, |(tag, _)| *tag).ok()?;
+        self.slots[at].1.as_mut()
     }
 
     /// Keeps the front live and holes fewer than half.

@@ -74,10 +74,15 @@ impl FileDisk {
     /// A disk on a directory, which is created if it is missing.
     ///
     /// # Errors
-    /// When the directory cannot be created.
+    /// When the directory cannot be created, or its name not synced.
     pub fn new(root: impl AsRef<Path>) -> io::Result<FileDisk> {
         let root = root.as_ref().to_path_buf();
+        let parents = parents_of_missing(&root);
         fs::create_dir_all(&root)?;
+        // What is synced in a directory that nobody can find is lost.
+        for parent in parents {
+            FileDisk::opened(|| File::open(parent))?.sync_all()?;
+        }
         Ok(FileDisk {
             root,
             open: Mutex::default(),
@@ -133,6 +138,15 @@ impl FileDisk {
             }
         }
     }
+}
+
+/// Where a name is missing on the way to a directory.
+fn parents_of_missing(path: &Path) -> Vec<&Path> {
+    let missing =
+        path.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists());
+    let parents = missing.filter_map(Path::parent);
+    let here = |parent: &Path| parent.as_os_str().is_empty();
+    parents.map(|parent| if here(parent) { Path::new(".") } else { parent }).collect()
 }
 
 impl Disk for FileDisk {
@@ -221,5 +235,24 @@ impl Disk for FileDisk {
     fn remove(&self, name: &str) -> io::Result<()> {
         self.forget(name);
         fs::remove_file(self.root.join(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_of_new_directories_are_in_those_that_hold_them() {
+        let root = std::env::temp_dir().join(format!("forebay-names-{}", std::process::id()));
+        let data = root.join("a/b");
+        let held = [root.join("a"), root.clone(), std::env::temp_dir()];
+        assert_eq!(parents_of_missing(&data), held);
+        FileDisk::new(&data).unwrap();
+        assert_eq!(parents_of_missing(&data), [&root; 0]);
+        fs::remove_dir(&data).unwrap();
+        assert_eq!(parents_of_missing(&data), [root.join("a")]);
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(parents_of_missing(Path::new("forebay-no-such-name")), [Path::new(".")]);
     }
 }

@@ -76,20 +76,20 @@ pub(crate) struct Log {
     pub(crate) salvaged_before: u64,
     pub(crate) open: OpenBatch,
     acks: AckTable,
-    /// Closed parts of a checkpoint, to be written before the open batch.
+    /// Closed parts of a checkpoint, and a batch that [ended its segment](Log::make_room): to be written before the open one.
     pub(crate) queued: VecDeque<OpenBatch>,
     buffers: Vec<Vec<u8>>,
-    in_flight: InFlight,
+    pub(crate) in_flight: InFlight,
     /// Whether a full batch may be handed over behind another.
     pub(crate) may_follow: bool,
-    written: BatchNo,
+    pub(crate) written: BatchNo,
     pub(crate) synced: BatchNo,
     /// What was reported durable: `synced`, or `written` where the operator chose so.
     reported: BatchNo,
     /// When bytes were first written that are not synced yet.
-    unsynced_since_us: Option<u64>,
+    pub(crate) unsynced_since_us: Option<u64>,
     pacing: Pacing,
-    atomic_depth: u32,
+    pub(crate) atomic_depth: u32,
     pub(crate) stopping: Stopping,
 
     pub(crate) meta: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -188,6 +188,7 @@ impl Log {
         queues: &[(QueueId, Seq)],
         payload: &[u8],
     ) -> Home {
+        self.make_room(queues.len(), payload.len());
         for queues in queues.chunks(QUEUES_MAX) {
             self.open.writer().publish(flags, queues, payload);
         }
@@ -287,7 +288,8 @@ impl Log {
     }
 
     pub(crate) fn buffered_bytes(&self) -> u64 {
-        (self.open_bytes() + self.in_flight.bytes() + self.background.run_bytes) as u64
+        let queued: usize = self.queued.iter().map(|batch| batch.bytes.len()).sum();
+        (self.open_bytes() + queued + self.in_flight.bytes() + self.background.run_bytes) as u64
     }
 
     pub(crate) fn busy_since_us(&self) -> Option<u64> {
@@ -315,7 +317,7 @@ impl Log {
         self.pacing.commits(self.log_written_bytes)
     }
 
-    fn open_bytes(&self) -> usize {
+    pub(crate) fn open_bytes(&self) -> usize {
         self.open.bytes.len() + self.acks.record_bytes()
     }
 
@@ -358,21 +360,22 @@ impl Log {
             Stopping::Submitted | Stopping::Stopped => return None,
             Stopping::No => {}
         }
+        // While there is always something to write, nothing else would make room for a sync.
+        if let Some(sync) = self.poll_late_sync() {
+            return Some(sync);
+        }
         match self.pacing.decide(self.now_us, self.pending()) {
-            Decision::Submit => return Some(self.submit_open(true, false)),
+            Decision::Submit => Some(self.submit_open(true, false)),
             Decision::Seal if self.options.durability == Durability::Always => {
-                return Some(self.submit_open(false, false));
+                Some(self.submit_open(false, false))
             }
             // Without a sync there is no durable batch that a seal could vouch for.
-            Decision::Seal => self.pacing.submitted(),
-            Decision::WaitUntil(_) | Decision::Idle => {}
+            Decision::Seal => {
+                self.pacing.submitted();
+                self.poll_late_sync()
+            }
+            Decision::WaitUntil(_) | Decision::Idle => None,
         }
-        if self.sync_due_us().is_some_and(|due_us| due_us <= self.now_us) {
-            self.in_flight.push(self.now_us, LogWork::Sync { upto: self.written });
-            let epoch = self.last_written_epoch();
-            return Some(Request { work: Work::Sync { epoch } });
-        }
-        None
     }
 
     /// The open batch, if it is full and is to follow the one in flight; not one that begins a segment, nor before a checkpoint.
@@ -385,21 +388,6 @@ impl Log {
             && self.queued.is_empty()
             && self.open.begin.is_none();
         follows.then(|| self.submit_open(true, false))
-    }
-
-    fn sync_due_us(&self) -> Option<u64> {
-        match self.options.durability {
-            Durability::Interval { ms } => Some(self.unsynced_since_us? + ms * 1000),
-            Durability::Always | Durability::Os => None,
-        }
-    }
-
-    /// The segment of the newest written batch: the open one's, or the one before it if the open batch
-    /// has a segment to begin.
-    fn last_written_epoch(&self) -> u64 {
-        let unbegun = self.queued.front().unwrap_or(&self.open).begin.is_some();
-        let index = self.segments.len() - 1 - usize::from(unbegun && self.segments.len() > 1);
-        self.segments[index].epoch
     }
 
     fn append_stop(&mut self) {
@@ -420,15 +408,19 @@ impl Log {
     }
 
     fn submit_open(&mut self, real: bool, last: bool) -> Request {
+        let closed = self.close_open();
+        self.begin_batch(closed.number + 1);
+        self.pacing.submitted();
+        self.dispatch(closed, real, last)
+    }
+
+    /// Takes the open batch as it is; another one is to be opened.
+    pub(crate) fn close_open(&mut self) -> OpenBatch {
         let end = self.open.close(&mut self.acks);
         let segment = self.segments.back_mut().expect("there is always a segment");
         segment.used = end;
         segment.allocated = segment.allocated.max(end);
-        let number = self.open.number;
-        let closed = std::mem::take(&mut self.open);
-        self.begin_batch(number + 1);
-        self.pacing.submitted();
-        self.dispatch(closed, real, last)
+        std::mem::take(&mut self.open)
     }
 
     fn begin_batch(&mut self, number: BatchNo) {
@@ -446,7 +438,7 @@ impl Log {
             let buffer = self.take_buffer();
             self.open = OpenBatch::new(number, epoch, used, buffer);
         }
-        self.evacuate_if_over_cap();
+        self.evacuate_if_needed();
     }
 
     fn dispatch(&mut self, mut batch: OpenBatch, real: bool, last: bool) -> Request {
@@ -487,7 +479,7 @@ impl Log {
         }
     }
 
-    fn before(&self, epoch: u64) -> Option<u64> {
+    pub(crate) fn before(&self, epoch: u64) -> Option<u64> {
         self.segments.iter().rev().map(|segment| segment.epoch).find(|&other| other < epoch)
     }
 
@@ -526,7 +518,7 @@ impl Log {
                 Decision::WaitUntil(at_us) => at_latest(at_us),
                 Decision::Idle => {}
             }
-            if let Some(at_us) = self.sync_due_us() {
+            if let Some(at_us) = self.late_sync_due_us() {
                 at_latest(at_us);
             }
         }
@@ -550,11 +542,7 @@ impl Log {
                 Ok(())
             }
             (Work::Sync { .. }, Ok(_)) => {
-                if let Some((LogWork::Sync { upto }, _)) = self.in_flight.pop(self.now_us) {
-                    self.synced = self.synced.max(upto);
-                    self.unsynced_since_us = (self.synced < self.written).then_some(self.now_us);
-                }
-                self.free_dead();
+                self.late_synced();
                 Ok(())
             }
             (work @ (Work::Commit { .. } | Work::Sync { .. }), Err(error)) => {
@@ -614,7 +602,7 @@ impl Log {
             self.switch_run(run, batch);
         }
         self.free_dead();
-        self.evacuate_if_over_cap();
+        self.evacuate_if_needed();
         if last && real {
             self.stopping = Stopping::Sealing;
         } else if last {

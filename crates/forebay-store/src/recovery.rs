@@ -23,18 +23,19 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
 use crate::batch::{BATCH_HEAD, BatchHead, Trust, verify, walk};
-use crate::contents::{load_run, recovered_queues};
+use crate::contents::recovered_queues;
 use crate::disk::Disk;
 use crate::error::OpenError;
 use crate::event::Event;
-use crate::home::{BatchNo, QueueId, RunId, Seq};
+use crate::home::{BatchNo, RunId};
 use crate::listing::Listing;
 use crate::log::{Log, LogState, Map};
 use crate::options::Options;
 use crate::record::Record;
 use crate::replay::{Place, Replay, ReplayedRun};
 use crate::request::{WorkError, perform};
-use crate::run::{self, FIRST_RECORD, RunDamage, RunState, TrackedRun, run_file};
+use crate::run::{FIRST_RECORD, RunState, TrackedRun};
+use crate::run_files::{check_runs, retire_unreferenced, set_aside};
 use crate::segment::{
     BLOCK, EPOCHS_PASSED_BY_SALVAGE, HeaderError, Segment, SegmentHeader, Spare, VERSION,
     segment_file, spare_file,
@@ -369,7 +370,7 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
         remove(disk, &segment_file(epoch))?;
     }
     retire_unreferenced(disk, &listing, &mut image)?;
-    let rescued = check_runs(disk, &mut image, options.salvage)?;
+    let (rescued, damaged_runs) = check_runs(disk, &mut image, options.salvage)?;
     let segments = count_live(&image);
     let (mut queues, mut payloads) = recovered_queues(disk, &mut image.replay)?;
 
@@ -412,6 +413,8 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
         payloads.push(payload);
     }
     begin(disk, &mut log)?;
+    // Not before: until what was read of them is in the log, they are all there is of it.
+    set_aside(disk, &damaged_runs)?;
     let recovered = Recovered {
         meta: image.replay.meta,
         queues: queues
@@ -453,60 +456,6 @@ fn begin(disk: &dyn Disk, log: &mut Log) -> Result<(), OpenError> {
     // What was durable before the owner had the store is not news.
     log.events.retain(|event| !matches!(event, Event::Durable(_)));
     Ok(())
-}
-
-/// Every live run must have a file that says what the log says. Salvage reads them to the end and
-/// returns what can be read of the damaged ones, which are then dropped: left in place they would fail
-/// the store when their turn comes.
-fn check_runs(
-    disk: &dyn Disk,
-    image: &mut LogImage,
-    salvage: bool,
-) -> Result<Vec<(QueueId, Seq, Vec<u8>)>, OpenError> {
-    let mut rescued = Vec::new();
-    let mut dropped = Vec::new();
-    for (&id, run) in &image.replay.runs {
-        let mut messages = Vec::new();
-        let mut found = run_footer(disk, id, run);
-        if salvage && found.is_ok() {
-            found = load_run(disk, id, run, &mut messages);
-        }
-        let (offset, what) = match found {
-            Ok(()) => continue,
-            Err(WorkError::Damaged(damage)) => (damage.offset, damage.what),
-            Err(WorkError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
-                (0, "the file is missing")
-            }
-            Err(WorkError::Io(error)) => {
-                return Err(OpenError::io(format!("read {}", run_file(id)))(error));
-            }
-        };
-        let lost = run.live.len() - messages.len() as u64;
-        let what = if salvage {
-            format!("{what}; {lost} messages of queue {} are lost", run.queue)
-        } else {
-            what.to_owned()
-        };
-        if !salvage {
-            return Err(OpenError::damaged(&run_file(id), offset, what));
-        }
-        dropped.push((id, Damage { file: run_file(id), offset, what }));
-        rescued.extend(messages.into_iter().map(|(seq, _, payload)| (run.queue, seq, payload)));
-    }
-    for (id, damage) in dropped {
-        image.replay.runs.remove(&id);
-        image.damage.push(damage);
-    }
-    Ok(rescued)
-}
-
-fn run_footer(disk: &dyn Disk, id: RunId, run: &ReplayedRun) -> Result<(), WorkError> {
-    let footer = run::read_footer(disk, id, run.queue)?;
-    if footer == run.footer {
-        return Ok(());
-    }
-    let what = "the footer is not the one the log knows";
-    Err(WorkError::Damaged(RunDamage { run: id, offset: run.footer.records_end, what }))
 }
 
 fn track_runs(runs: &BTreeMap<RunId, ReplayedRun>) -> Map<RunId, TrackedRun> {
@@ -553,28 +502,6 @@ fn count_live(image: &LogImage) -> VecDeque<Segment> {
         .collect()
 }
 
-/// Deletes run files the log does not know: they were being written at a crash, or hold transient
-/// messages only. If parts of the log are missing, those may have known them: they are set aside.
-fn retire_unreferenced(
-    disk: &dyn Disk,
-    listing: &Listing,
-    image: &mut LogImage,
-) -> Result<(), OpenError> {
-    let damaged = !image.damage.is_empty();
-    for &run in listing.runs.iter().filter(|run| !image.replay.runs.contains_key(run)) {
-        let name = run_file(run);
-        if !damaged {
-            remove(disk, &name)?;
-            continue;
-        }
-        let aside = format!("lost-{name}");
-        disk.rename(&name, &aside).map_err(OpenError::io(format!("rename {name}")))?;
-        let what = format!("no readable part of the log knows this run; it is kept as {aside}");
-        image.damage.push(Damage { file: name, offset: 0, what });
-    }
-    Ok(())
-}
-
-fn remove(disk: &dyn Disk, name: &str) -> Result<(), OpenError> {
+pub(crate) fn remove(disk: &dyn Disk, name: &str) -> Result<(), OpenError> {
     disk.remove(name).map_err(OpenError::io(format!("remove {name}")))
 }

@@ -3,13 +3,14 @@
 //! Pure: records go in, in order; out comes the state they describe. A message is alive if it was
 //! published and neither acknowledged nor moved into a run; a run is alive while anything in it is.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::home::{QueueId, RunId, Seq};
 use crate::log::{Map, QueueState};
 use crate::range_set::RangeSet;
 use crate::record::{Record, SpillRecord};
 use crate::run::Footer;
+use crate::runs_by_span::RunsBySpan;
 
 /// Where a live message's record is.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -50,7 +51,7 @@ pub(crate) struct Replay {
     pub(crate) queues: Map<QueueId, ReplayedQueue>,
     pub(crate) runs: BTreeMap<RunId, ReplayedRun>,
     /// Runs of each queue: acknowledgements name the queue only.
-    runs_of: Map<QueueId, BTreeSet<RunId>>,
+    runs_of: Map<QueueId, RunsBySpan>,
     /// The largest run number met.
     pub(crate) last_run: u32,
     /// The newest record is the end of a clean stop.
@@ -107,7 +108,7 @@ impl Replay {
             Record::RunDrop { run } => self.remove_run(run),
             Record::Forget { queue } => {
                 self.queues.remove(&queue);
-                for run in self.runs_of.remove(&queue).unwrap_or_default() {
+                for run in self.runs_of.remove(&queue).unwrap_or_default().ids() {
                     self.runs.remove(&run);
                 }
             }
@@ -178,7 +179,9 @@ impl Replay {
 
     fn insert_run(&mut self, id: RunId, run: ReplayedRun) {
         self.last_run = self.last_run.max(id.0);
-        self.runs_of.entry(run.queue).or_default().insert(id);
+        // Only a log that was forged names one run twice.
+        self.remove_run(id);
+        self.runs_of.entry(run.queue).or_default().insert(id, &run.footer);
         self.runs.insert(id, run);
     }
 
@@ -186,7 +189,7 @@ impl Replay {
         if let Some(run) = self.runs.remove(&id)
             && let Some(runs) = self.runs_of.get_mut(&run.queue)
         {
-            runs.remove(&id);
+            runs.remove(id, &run.footer);
         }
     }
 
@@ -194,8 +197,9 @@ impl Replay {
         if let Some(queue) = self.queues.get_mut(&queue) {
             take_range(&mut queue.messages, first, last);
         }
+        let Some(runs) = self.runs_of.get(&queue) else { return };
         let mut empty = Vec::new();
-        for &id in self.runs_of.get(&queue).into_iter().flatten() {
+        for id in runs.meeting(first, last) {
             let Some(run) = self.runs.get_mut(&id) else { continue };
             if run.live.remove(first, last) > 0 && run.live.is_empty() {
                 empty.push(id);

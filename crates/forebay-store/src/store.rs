@@ -140,7 +140,8 @@ impl Store {
 
     // ---- appending to the open batch ------------------------------------------------------------
 
-    /// Appends a message to the open batch, once for all its queues. The payload is copied.
+    /// Appends a message to the open batch, once for all its queues. The payload is copied. What would reach beyond the end of
+    /// a segment may close the batch and begin the next one: [`open_batch`](Store::open_batch) is asked for after it.
     /// Returns its home: the segment, or [`Home::NONE`] in memory.
     ///
     /// # Panics
@@ -320,10 +321,11 @@ impl Store {
 
     // ---- cold storage ---------------------------------------------------------------------------
 
-    /// Copies a live message forward into the open batch, out of the segment that
-    /// [`Event::Evacuate`] named; to be called for messages with that home only. Returns the new home.
-    pub fn relocate(&mut self, queue: QueueId, seq: Seq, payload: &[u8]) -> Home {
-        self.log.as_mut().map_or(Home::NONE, |log| log.relocate(queue, seq, payload))
+    /// Copies a live message forward into the open batch, out of the segment that [`Event::Evacuate`] named, once for all of
+    /// these queues; to be called for those where it has that home only. Returns the new home there: the old one, if one of
+    /// these is in a run that is being written, and takes it out of the segment.
+    pub fn relocate(&mut self, queues: &[(QueueId, Seq)], payload: &[u8]) -> Home {
+        self.log.as_mut().map_or(Home::NONE, |log| log.relocate(queues, payload))
     }
 
     /// Writes a run file. Until [`Event::RunDurable`] is taken the messages keep their homes and their

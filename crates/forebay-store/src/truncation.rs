@@ -8,7 +8,7 @@
 //!
 //! Oldest first only: recovery replays from the oldest segment on, and an acknowledgement is worth
 //! something only while it is read after its message. What holds the oldest back is evacuated once the
-//! log is over its cap.
+//! log is over its cap, or the disk has no room for it to grow.
 
 use crate::event::Event;
 use crate::home::{BatchNo, Home, QueueId, Seq};
@@ -58,7 +58,7 @@ impl Log {
         (2 * self.options.log_cap_bytes / self.options.segment_bytes) as usize + 16
     }
 
-    pub(crate) fn evacuate_if_over_cap(&mut self) {
+    pub(crate) fn evacuate_if_needed(&mut self) {
         if self.evacuating.is_some() || self.segments.len() < 2 || self.stopping != Stopping::No {
             return;
         }
@@ -66,32 +66,41 @@ impl Log {
             (&self.segments[0], self.log_bytes(), self.options.log_cap_bytes);
         // Many restarts leave many small segments: their number is bounded too.
         let many = self.segments.len() > self.segments_max() && log_bytes <= cap;
-        if front.live == 0 || !(many || log_bytes > cap) {
+        // A full disk leaves the log what it has. Acknowledgements would use that up, while one old message keeps all that is
+        // behind it: for a few of them its segment becomes the next one.
+        let few = front.live_bytes() <= self.options.segment_bytes / 4;
+        let for_space = few && self.background.lacks_space_but_for_copies();
+        if front.live == 0 || !(many || for_space || log_bytes > cap) {
             return;
         }
         // A log that is mostly alive does not shrink by being copied forward. It may be twice as large
         // as what is alive in it: then each message is copied about once for each time it could be freed.
         let live_bytes: u64 = self.segments.iter().map(Segment::live_bytes).sum();
-        if many || log_bytes > 2 * live_bytes {
+        if many || for_space || log_bytes > 2 * live_bytes {
             self.evacuating = Some(front.epoch);
             self.events.push_back(Event::Evacuate { homes: Home::segment(front.epoch) });
         }
     }
 
-    pub(crate) fn relocate(&mut self, queue: QueueId, seq: Seq, payload: &[u8]) -> Home {
+    pub(crate) fn relocate(&mut self, queues: &[(QueueId, Seq)], payload: &[u8]) -> Home {
         if self.failed.is_some() {
             return Home::NONE;
         }
-        let moves = self.moving.get(&queue).is_some_and(|runs| {
-            runs.iter().any(|run| self.runs.get(run).is_some_and(|run| run.live.contains(seq)))
-        });
-        if let (true, Some(epoch)) = (moves, self.evacuating) {
+        let moves = |(queue, seq): &(QueueId, Seq)| {
+            let mut runs = self.moving.get(queue).into_iter().flatten();
+            runs.any(|run| self.runs.get(run).is_some_and(|run| run.live.contains(*seq)))
+        };
+        if let (true, Some(epoch)) = (queues.iter().any(moves), self.evacuating) {
             // Its run takes it out of the segment; a second copy would count twice.
             return Home::segment(epoch);
         }
+        let home = self.append_message(FLAG_RELOCATED, queues, payload);
+        // Now, when it is known which batch has the copy.
         if let Some(epoch) = self.evacuating {
-            self.release(epoch, self.open.number);
+            for _ in queues {
+                self.release(epoch, self.open.number);
+            }
         }
-        self.append_message(FLAG_RELOCATED, &[(queue, seq)], payload)
+        home
     }
 }

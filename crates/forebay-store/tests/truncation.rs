@@ -24,7 +24,7 @@ fn the_log_over_its_cap_asks_for_evacuation_and_shrinks() {
             if let Event::Evacuate { homes } = event {
                 asked += 1;
                 for (seq, home) in live.iter_mut().filter(|message| message.1 == homes) {
-                    *home = store.relocate(QUEUE, *seq, &payload(*seq));
+                    *home = store.relocate(&[(QUEUE, *seq)], &payload(*seq));
                 }
             }
         }
@@ -109,7 +109,7 @@ fn a_segment_outlives_copies_forward_that_are_not_durable_yet() {
         while let Some(event) = store.poll_event() {
             if event == (Event::Evacuate { homes: old }) {
                 asked += 1;
-                old = store.relocate(QUEUE, 1, &payload(1));
+                old = store.relocate(&[(QUEUE, 1)], &payload(1));
             }
         }
         store.complete(now_us, perform(&*disk, commit)).unwrap();
@@ -150,7 +150,7 @@ fn many_restarts_do_not_pile_up_segments() {
         for turn in 0..4 {
             for event in pump(&disk, &mut store, turn * 20_000).unwrap() {
                 if event == (Event::Evacuate { homes: home }) {
-                    store.relocate(QUEUE, 1, &payload(1));
+                    store.relocate(&[(QUEUE, 1)], &payload(1));
                 }
             }
         }

@@ -9,6 +9,7 @@ mod commit_times;
 mod connections;
 mod consuming;
 mod durability;
+mod evacuating;
 mod firehose;
 mod getting;
 mod marks;

@@ -1,0 +1,75 @@
+//! What holds the oldest end of a long log is copied to its other end.
+
+use forebay_store::Disk;
+use forebay_wire::{Properties, basic, queue, tx};
+
+use crate::rig::{consume, declare, short};
+use crate::scene::Scene;
+
+const QUEUES: u64 = 40;
+const MESSAGES: u64 = 8;
+const BODY_BYTES: u64 = 20_000;
+
+/// Each queue had a copy of its own then, and a restart needed the memory for all of them.
+#[test]
+fn a_message_for_many_queues_is_copied_once_and_takes_the_memory_of_one_after_that() {
+    let mut scene = Scene::small(64 << 20);
+    let id = scene.client();
+    for number in 0..QUEUES {
+        let name = format!("q{number}");
+        scene.rig.method(id, 1, &declare(&name, true));
+        let bind = queue::Bind {
+            exchange: short("amq.fanout"),
+            queue: short(&name),
+            ..Default::default()
+        };
+        scene.rig.method(id, 1, &bind);
+    }
+    scene.answers(id);
+    let persistent = Properties { delivery_mode: Some(2), ..Properties::default() };
+    for _ in 0..MESSAGES {
+        let body = [7; BODY_BYTES as usize];
+        scene.rig.publish_with(id, "amq.fanout", "", true, &persistent, &body);
+    }
+    scene.answers(id);
+    // Some are not in their queues while they are copied: with a consumer, or in a transaction.
+    let holder = scene.rig.client();
+    scene.rig.method(holder, 1, &consume("q3", "holder", false));
+    assert_eq!(scene.answers(holder).len() as u64, MESSAGES + 1);
+    let settles = scene.rig.client();
+    scene.rig.method(settles, 1, &tx::Select::default());
+    scene.rig.method(settles, 1, &consume("q5", "settles", false));
+    scene.answers(settles);
+    scene.rig.method(settles, 1, &basic::Ack { delivery_tag: 3, multiple: true });
+    let before = scene.rig.shard.status();
+    assert_eq!((before.ready, before.unacked), ((QUEUES - 2) * MESSAGES, 2 * MESSAGES));
+
+    // Others come and go until the log is over its cap.
+    let segments = |scene: &Scene| {
+        let mut names = scene.disk.list().expect("it works");
+        names.retain(|name| name.starts_with("log-"));
+        names
+    };
+    let old = segments(&scene);
+    let mut churned = 0;
+    while segments(&scene).iter().any(|name| old.contains(name)) {
+        churned += 64;
+        scene.fill(id, churned - 64..churned);
+        let purge = queue::Purge { queue: short("q"), ..queue::Purge::default() };
+        scene.rig.method(id, 1, &purge);
+        scene.answers(id);
+        assert!(churned < 20_000, "{old:?} are never freed");
+    }
+    let one = MESSAGES * BODY_BYTES;
+    let written = scene.rig.shard.status().store.log_written_bytes - before.store.log_written_bytes;
+    let copies = written.saturating_sub(u64::from(churned) * 1_200);
+    assert!(copies < QUEUES / 4 * one, "{copies} bytes for {one}");
+
+    let mut scene = scene.kill();
+    let status = scene.rig.shard.status();
+    assert_eq!(status.ready, QUEUES * MESSAGES);
+    assert!(status.memory_bytes <= before.memory_bytes, "{} bytes", status.memory_bytes);
+    let id = scene.rig.client();
+    scene.rig.method(id, 1, &consume("q5", "again", true));
+    assert_eq!(scene.answers(id).len() as u64, MESSAGES + 1);
+}

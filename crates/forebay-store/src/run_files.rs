@@ -1,0 +1,119 @@
+//! Run files at a start: which must be there, which nobody needs, and which are kept for somebody to look at.
+
+use std::io;
+
+use crate::contents::load_run;
+use crate::disk::Disk;
+use crate::error::OpenError;
+use crate::home::{QueueId, RunId, Seq};
+use crate::listing::Listing;
+use crate::recovery::{LogImage, remove};
+use crate::replay::ReplayedRun;
+use crate::request::WorkError;
+use crate::run::{self, RunDamage, run_file};
+use crate::store::Damage;
+
+/// A message of a damaged run that can be read.
+type Rescued = (QueueId, Seq, Vec<u8>);
+
+/// Every live run must have a file that says what the log says. Salvage reads them to the end and
+/// returns what can be read of the damaged ones, and which these are. They are then dropped: left in place they would fail
+/// the store when their turn comes.
+pub(crate) fn check_runs(
+    disk: &dyn Disk,
+    image: &mut LogImage,
+    salvage: bool,
+) -> Result<(Vec<Rescued>, Vec<RunId>), OpenError> {
+    let mut rescued = Vec::new();
+    let mut dropped = Vec::new();
+    let mut damaged = Vec::new();
+    for (&id, run) in &image.replay.runs {
+        let mut messages = Vec::new();
+        let mut found = run_footer(disk, id, run);
+        if salvage && found.is_ok() {
+            found = load_run(disk, id, run, &mut messages);
+        }
+        let (offset, what, kept) = match found {
+            Ok(()) => continue,
+            Err(WorkError::Damaged(damage)) => {
+                damaged.push(id);
+                (damage.offset, damage.what, format!("; the file is kept as {}", aside(id)))
+            }
+            Err(WorkError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
+                (0, "the file is missing", String::new())
+            }
+            Err(WorkError::Io(error)) => {
+                return Err(OpenError::io(format!("read {}", run_file(id)))(error));
+            }
+        };
+        let lost = run.live.len() - messages.len() as u64;
+        let what = if salvage {
+            format!("{what}; {lost} messages of queue {} are lost{kept}", run.queue)
+        } else {
+            what.to_owned()
+        };
+        if !salvage {
+            return Err(OpenError::damaged(&run_file(id), offset, what));
+        }
+        dropped.push((id, Damage { file: run_file(id), offset, what }));
+        rescued.extend(messages.into_iter().map(|(seq, _, payload)| (run.queue, seq, payload)));
+    }
+    for (id, damage) in dropped {
+        image.replay.runs.remove(&id);
+        image.damage.push(damage);
+    }
+    Ok((rescued, damaged))
+}
+
+fn run_footer(disk: &dyn Disk, id: RunId, run: &ReplayedRun) -> Result<(), WorkError> {
+    let footer = run::read_footer(disk, id, run.queue)?;
+    if footer == run.footer {
+        return Ok(());
+    }
+    let what = "the footer is not the one the log knows";
+    Err(WorkError::Damaged(RunDamage { run: id, offset: run.footer.records_end, what }))
+}
+
+/// Deletes run files the log does not know: they were being written at a crash, or hold transient
+/// messages only. If parts of the log are missing, those may have known them: they are set aside.
+pub(crate) fn retire_unreferenced(
+    disk: &dyn Disk,
+    listing: &Listing,
+    image: &mut LogImage,
+) -> Result<(), OpenError> {
+    let damaged = !image.damage.is_empty();
+    for &run in listing.runs.iter().filter(|run| !image.replay.runs.contains_key(run)) {
+        let name = run_file(run);
+        if !damaged {
+            remove(disk, &name)?;
+            continue;
+        }
+        let aside = put_aside(disk, run)?;
+        let what = format!("no readable part of the log knows this run; it is kept as {aside}");
+        image.damage.push(Damage { file: name, offset: 0, what });
+    }
+    Ok(())
+}
+
+/// Keeps the files of damaged runs: what could be read of them is in the log now, which does not know them any more, so the next
+/// start would delete them, and with them the only bytes of what could not.
+pub(crate) fn set_aside(disk: &dyn Disk, damaged: &[RunId]) -> Result<(), OpenError> {
+    for &run in damaged {
+        put_aside(disk, run)?;
+    }
+    if damaged.is_empty() {
+        return Ok(());
+    }
+    disk.sync_dir().map_err(OpenError::io("sync the data directory"))
+}
+
+fn put_aside(disk: &dyn Disk, run: RunId) -> Result<String, OpenError> {
+    let (name, aside) = (run_file(run), aside(run));
+    disk.rename(&name, &aside).map_err(OpenError::io(format!("rename {name}")))?;
+    Ok(aside)
+}
+
+/// Names like this one no start looks at.
+fn aside(run: RunId) -> String {
+    format!("lost-{}", run_file(run))
+}
