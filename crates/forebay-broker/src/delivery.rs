@@ -10,7 +10,6 @@ use forebay_wire::{
 
 use crate::ack_timeout::AckLimit;
 use crate::connection::Stage;
-use crate::crowd::Admits;
 use crate::marks::{Clock, told};
 use crate::memory::{another, release};
 use crate::message::Message;
@@ -21,6 +20,7 @@ use crate::round_robin::Gathers;
 use crate::shard::Shard;
 use crate::topology::QueueKey;
 use crate::unacked::Delivery;
+use crate::unread::Admits;
 use crate::waits::Gate;
 
 /// Messages delivered from one queue before the next one has its turn.
@@ -143,7 +143,7 @@ impl Shard {
         }
         let Some(next) = queue.head.front() else { return Err(Undelivered::NotInRam) };
         let message_bytes = next.message.as_stored().len();
-        let admits = self.crowd.admits(message_bytes);
+        let admits = self.unread.admits(message_bytes);
         let clock = self.clock_began_us.map(|began_us| Clock { began_us, now_us: self.now_us });
         let mut gate = if queue.consumers.is_empty() { Gate::NoConsumer } else { Gate::Credit };
         let mut round = Round::from(queue.turns.at(), &queue.consumers);
@@ -178,7 +178,7 @@ impl Shard {
                 continue;
             }
             if admits == Admits::Nobody || admits == Admits::Idle && connection.out.len() > 0 {
-                self.crowd.leave(key);
+                self.unread.leave(key);
                 gate = Gate::Delivery;
                 continue;
             }

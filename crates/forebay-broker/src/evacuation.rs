@@ -185,7 +185,7 @@ impl Shard {
             | Place::Transaction { connection, number, .. } => (connection, number),
         };
         let connection = self.connections.get_mut(connection as usize)?.as_mut()?;
-        let channel = connection.channels.get_mut(usize::from(number))?.as_mut()?;
+        let channel = connection.channel(number)?;
         let delivery = match *place {
             Place::Transaction { at, .. } => channel.in_transaction_mut().nth(at as usize)?,
             Place::Channel { tag, .. } => channel.unacked.get_mut(tag)?,

@@ -146,7 +146,7 @@ impl Shard {
     /// There is something to send to this connection.
     pub(crate) fn mark_connection(&mut self, id: ConnectionId) {
         let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return };
-        connection.out.count_in(&mut self.crowd.bytes);
+        connection.out.count_in(&mut self.unread.bytes);
         if !connection.dirty {
             connection.dirty = true;
             self.dirty_connections.push_back(id);
@@ -165,7 +165,7 @@ impl Shard {
         if let Some(spare) = connection.out.written(bytes) {
             self.warm_out.give(spare);
         }
-        connection.out.count_in(&mut self.crowd.bytes);
+        connection.out.count_in(&mut self.unread.bytes);
         connection.sent_us = now_us;
         if connection.starved && connection.out.len() < soft {
             connection.starved = false;

@@ -142,7 +142,7 @@ impl Shard {
             .collect();
         let open = || self.connections.iter().flatten();
         let outgoing_bytes = open().map(|c| c.out.capacity()).sum();
-        debug_assert_eq!(self.crowd.bytes, outgoing_bytes, "what waits to be sent is counted");
+        debug_assert_eq!(self.unread.bytes, outgoing_bytes, "what waits to be sent is counted");
         Status {
             connections: self.connections_open,
             channels: open().map(|c| usize::from(c.channels_open)).sum(),

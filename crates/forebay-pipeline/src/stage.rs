@@ -356,7 +356,7 @@ where
     /// What a call that has ended tells about those to come.
     fn learn(&self, took_us: Option<u64>, succeeded: bool) {
         // Nearly all succeed, and change nothing.
-        if self.policy.breaker.is_some() && !(succeeded && !self.failing.load(Ordering::Relaxed)) {
+        if self.policy.breaker.is_some() && (!succeeded || self.failing.load(Ordering::Relaxed)) {
             let mut floor = self.floor();
             self.failing.store(!succeeded, Ordering::Relaxed);
             let was_open = floor.is_broken();

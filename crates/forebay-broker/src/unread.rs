@@ -22,7 +22,7 @@ const OUT_PER_MEMORY: u64 = 4;
 
 /// Outgoing buffers of all connections.
 #[derive(Debug)]
-pub(crate) struct Crowd {
+pub(crate) struct Unread {
     /// What they hold, as of when each was last written into or from.
     pub(crate) bytes: usize,
     /// From where on no large message is added.
@@ -40,10 +40,10 @@ pub(crate) enum Admits {
     Nobody,
 }
 
-impl Crowd {
-    pub(crate) fn new(memory_budget_bytes: u64) -> Crowd {
+impl Unread {
+    pub(crate) fn new(memory_budget_bytes: u64) -> Unread {
         let share = usize::try_from(memory_budget_bytes / OUT_PER_MEMORY).unwrap_or(usize::MAX);
-        Crowd { bytes: 0, max_bytes: share.max(OUT_TOTAL_BYTES), queues: BTreeSet::new() }
+        Unread { bytes: 0, max_bytes: share.max(OUT_TOTAL_BYTES), queues: BTreeSet::new() }
     }
 
     /// To whom a message of so many bytes may be sent.
@@ -66,8 +66,8 @@ impl Crowd {
 impl Shard {
     /// A buffer may have become smaller or empty: queues that were left for it may go on.
     pub(crate) fn return_to_left_queues(&mut self) {
-        if self.crowd.bytes < self.crowd.max_bytes {
-            for key in std::mem::take(&mut self.crowd.queues) {
+        if self.unread.bytes < self.unread.max_bytes {
+            for key in std::mem::take(&mut self.unread.queues) {
                 self.mark_queue(key);
             }
         }
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn large_messages_go_to_fewer_the_more_waits_and_small_ones_to_anybody() {
-        let mut crowd = Crowd::new(256 << 20);
+        let mut unread = Unread::new(256 << 20);
         for (mib, large) in [
             (0, Admits::Anybody),
             (31, Admits::Anybody),
@@ -88,9 +88,9 @@ mod tests {
             (63, Admits::Idle),
             (64, Admits::Nobody),
         ] {
-            crowd.bytes = mib << 20;
-            assert_eq!(crowd.admits(OUT_SOFT_MIN_BYTES + 1), large, "{mib}");
-            assert_eq!(crowd.admits(OUT_SOFT_MIN_BYTES), Admits::Anybody, "{mib}");
+            unread.bytes = mib << 20;
+            assert_eq!(unread.admits(OUT_SOFT_MIN_BYTES + 1), large, "{mib}");
+            assert_eq!(unread.admits(OUT_SOFT_MIN_BYTES), Admits::Anybody, "{mib}");
         }
     }
 }
