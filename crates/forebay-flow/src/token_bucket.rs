@@ -67,6 +67,12 @@ impl TokenBucket {
         self.level -= wanted;
         Ok(())
     }
+
+    /// Tokens that it holds.
+    pub fn available(&mut self, now_us: u64) -> u64 {
+        self.fill(now_us);
+        u64::try_from(self.level / MILLIONTHS).unwrap_or(0)
+    }
 }
 
 #[cfg(test)]
@@ -80,6 +86,17 @@ mod tests {
         assert_eq!(bucket.take(0, 30), Ok(()));
         assert_eq!(bucket.take(0, 1), Err(NotYet { retry_us: 21_000 }));
         assert_eq!(bucket.take(21_000, 1), Ok(()));
+    }
+
+    #[test]
+    fn what_is_there_can_be_taken_and_no_more() {
+        let mut bucket = TokenBucket::new(0, 1_000, 10);
+        assert_eq!(bucket.available(0), 10);
+        assert_eq!(bucket.take(0, 30), Ok(()));
+        assert_eq!(bucket.available(20_999), 0, "it is paid off first");
+        assert_eq!(bucket.available(23_999), 3);
+        assert_eq!(bucket.take(23_999, 3), Ok(()));
+        assert_eq!((bucket.available(23_999), bucket.available(1_000_000)), (0, 10));
     }
 
     #[test]

@@ -131,6 +131,16 @@ impl<M> Dispatch<M> {
         self.buffer_max.saturating_sub(self.buffered())
     }
 
+    /// Messages that it can take now whatever their lanes, if workers are idle: with lanes in use each may have to wait.
+    #[must_use]
+    pub fn admits(&self) -> usize {
+        match self.room() {
+            0 => 0,
+            room if !self.lanes.is_empty() => room,
+            _ => usize::MAX,
+        }
+    }
+
     /// A worker is done with a message for now, and somebody holds it for [`Dispatch::again`].
     ///
     /// # Panics
@@ -193,6 +203,12 @@ impl<M> Dispatch<M> {
         self.concurrency
     }
 
+    /// Messages that wait for a worker and for nothing else.
+    #[must_use]
+    pub fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
     /// Messages in work.
     #[must_use]
     pub fn busy(&self) -> usize {
@@ -239,11 +255,12 @@ mod tests {
         let mut dispatch = Dispatch::new(4, 2);
         let lane = Some(Lane::of("hot"));
         for number in 0..3 {
-            assert!(dispatch.demand() > 0);
+            assert!(dispatch.demand() > 0 && dispatch.admits() > 0);
             dispatch.arrived(number, lane);
             dispatch.take();
         }
         assert_eq!((dispatch.busy(), dispatch.buffered(), dispatch.demand()), (1, 2, 0));
+        assert_eq!(dispatch.admits(), 0);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::task::Waker;
 
-use forebay_flow::{NotYet, TokenBucket};
+use forebay_flow::{NotYet, Occupancy, TokenBucket};
 
 use crate::breaker::Breaker;
 use crate::dispatch::{Dispatch, Started};
@@ -113,11 +113,22 @@ impl<T> Floor<T> {
         self.breaker.is_some_and(|breaker| breaker.open_until_us().is_some())
     }
 
-    /// How many workers there are, and how many take nothing now: those at work, or all while the breaker is open.
-    pub(crate) fn workers_and_busy(&self) -> (usize, usize) {
-        let workers = self.dispatch.concurrency();
-        let open = self.breaker.is_some_and(|breaker| breaker.open_until_us().is_some());
-        (workers, if open { workers.max(self.dispatch.busy()) } else { self.dispatch.busy() })
+    /// For the source, what its messages will find here.
+    pub(crate) fn tell(&mut self, occupancy: &Occupancy, now_us: impl Fn() -> u64) {
+        let of = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let admits = if self.is_broken() { 0 } else { self.dispatch.admits() };
+        let (mut limit, mut limit_per_s) = (of(admits), 0);
+        if let Some(rate) = &mut self.rate {
+            // What is ready here comes before what comes.
+            let tokens = rate.bucket.available(now_us()).saturating_add(rate.in_hand.into());
+            let tokens =
+                u32::try_from(tokens).unwrap_or(u32::MAX).saturating_sub(of(self.dispatch.ready()));
+            limit = limit.min(tokens);
+            limit_per_s =
+                if admits == 0 { 0 } else { u32::try_from(rate.per_s).unwrap_or(u32::MAX) };
+        }
+        let busy = self.dispatch.busy() + self.dispatch.ready();
+        occupancy.set_limited(of(self.dispatch.concurrency()), of(busy), limit, limit_per_s);
     }
 
     /// Everybody looks again. Wakers only schedule tasks, so the lock may be held.

@@ -164,7 +164,7 @@ where
             prefetch: Mutex::default(),
             departures: Mutex::new(Some(Vec::new())),
         };
-        stage.count(&stage.floor());
+        stage.count(&mut stage.floor());
         stage.tell(&mut stage.source(), Needs { workers: concurrency_now, ..needs });
         let upstream = stage.source().as_ref().map(Source::upstream);
         stage.upstream.get_or_init(|| upstream.unwrap_or_default());
@@ -237,6 +237,8 @@ where
         cx: &Context<'_>,
     ) -> Poll<Option<Started<Item<S::Value>>>> {
         floor.seats.wait(seat, cx.waker());
+        // Nobody begins what came and waits for its key, nor anything while the rate does not let them.
+        self.count(&mut floor);
         if floor.next_tick_us().is_some() {
             self.supervise.notify_one();
         }
@@ -250,7 +252,7 @@ where
         next: Next<S::Value>,
     ) -> Poll<Option<Started<Item<S::Value>>>> {
         let successor = floor.pass_on();
-        self.count(&floor);
+        self.count(&mut floor);
         drop(floor);
         if let Some(waker) = successor {
             waker.wake();
@@ -347,7 +349,7 @@ where
     fn done(&self, lane: Option<Lane>) {
         let mut floor = self.floor();
         floor.dispatch.finished(lane);
-        self.count(&floor);
+        self.count(&mut floor);
         if floor.over() {
             floor.wake_all();
         }
@@ -373,7 +375,7 @@ where
             // Whoever succeeded may have more to do with its message, and the time for which others wait does not come.
             let closed = was_open && !floor.is_broken();
             let successor = if closed { floor.pass_on() } else { None };
-            self.count(&floor);
+            self.count(&mut floor);
             drop(floor);
             successor.into_iter().for_each(Waker::wake);
         }
@@ -411,10 +413,8 @@ where
     }
 
     /// For the source, what its messages will find here.
-    fn count(&self, floor: &Floor<S::Value>) {
-        let of = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let (workers, busy) = floor.workers_and_busy();
-        self.occupancy.set(of(workers), of(busy));
+    fn count(&self, floor: &mut Floor<S::Value>) {
+        floor.tell(&self.occupancy, || self.now_us());
     }
 
     /// With the lock of the tuning held.
@@ -426,7 +426,7 @@ where
             // As at the start: there is a place for the batch of each.
             floor.dispatch.make_room(concurrency);
         }
-        self.count(&floor);
+        self.count(&mut floor);
         floor.wake_all(); // those too many leave
         drop(floor);
         self.supervise.notify_one();
@@ -475,7 +475,7 @@ where
         let successor = {
             let mut floor = self.floor();
             let successor = floor.tick(self.now_us());
-            self.count(&floor);
+            self.count(&mut floor);
             successor
         };
         successor.into_iter().for_each(Waker::wake);

@@ -53,7 +53,9 @@ where
     }
 
     fn set_rate(&self, per_s: Option<u64>) {
-        self.floor().set_rate(per_s, self.now_us());
+        let mut floor = self.floor();
+        floor.set_rate(per_s, self.now_us());
+        self.count(&mut floor);
     }
 
     fn may_begin(&self) -> bool {

@@ -47,7 +47,7 @@ where
         let has_room = {
             let mut floor = self.floor();
             let has_room = floor.put_off();
-            self.count(&floor);
+            self.count(&mut floor);
             has_room
         };
         match leaving {
@@ -89,7 +89,9 @@ where
         let (gone, successor) = {
             let mut floor = self.floor();
             let gone = floor.go_on(self.now_us());
-            (gone, floor.pass_on())
+            let successor = floor.pass_on();
+            self.count(&mut floor);
+            (gone, successor)
         };
         // The token was awaited by others, who have to look when there is another one.
         successor.into_iter().for_each(Waker::wake);
@@ -132,7 +134,7 @@ where
         }
         // Who wanted more and found no room.
         let successor = floor.pass_on();
-        self.count(&floor);
+        self.count(&mut floor);
         drop(floor);
         successor.into_iter().for_each(Waker::wake);
     }

@@ -173,6 +173,48 @@ async fn while_a_breaker_is_open() {
     others.join().await.unwrap();
 }
 
+/// Its workers may begin one message in a second, and would be done with it at once.
+#[tokio::test]
+async fn while_a_rate_lets_none_begin() {
+    let broker = Broker::in_memory().unwrap();
+    let work = Work::new(&broker).await;
+    let pipeline = Pipeline::from(work.connection.source("q"))
+        .process(50, work.handler())
+        .rate_limit(1)
+        .start();
+    work.publish("short", 1).await;
+    work.done(1).await;
+    let others = work.pipeline(2);
+    work.publish("short", 200).await;
+    work.done(200).await;
+    pipeline.control().drain(Duration::ZERO);
+    others.control().drain(PATIENCE);
+    others.join().await.unwrap();
+}
+
+#[tokio::test]
+async fn while_the_buffer_is_full() {
+    let broker = Broker::in_memory().unwrap();
+    let work = Work::new(&broker).await;
+    let pipeline = Pipeline::from(work.connection.source("q"))
+        .process(50, work.handler())
+        .ordered_by(|_| "one key")
+        .buffer_max(2)
+        .start();
+    // One in work, and two that wait for it.
+    work.publish("long", 3).await;
+    work.begun(1).await;
+    while pipeline.control().report().taken < 3 {
+        tokio::task::yield_now().await;
+    }
+    let others = work.pipeline(2);
+    work.publish("short", 10).await;
+    work.done(10).await;
+    pipeline.control().drain(Duration::ZERO);
+    others.control().drain(PATIENCE);
+    others.join().await.unwrap();
+}
+
 #[tokio::test]
 async fn more_are_put_off_than_any_credit_was_and_the_rest_goes_on() {
     let broker = Broker::in_memory().unwrap();
