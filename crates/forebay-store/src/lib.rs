@@ -38,6 +38,7 @@ mod event;
 pub mod fault_disk;
 mod home;
 mod in_flight;
+mod late_sync;
 mod listing;
 mod log;
 mod options;

@@ -79,15 +79,15 @@ pub(crate) struct Log {
     /// Closed parts of a checkpoint, to be written before the open batch.
     pub(crate) queued: VecDeque<OpenBatch>,
     buffers: Vec<Vec<u8>>,
-    in_flight: InFlight,
+    pub(crate) in_flight: InFlight,
     /// Whether a full batch may be handed over behind another.
     pub(crate) may_follow: bool,
-    written: BatchNo,
+    pub(crate) written: BatchNo,
     pub(crate) synced: BatchNo,
     /// What was reported durable: `synced`, or `written` where the operator chose so.
     reported: BatchNo,
     /// When bytes were first written that are not synced yet.
-    unsynced_since_us: Option<u64>,
+    pub(crate) unsynced_since_us: Option<u64>,
     pacing: Pacing,
     atomic_depth: u32,
     pub(crate) stopping: Stopping,
@@ -358,21 +358,22 @@ impl Log {
             Stopping::Submitted | Stopping::Stopped => return None,
             Stopping::No => {}
         }
+        // While there is always something to write, nothing else would make room for a sync.
+        if let Some(sync) = self.poll_late_sync() {
+            return Some(sync);
+        }
         match self.pacing.decide(self.now_us, self.pending()) {
-            Decision::Submit => return Some(self.submit_open(true, false)),
+            Decision::Submit => Some(self.submit_open(true, false)),
             Decision::Seal if self.options.durability == Durability::Always => {
-                return Some(self.submit_open(false, false));
+                Some(self.submit_open(false, false))
             }
             // Without a sync there is no durable batch that a seal could vouch for.
-            Decision::Seal => self.pacing.submitted(),
-            Decision::WaitUntil(_) | Decision::Idle => {}
+            Decision::Seal => {
+                self.pacing.submitted();
+                self.poll_late_sync()
+            }
+            Decision::WaitUntil(_) | Decision::Idle => None,
         }
-        if self.sync_due_us().is_some_and(|due_us| due_us <= self.now_us) {
-            self.in_flight.push(self.now_us, LogWork::Sync { upto: self.written });
-            let epoch = self.last_written_epoch();
-            return Some(Request { work: Work::Sync { epoch } });
-        }
-        None
     }
 
     /// The open batch, if it is full and is to follow the one in flight; not one that begins a segment, nor before a checkpoint.
@@ -385,21 +386,6 @@ impl Log {
             && self.queued.is_empty()
             && self.open.begin.is_none();
         follows.then(|| self.submit_open(true, false))
-    }
-
-    fn sync_due_us(&self) -> Option<u64> {
-        match self.options.durability {
-            Durability::Interval { ms } => Some(self.unsynced_since_us? + ms * 1000),
-            Durability::Always | Durability::Os => None,
-        }
-    }
-
-    /// The segment of the newest written batch: the open one's, or the one before it if the open batch
-    /// has a segment to begin.
-    fn last_written_epoch(&self) -> u64 {
-        let unbegun = self.queued.front().unwrap_or(&self.open).begin.is_some();
-        let index = self.segments.len() - 1 - usize::from(unbegun && self.segments.len() > 1);
-        self.segments[index].epoch
     }
 
     fn append_stop(&mut self) {
@@ -487,7 +473,7 @@ impl Log {
         }
     }
 
-    fn before(&self, epoch: u64) -> Option<u64> {
+    pub(crate) fn before(&self, epoch: u64) -> Option<u64> {
         self.segments.iter().rev().map(|segment| segment.epoch).find(|&other| other < epoch)
     }
 
@@ -526,7 +512,7 @@ impl Log {
                 Decision::WaitUntil(at_us) => at_latest(at_us),
                 Decision::Idle => {}
             }
-            if let Some(at_us) = self.sync_due_us() {
+            if let Some(at_us) = self.late_sync_due_us() {
                 at_latest(at_us);
             }
         }
@@ -550,11 +536,7 @@ impl Log {
                 Ok(())
             }
             (Work::Sync { .. }, Ok(_)) => {
-                if let Some((LogWork::Sync { upto }, _)) = self.in_flight.pop(self.now_us) {
-                    self.synced = self.synced.max(upto);
-                    self.unsynced_since_us = (self.synced < self.written).then_some(self.now_us);
-                }
-                self.free_dead();
+                self.late_synced();
                 Ok(())
             }
             (work @ (Work::Commit { .. } | Work::Sync { .. }), Err(error)) => {

@@ -12,7 +12,7 @@
 
 use crate::event::Event;
 use crate::home::{BatchNo, Home, QueueId, RunId, Seq};
-use crate::log::Log;
+use crate::log::{Log, Stopping};
 use crate::run::{FIRST_RECORD, RunBuilder, RunState, TrackedRun};
 
 impl Log {
@@ -43,8 +43,12 @@ impl Log {
         id
     }
 
-    /// The run's file is written (and synced): the log is told.
+    /// The run's file is written (and synced): the log is told, unless it ends already. Nothing may follow the STOP record
+    /// there, and a file that the log does not know is deleted by the next start.
     pub(crate) fn run_written(&mut self, id: RunId) {
+        if !matches!(self.stopping, Stopping::No | Stopping::Asked) {
+            return;
+        }
         let run = self.runs.get_mut(&id).expect("a run being written is tracked");
         let persistent = run.persistent();
         if run.durable && !persistent.is_empty() {
@@ -105,7 +109,10 @@ impl Log {
             }
             let transient = run.transient.remove(seq, seq) > 0;
             let switched = run.state == RunState::Switched;
-            run.dead_batch = self.open.number;
+            // Of a transient message nothing is appended: without anything else the open batch never comes.
+            if !transient {
+                run.dead_batch = self.open.number;
+            }
             let home = if home.as_run().is_some() { run.old_home(seq) } else { home };
             if let (false, Some(epoch)) = (switched, home.as_segment()) {
                 self.release(epoch, self.open.number);

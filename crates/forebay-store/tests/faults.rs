@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use forebay_store::fault_disk::Call;
 use forebay_store::{
-    Completion, Disk, Durability, Event, FileDisk, Finding, Home, Lane, MemDisk, OpenError,
-    Options, RunBuilder, Store, check, open, perform,
+    Completion, Disk, Event, FileDisk, Finding, Home, Lane, OpenError, Options, RunBuilder, Store,
+    check, open, perform,
 };
 use support::small_store::{
     QUEUE, contents, expected, filled, opened, payload, place, pump, small,
@@ -184,22 +184,6 @@ fn a_segment_missing_from_the_middle_is_damage() {
     assert!(!recovered.damage.is_empty());
     let found = contents(&recovered);
     assert!(found.len() > 400 && found.iter().all(|(seq, bytes)| *bytes == payload(*seq)));
-}
-
-#[test]
-fn the_weaker_policies_report_after_the_write_and_sync_later() {
-    let disk = Arc::new(MemDisk::new());
-    let options = Options { durability: Durability::Interval { ms: 50 }, ..small() };
-    let (mut store, _) = opened(&disk, options.clone());
-    store.publish(&[(QUEUE, 1)], &payload(1));
-    let batch = store.open_batch();
-    pump(&disk, &mut store, 1000).unwrap();
-    assert!(store.durable_batch() >= batch);
-    assert!(store.next_deadline_us().is_some_and(|at_us| at_us <= 51_000));
-    pump(&disk, &mut store, 51_000).unwrap();
-    disk.power_loss(11);
-    let (_, recovered) = opened(&disk, options);
-    assert_eq!(contents(&recovered), expected(1));
 }
 
 #[test]

@@ -99,6 +99,60 @@ fn a_run_whose_messages_are_all_settled_before_its_turn_is_not_written() {
     assert_eq!(recovered.queues[0].runs.iter().map(|run| run.messages).sum::<u64>(), 100);
 }
 
+/// What takes a transient message out of a run is not in the log: a file that waited for the log to say so stayed, and
+/// those of all later runs with it.
+#[test]
+fn a_run_of_transient_messages_goes_though_nothing_else_is_committed() {
+    let (disk, mut store, _) = filled(1);
+    let mut builder = RunBuilder::new();
+    for seq in 2..=3 {
+        builder.push(seq, Home::NONE, &payload(seq));
+    }
+    let run = store.write_run(QUEUE, builder, true);
+    let written = store.poll(10_000_000).expect("the run's turn");
+    assert_eq!(written.lane(), Lane::Background);
+    for seq in 2..=3 {
+        store.settle(QUEUE, seq, Home::NONE);
+    }
+    store.complete(10_000_000, perform(&*disk, written)).unwrap();
+    let is_run = |name: &String| name.starts_with("run-");
+    assert!(disk.list().unwrap().iter().any(is_run));
+    let events = pump(&disk, &mut store, 20_000_000).unwrap();
+    assert!(events.contains(&Event::RunDurable { run, queue: QUEUE }));
+    pump(&disk, &mut store, 30_000_000).unwrap();
+    assert!(!disk.list().unwrap().iter().any(is_run));
+}
+
+/// The lane may be writing a run when the log ends: the run is not worth an end that looks like a crash.
+#[test]
+fn a_run_that_is_written_while_the_store_stops_does_not_make_the_stop_unclean() {
+    for steps in 1..=2 {
+        let (disk, mut store, homes) = filled(4);
+        let mut builder = RunBuilder::new();
+        for seq in 1..=4 {
+            builder.push(seq, homes[seq as usize - 1], &payload(seq));
+        }
+        store.write_run(QUEUE, builder, true);
+        let written = store.poll(10_000_000).expect("the run's turn");
+        assert_eq!(written.lane(), Lane::Background);
+        store.shutdown();
+        // The last batch, and then the seal that vouches for it.
+        let mut last = store.poll(10_000_100).expect("the end of the log");
+        for _ in 1..steps {
+            store.complete(10_000_200, perform(&*disk, last)).unwrap();
+            last = store.poll(10_000_300).expect("the seal");
+        }
+        store.complete(10_000_400, perform(&*disk, written)).unwrap();
+        store.complete(10_000_500, perform(&*disk, last)).unwrap();
+        assert!(pump(&disk, &mut store, 10_000_600).unwrap().contains(&Event::Stopped));
+        drop(store);
+        let (_, recovered) = opened(&disk, small());
+        assert!(recovered.clean, "{steps}");
+        assert_eq!(contents(&recovered), expected(4));
+        assert!(!disk.list().unwrap().iter().any(|name| name.starts_with("run-")));
+    }
+}
+
 fn spilled(count: u64) -> (Arc<MemDisk>, Store, RunId) {
     let (disk, mut store, homes) = filled(count);
     let mut builder = RunBuilder::new();

@@ -453,10 +453,7 @@ pub fn run(ops: &[Op], options: Options) {
     world.pump(30);
     let statistics = world.store.statistics();
     assert_eq!(statistics.runs, 0, "{statistics:?}");
-    if world.options.durability != Durability::Os {
-        // Without a sync of its own, what made a segment dead is synced when the next one begins.
-        assert!(statistics.segments <= 2, "{statistics:?}");
-    }
+    assert!(statistics.segments <= 2, "{statistics:?}");
     let durable = world.store.durable_batch();
     world.disk.kill();
     let recovered = world.reopen(durable, None);
