@@ -132,6 +132,11 @@ impl Background {
         })
     }
 
+    /// Whether the disk is full, and the log has a segment ahead to copy into.
+    pub(crate) fn lacks_space_but_for_copies(&self) -> bool {
+        self.low_space && self.ready.len() < READY && !self.ready.is_empty()
+    }
+
     fn new_spare(&mut self) -> u32 {
         let spare = self.next_spare;
         self.next_spare += 1;

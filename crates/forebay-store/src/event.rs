@@ -27,7 +27,7 @@ pub enum Event {
         /// Nothing live comes after this block in the run.
         at_end: bool,
     },
-    /// The log is over its cap and its oldest segment holds live messages: each message with this home
+    /// The log is over its cap, or the disk full, and its oldest segment holds live messages: each message with this home
     /// must be settled, [relocated](crate::Store::relocate) or put into a run. Worth a relocation are a
     /// few messages; when much of the segment is alive, runs keep the log from growing by its own copies.
     Evacuate {

@@ -75,8 +75,8 @@ pub(crate) struct Log {
     pub(crate) next_epoch: u64,
     pub(crate) salvaged_before: u64,
     pub(crate) open: OpenBatch,
-    acks: AckTable,
-    /// Closed parts of a checkpoint, to be written before the open batch.
+    pub(crate) acks: AckTable,
+    /// Closed parts of a checkpoint, and a batch that [ended its segment](Log::make_room): to be written before the open one.
     pub(crate) queued: VecDeque<OpenBatch>,
     buffers: Vec<Vec<u8>>,
     pub(crate) in_flight: InFlight,
@@ -89,7 +89,7 @@ pub(crate) struct Log {
     /// When bytes were first written that are not synced yet.
     pub(crate) unsynced_since_us: Option<u64>,
     pacing: Pacing,
-    atomic_depth: u32,
+    pub(crate) atomic_depth: u32,
     pub(crate) stopping: Stopping,
 
     pub(crate) meta: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -188,6 +188,7 @@ impl Log {
         queues: &[(QueueId, Seq)],
         payload: &[u8],
     ) -> Home {
+        self.make_room(queues.len(), payload.len());
         for queues in queues.chunks(QUEUES_MAX) {
             self.open.writer().publish(flags, queues, payload);
         }
@@ -287,7 +288,8 @@ impl Log {
     }
 
     pub(crate) fn buffered_bytes(&self) -> u64 {
-        (self.open_bytes() + self.in_flight.bytes() + self.background.run_bytes) as u64
+        let queued: usize = self.queued.iter().map(|batch| batch.bytes.len()).sum();
+        (self.open_bytes() + queued + self.in_flight.bytes() + self.background.run_bytes) as u64
     }
 
     pub(crate) fn busy_since_us(&self) -> Option<u64> {
@@ -315,7 +317,7 @@ impl Log {
         self.pacing.commits(self.log_written_bytes)
     }
 
-    fn open_bytes(&self) -> usize {
+    pub(crate) fn open_bytes(&self) -> usize {
         self.open.bytes.len() + self.acks.record_bytes()
     }
 
@@ -406,15 +408,19 @@ impl Log {
     }
 
     fn submit_open(&mut self, real: bool, last: bool) -> Request {
+        let closed = self.close_open();
+        self.begin_batch(closed.number + 1);
+        self.pacing.submitted();
+        self.dispatch(closed, real, last)
+    }
+
+    /// Takes the open batch as it is; another one is to be opened.
+    pub(crate) fn close_open(&mut self) -> OpenBatch {
         let end = self.open.close(&mut self.acks);
         let segment = self.segments.back_mut().expect("there is always a segment");
         segment.used = end;
         segment.allocated = segment.allocated.max(end);
-        let number = self.open.number;
-        let closed = std::mem::take(&mut self.open);
-        self.begin_batch(number + 1);
-        self.pacing.submitted();
-        self.dispatch(closed, real, last)
+        std::mem::take(&mut self.open)
     }
 
     fn begin_batch(&mut self, number: BatchNo) {
@@ -432,7 +438,7 @@ impl Log {
             let buffer = self.take_buffer();
             self.open = OpenBatch::new(number, epoch, used, buffer);
         }
-        self.evacuate_if_over_cap();
+        self.evacuate_if_needed();
     }
 
     fn dispatch(&mut self, mut batch: OpenBatch, real: bool, last: bool) -> Request {
@@ -596,7 +602,7 @@ impl Log {
             self.switch_run(run, batch);
         }
         self.free_dead();
-        self.evacuate_if_over_cap();
+        self.evacuate_if_needed();
         if last && real {
             self.stopping = Stopping::Sealing;
         } else if last {

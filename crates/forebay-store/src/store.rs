@@ -140,7 +140,8 @@ impl Store {
 
     // ---- appending to the open batch ------------------------------------------------------------
 
-    /// Appends a message to the open batch, once for all its queues. The payload is copied.
+    /// Appends a message to the open batch, once for all its queues. The payload is copied. What would reach beyond the end of
+    /// a segment may close the batch and begin the next one: [`open_batch`](Store::open_batch) is asked for after it.
     /// Returns its home: the segment, or [`Home::NONE`] in memory.
     ///
     /// # Panics

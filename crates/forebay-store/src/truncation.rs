@@ -8,7 +8,7 @@
 //!
 //! Oldest first only: recovery replays from the oldest segment on, and an acknowledgement is worth
 //! something only while it is read after its message. What holds the oldest back is evacuated once the
-//! log is over its cap.
+//! log is over its cap, or the disk has no room for it to grow.
 
 use crate::event::Event;
 use crate::home::{BatchNo, Home, QueueId, Seq};
@@ -58,7 +58,7 @@ impl Log {
         (2 * self.options.log_cap_bytes / self.options.segment_bytes) as usize + 16
     }
 
-    pub(crate) fn evacuate_if_over_cap(&mut self) {
+    pub(crate) fn evacuate_if_needed(&mut self) {
         if self.evacuating.is_some() || self.segments.len() < 2 || self.stopping != Stopping::No {
             return;
         }
@@ -66,13 +66,17 @@ impl Log {
             (&self.segments[0], self.log_bytes(), self.options.log_cap_bytes);
         // Many restarts leave many small segments: their number is bounded too.
         let many = self.segments.len() > self.segments_max() && log_bytes <= cap;
-        if front.live == 0 || !(many || log_bytes > cap) {
+        // A full disk leaves the log what it has. Acknowledgements would use that up, while one old message keeps all that is
+        // behind it: for a few of them its segment becomes the next one.
+        let few = front.live_bytes() <= self.options.segment_bytes / 4;
+        let for_space = few && self.background.lacks_space_but_for_copies();
+        if front.live == 0 || !(many || for_space || log_bytes > cap) {
             return;
         }
         // A log that is mostly alive does not shrink by being copied forward. It may be twice as large
         // as what is alive in it: then each message is copied about once for each time it could be freed.
         let live_bytes: u64 = self.segments.iter().map(Segment::live_bytes).sum();
-        if many || log_bytes > 2 * live_bytes {
+        if many || for_space || log_bytes > 2 * live_bytes {
             self.evacuating = Some(front.epoch);
             self.events.push_back(Event::Evacuate { homes: Home::segment(front.epoch) });
         }

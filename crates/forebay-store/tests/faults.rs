@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use forebay_store::fault_disk::Call;
 use forebay_store::{
-    Completion, Disk, Event, FileDisk, Finding, Home, Lane, OpenError, Options, RunBuilder, Store,
-    check, open, perform,
+    Completion, Disk, Event, FileDisk, Finding, Home, Lane, MemDisk, OpenError, Options,
+    RunBuilder, Store, check, open, perform,
 };
 use support::small_store::{
     QUEUE, contents, expected, filled, opened, payload, place, pump, small,
@@ -96,6 +96,106 @@ fn a_full_disk_is_noticed_before_the_log_needs_it_and_acks_still_drain() {
     disk.power_loss(3);
     let (_, recovered) = opened(&disk, small());
     assert_eq!(contents(&recovered), []);
+}
+
+/// A segment ended where the last batch did, and one message may be larger than what was kept for that.
+#[test]
+fn a_full_disk_is_not_the_end_for_messages_larger_than_a_batch() {
+    let disk = Arc::new(MemDisk::new());
+    let options = Options { spare_segments_max: 3, ..small() };
+    let (mut store, _) = opened(&disk, options.clone());
+    let large = |seq: u64| vec![seq as u8; 20_000];
+    disk.set_capacity(Some(900 << 10));
+    let (mut seq, mut low) = (0, false);
+    while !low {
+        seq += 1;
+        // Behind some that are small, every other time.
+        store.publish(
+            &[(QUEUE, seq)],
+            &if seq.is_multiple_of(3) { large(seq) } else { payload(seq) },
+        );
+        if seq.is_multiple_of(2) {
+            let events = pump(&disk, &mut store, seq * 1_000).expect("the log has its room");
+            low = events.contains(&Event::LowSpace(true));
+        }
+        assert!(seq < 1_000, "the disk is never full");
+    }
+    // What was on its way then.
+    for _ in 0..4 {
+        seq += 1;
+        store.publish(&[(QUEUE, seq)], &large(seq));
+        pump(&disk, &mut store, seq * 1_000).expect("the log has its room");
+    }
+    for name in disk.list().unwrap() {
+        assert!(disk.len(&name).unwrap() <= options.segment_bytes, "{name}");
+    }
+    disk.power_loss(9);
+    disk.set_capacity(None);
+    let (_, recovered) = opened(&disk, options);
+    let seqs: Vec<u64> = recovered.queues[0].messages.iter().map(|message| message.0).collect();
+    assert_eq!(seqs, (1..=seq).collect::<Vec<_>>());
+}
+
+/// The next segment may begin with several batches, and who waits for the one that was open waits for the first of them.
+#[test]
+fn what_a_large_message_leaves_behind_is_in_the_batch_that_was_open() {
+    let disk = Arc::new(MemDisk::new());
+    // Each part of a checkpoint is a batch.
+    let options = Options { segment_bytes: 16 << 10, batch_max_bytes: 4096, ..small() };
+    let (mut store, _) = opened(&disk, options.clone());
+    let home = store.publish(&[(QUEUE, 1)], &payload(1));
+    pump(&disk, &mut store, 1_000).unwrap();
+    store.settle(QUEUE, 1, home);
+    let settled = store.open_batch();
+    store.publish(&[(QUEUE, 2)], &[2; 10_000]);
+    assert!(store.open_batch() > settled, "there was no room for it");
+    while store.durable_batch() < settled {
+        let request = store.poll(2_000).expect("it is urgent");
+        store.complete(2_000, perform(&*disk, request)).unwrap();
+    }
+    disk.power_loss(4);
+    let (_, recovered) = opened(&disk, options);
+    assert!(recovered.queues[0].messages.iter().all(|message| message.0 != 1));
+}
+
+/// Publishers are held; those who consume acknowledge some now and then, and each time costs two blocks.
+#[test]
+fn one_old_message_does_not_take_the_log_s_last_room() {
+    const GROUP: u64 = 32;
+    let disk = filled(1).0;
+    let (mut store, recovered) = opened(&disk, Options { log_cap_bytes: 1 << 30, ..small() });
+    let first = recovered.queues[0].messages[0].1;
+    let (mut now_us, mut next, mut events) = (1_000_000, 2, Vec::new());
+    disk.set_capacity(Some(900 << 10));
+    let mut homes = Vec::new();
+    while !events.contains(&Event::LowSpace(true)) {
+        for seq in next..next + GROUP {
+            homes.push((seq, store.publish(&[(QUEUE, seq)], &payload(seq))));
+        }
+        (next, now_us) = (next + GROUP, now_us + 20_000);
+        events.extend(pump(&disk, &mut store, now_us).unwrap());
+        assert!(next < 5_000, "the disk is never full");
+    }
+    let mut old = first;
+    for group in homes.chunks(GROUP as usize) {
+        for &(seq, home) in group {
+            store.settle(QUEUE, seq, home);
+        }
+        for _ in 0..2 {
+            now_us += 20_000;
+            for event in pump(&disk, &mut store, now_us).expect("there is room for acks") {
+                if event == (Event::Evacuate { homes: old }) {
+                    old = store.relocate(&[(QUEUE, 1)], &payload(1));
+                }
+                events.push(event);
+            }
+        }
+    }
+    assert_ne!(old, first);
+    assert!(events.contains(&Event::LowSpace(false)), "what was settled has given its room back");
+    disk.power_loss(3);
+    let (_, recovered) = opened(&disk, small());
+    assert_eq!(contents(&recovered), expected(1));
 }
 
 /// Every bit of every byte that was ever durable, a sample of them: whoever changes it is noticed, or

@@ -98,9 +98,10 @@ impl World {
 
     fn publish(&mut self, queues: &[QueueId], payload: Vec<u8>) {
         let queues: Vec<_> = queues.iter().map(|&queue| (queue, self.take_seq(queue))).collect();
-        self.note(Change::Publish(queues.clone(), payload.clone()));
         let home = self.store.publish(&queues, &payload);
         assert!(!home.is_none());
+        // It may have begun a batch.
+        self.note(Change::Publish(queues.clone(), payload.clone()));
         for key in queues {
             self.live.insert(key, Held { home, payload: payload.clone(), moving: None });
         }
