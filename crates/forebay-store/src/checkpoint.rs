@@ -60,12 +60,13 @@ impl Log {
             return;
         }
         let fits = record_bytes <= self.options.segment_bytes / 8 * 7;
-        let divisible = self.atomic_depth == 0 || self.open.is_empty();
+        let empty = self.open.is_empty() && self.acks.is_empty();
+        let divisible = self.atomic_depth == 0 || empty;
         if !(fits && divisible) || self.open.begin.is_some() || self.stopping != Stopping::No {
             return;
         }
-        if self.open.is_empty() {
-            // Who waits for the batch, and its acknowledgements, go with its number.
+        if empty {
+            // Its number goes to the first part of the checkpoint: whoever waits for it waits for nothing that is in it.
             let waiters = self.open.waiters;
             self.begin_segment(self.open.number);
             self.open.waiters += waiters;

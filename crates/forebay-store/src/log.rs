@@ -75,7 +75,7 @@ pub(crate) struct Log {
     pub(crate) next_epoch: u64,
     pub(crate) salvaged_before: u64,
     pub(crate) open: OpenBatch,
-    acks: AckTable,
+    pub(crate) acks: AckTable,
     /// Closed parts of a checkpoint, and a batch that [ended its segment](Log::make_room): to be written before the open one.
     pub(crate) queued: VecDeque<OpenBatch>,
     buffers: Vec<Vec<u8>>,

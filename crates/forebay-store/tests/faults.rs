@@ -136,6 +136,28 @@ fn a_full_disk_is_not_the_end_for_messages_larger_than_a_batch() {
     assert_eq!(seqs, (1..=seq).collect::<Vec<_>>());
 }
 
+/// The next segment may begin with several batches, and who waits for the one that was open waits for the first of them.
+#[test]
+fn what_a_large_message_leaves_behind_is_in_the_batch_that_was_open() {
+    let disk = Arc::new(MemDisk::new());
+    // Each part of a checkpoint is a batch.
+    let options = Options { segment_bytes: 16 << 10, batch_max_bytes: 4096, ..small() };
+    let (mut store, _) = opened(&disk, options.clone());
+    let home = store.publish(&[(QUEUE, 1)], &payload(1));
+    pump(&disk, &mut store, 1_000).unwrap();
+    store.settle(QUEUE, 1, home);
+    let settled = store.open_batch();
+    store.publish(&[(QUEUE, 2)], &[2; 10_000]);
+    assert!(store.open_batch() > settled, "there was no room for it");
+    while store.durable_batch() < settled {
+        let request = store.poll(2_000).expect("it is urgent");
+        store.complete(2_000, perform(&*disk, request)).unwrap();
+    }
+    disk.power_loss(4);
+    let (_, recovered) = opened(&disk, options);
+    assert!(recovered.queues[0].messages.iter().all(|message| message.0 != 1));
+}
+
 /// Publishers are held; those who consume acknowledge some now and then, and each time costs two blocks.
 #[test]
 fn one_old_message_does_not_take_the_log_s_last_room() {
