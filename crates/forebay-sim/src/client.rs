@@ -265,7 +265,10 @@ impl Client {
                     channel.prepared = true;
                     say(ChannelCommand::TxSelect);
                 } else if channel.replies_due > 0 {
-                } else if self.finishing || channel.outstanding > 0 && random.one_in(5) {
+                } else if self.finishing
+                    || channel.outstanding >= swarm.transaction_messages()
+                    || channel.outstanding > 0 && random.one_in(5)
+                {
                     if channel.outstanding > 0 || !channel.unacked.is_empty() {
                         settle_all(channel, &mut say);
                         channel.outstanding = 0;

@@ -228,6 +228,17 @@ impl Swarm {
         self
     }
 
+    /// Messages after which a transaction is committed. Together they have a quarter of the budget, half of it where the
+    /// process has grown, and a connection that is lost may hold as much as the next one; who goes beyond is refused, which
+    /// the model cannot foresee.
+    pub(crate) fn transaction_messages(&self) -> usize {
+        let channels = self.clients.iter().flatten().filter(|job| **job == Job::Transact).count();
+        let share = self.memory_budget_bytes / if self.resident { 16 } else { 8 };
+        let body_bytes = if self.large_bodies { 29_000 } else { self.body_bytes };
+        let message_bytes = body_bytes + body_bytes / 8 + 400;
+        (share / message_bytes / channels.max(1) as u64).max(1) as usize
+    }
+
     /// The same world without faults, so that a checker's own eyes can be tested.
     pub fn calm(mut self) -> Swarm {
         self.reset = 0;

@@ -28,7 +28,7 @@ pub const SENT_MAX: usize = 10_000;
 /// let (messages, source) = source::test();
 /// let _running = Pipeline::from(source).process(5, parse).start();
 /// assert_eq!(messages.send("12").await, Verdict::Ack);
-/// assert_eq!(messages.send("twelve").await, Verdict::Reject);
+/// assert_eq!(messages.send("twelve").await, Verdict::Requeue);
 /// # }
 /// ```
 #[must_use]
