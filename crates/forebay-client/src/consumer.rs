@@ -11,6 +11,7 @@ use forebay_flow::Occupancy;
 use forebay_wire::{TableBuf, Value};
 
 use crate::connection::{Connection, Guard};
+use crate::consumer_limits::ConsumerLimits;
 use crate::error::{ChannelFault, ConsumeError, OpenError};
 use crate::machine::ChannelError;
 use crate::message::since_1970_us;
@@ -251,19 +252,6 @@ impl ConsumerBuilder {
     }
 }
 
-/// What bounds a consumer. See [`ConsumerBuilder`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ConsumerLimits {
-    /// Deliveries held at a time at most.
-    pub credit_max: u16,
-    /// The credit, if it is set by hand.
-    pub fixed_credit: Option<u16>,
-    /// The longest that a message may be in work.
-    pub work_limit: Option<Duration>,
-    /// The argument `x-consumer-timeout`.
-    pub ack_timeout: Option<Duration>,
-}
-
 /// Why a consumer was not started.
 #[derive(Debug, Clone, PartialEq)]
 pub enum BuildConsumerError {
@@ -408,6 +396,14 @@ impl Consumer {
         self.shared.guard.link.with(|session| {
             let (intake, machine) = session.intake(self.shared.key);
             intake.stop(machine);
+        });
+    }
+
+    /// From now on [`ConsumerBuilder::credit_max`] is `deliveries`, if that is more than it was: for more workers than there
+    /// were to be when it was built.
+    pub fn raise_credit_max(&mut self, deliveries: u16) {
+        self.shared.guard.link.with(|session| {
+            session.intake(self.shared.key).0.raise_credit_max(deliveries.into());
         });
     }
 

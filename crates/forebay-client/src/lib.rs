@@ -35,6 +35,7 @@ mod caller;
 mod channel;
 mod connection;
 mod consumer;
+mod consumer_limits;
 mod deliveries;
 mod error;
 mod forwarded;
@@ -67,9 +68,8 @@ mod too_long;
 pub use caller::{CallError, Caller};
 pub use channel::{Channel, Consume, DeclareExchange, DeclareQueue, QueueInfo};
 pub use connection::{Connection, ConnectionBuilder};
-pub use consumer::{
-    BuildConsumerError, Consumer, ConsumerBuilder, ConsumerLimits, Delivery, Settlement, Stale,
-};
+pub use consumer::{BuildConsumerError, Consumer, ConsumerBuilder, Delivery, Settlement, Stale};
+pub use consumer_limits::ConsumerLimits;
 pub use deliveries::Deliveries;
 pub use error::{ChannelFault, CloseError, ConsumeError, DeclareError, Lost, OpenError, Refusal};
 pub use forebay_flow::Occupancy;

@@ -64,6 +64,8 @@ pub(crate) struct Stage<S: Source, H, N> {
     pub(crate) supervise: Notify,
     /// But for the workers.
     needs: Needs,
+    /// Workers for which messages are counted there.
+    workers_max: usize,
     /// What its source has found wrong, each once.
     findings: Mutex<Vec<Finding>>,
     ages: Arc<Ages>,
@@ -158,6 +160,7 @@ where
             floor: Mutex::new(floor),
             supervise: Notify::new(),
             needs,
+            workers_max: concurrency.most(),
             findings: Mutex::default(),
             ages: Arc::default(),
             upstream: OnceLock::new(),
@@ -165,7 +168,7 @@ where
             departures: Mutex::new(Some(Vec::new())),
         };
         stage.count(&mut stage.floor());
-        stage.tell(&mut stage.source(), Needs { workers: concurrency_now, ..needs });
+        stage.tell(&mut stage.source(), stage.needs(concurrency_now));
         let upstream = stage.source().as_ref().map(Source::upstream);
         stage.upstream.get_or_init(|| upstream.unwrap_or_default());
         Arc::new(stage)
@@ -394,6 +397,13 @@ where
         }
     }
 
+    /// What so many workers need.
+    fn needs(&self, workers: usize) -> Needs {
+        let beyond = workers.saturating_sub(self.workers_max);
+        let held_messages = self.needs.held_messages.saturating_add(beyond);
+        Needs { workers, held_messages, ..self.needs }
+    }
+
     /// Tells a source what is needed now, and the log what it finds wrong.
     fn tell(&self, source: &mut Option<S>, needs: Needs) {
         let Some(source) = source else { return };
@@ -419,7 +429,7 @@ where
 
     /// With the lock of the tuning held.
     fn resize(&self, concurrency: usize) {
-        self.tell(&mut self.source(), Needs { workers: concurrency, ..self.needs });
+        self.tell(&mut self.source(), self.needs(concurrency));
         let mut floor = self.floor();
         floor.dispatch.resize(concurrency);
         if self.policy.whole.is_some() {
@@ -480,8 +490,7 @@ where
         };
         successor.into_iter().for_each(Waker::wake);
         if let Some(oldest) = self.ages.look(Instant::now()) {
-            let workers = self.concurrency();
-            let needs = Needs { workers, oldest: Some(oldest), ..self.needs };
+            let needs = Needs { oldest: Some(oldest), ..self.needs(self.concurrency()) };
             self.tell(&mut self.source(), needs);
         }
     }

@@ -147,7 +147,12 @@ impl Source for QueueSource {
                     self.state = State::Opening(Box::pin(consumer.clone().build()));
                 }
                 State::Opening(opening) => match ready!(opening.as_mut().poll(cx)) {
-                    Ok(consumer) => self.state = State::Consuming(consumer),
+                    Ok(mut consumer) => {
+                        if self.free {
+                            consumer.raise_credit_max(self.limits.credit_max);
+                        }
+                        self.state = State::Consuming(consumer);
+                    }
                     Err(error) => return Poll::Ready(Err(SourceError::new(error))),
                 },
                 State::Consuming(consumer) => {
@@ -166,6 +171,8 @@ impl Source for QueueSource {
 
     fn needs(&mut self, needs: &Needs) -> Vec<Finding> {
         let at_most = |messages: usize| u16::try_from(messages).unwrap_or(u16::MAX);
+        // Or a batch could wait for messages that the broker does not send before it is acknowledged.
+        let most = at_most(needs.held_messages.saturating_add(needs.put_off_messages));
         let mut set = None;
         if let State::Planned(consumer) = &mut self.state {
             let mut fitting = consumer.clone().workers(at_most(needs.workers));
@@ -178,9 +185,7 @@ impl Source for QueueSource {
                 set = Some(limits).filter(|limits| *limits != fitting.limits());
             }
             if self.free {
-                // Or a batch could wait for messages that the broker does not send before it is acknowledged.
-                let most = needs.held_messages.saturating_add(needs.put_off_messages);
-                fitting = fitting.credit_max(at_most(most).max(CREDIT_MAX));
+                fitting = fitting.credit_max(most.max(CREDIT_MAX));
             }
             if needs.marks {
                 fitting = fitting.explain();
@@ -201,6 +206,12 @@ impl Source for QueueSource {
             };
             self.ladder = Ladder::Chosen(chosen.filter(|_| !leases && !needs.ordered));
             *consumer = fitting;
+        } else if self.free {
+            // More workers than there were to be; one that is being opened is told when it is open.
+            self.limits.credit_max = self.limits.credit_max.max(most);
+            if let State::Consuming(consumer) = &mut self.state {
+                consumer.raise_credit_max(self.limits.credit_max);
+            }
         }
         let mut needs = *needs;
         // Batches wait here.

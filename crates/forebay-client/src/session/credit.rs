@@ -91,6 +91,11 @@ impl Credit {
         self.pauses = pauses;
     }
 
+    /// It may be so many, if that is more than it was.
+    pub fn raise_max(&mut self, max: u32) {
+        self.max = self.max.max(max);
+    }
+
     /// The workers as they are now, from somebody who counts them. Asking is then no sign of more of them.
     pub fn see(&mut self, now_us: u64, occupied: Occupied) {
         let workers = occupied.workers.clamp(1, self.max);

@@ -219,6 +219,11 @@ impl Intake {
         self.flush(machine);
     }
 
+    /// Followed when somebody asks for a message.
+    pub(crate) fn raise_credit_max(&mut self, max: u32) {
+        self.credit.raise_max(max);
+    }
+
     pub(crate) fn queue(&self) -> &str {
         &self.how.queue
     }

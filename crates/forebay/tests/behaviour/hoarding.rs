@@ -216,6 +216,22 @@ async fn while_the_buffer_is_full() {
 }
 
 #[tokio::test]
+async fn more_workers_come_than_any_credit_was_and_each_has_a_message() {
+    let broker = Broker::in_memory().unwrap();
+    let work = Work::new(&broker).await;
+    let pipeline = work.pipeline(1);
+    work.publish("short", 1).await;
+    work.done(1).await;
+    pipeline.control().set_concurrency(2_500);
+    work.publish("long", 2_500).await;
+    work.begun(2_500).await;
+    assert_eq!(pipeline.control().findings(), []);
+    work.go_on.add_permits(2_500);
+    pipeline.control().drain(PATIENCE);
+    pipeline.join().await.unwrap();
+}
+
+#[tokio::test]
 async fn more_are_put_off_than_any_credit_was_and_the_rest_goes_on() {
     let broker = Broker::in_memory().unwrap();
     let work = Work::new(&broker).await;
