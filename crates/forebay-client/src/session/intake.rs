@@ -9,15 +9,12 @@
 mod replacing;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-
-use forebay_flow::Occupancy;
-use forebay_wire::TableBuf;
 
 use super::consumer_health::ConsumerHealth;
 use super::credit::Credit;
 use super::exclusion::Exclusion;
+use super::how::How;
 use super::remember;
 use super::tap::{LIVE_CREDIT, Tap};
 use super::work_limit::WorkLimit;
@@ -29,27 +26,6 @@ use crate::received::Received;
 /// Of a queue that is not there (0-9-1 section 1.2).
 const NOT_FOUND: u16 = 404;
 const ACCESS_REFUSED: u16 = 403;
-
-/// How a queue is consumed.
-#[derive(Debug, Clone)]
-pub(crate) struct How {
-    pub(crate) queue: String,
-    /// Tags are this and a number.
-    pub(crate) tag: String,
-    pub(crate) exclusive: bool,
-    /// Nobody else gets messages while this consumer does, or it reads a stream. Then it is never replaced, which
-    /// would give up its place, and has all its credit from the beginning.
-    pub(crate) sole: bool,
-    pub(crate) arguments: TableBuf,
-    /// Ask a broker that can for the times at which messages passed it.
-    pub(crate) marks: bool,
-    /// How long a worker may keep a delivery.
-    pub(crate) work_limit_us: Option<u64>,
-    /// The workers, from somebody who counts them.
-    pub(crate) occupancy: Option<Arc<Occupancy>>,
-    /// After so long without a message the broker is asked whether some wait.
-    pub(crate) stall_us: Option<u64>,
-}
 
 /// Which delivery, for good: a tap's number is never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,7 +15,7 @@
 use forebay_flow::{AckCoalescer, Settlement};
 use forebay_wire::{ShortStr, Value, basic, channel, queue};
 
-use super::intake::How;
+use super::how::How;
 use crate::machine::{Machine, PAUSE};
 use crate::marks::{MARKS, MARKS_ARGUMENT};
 
