@@ -207,6 +207,14 @@ impl Channel {
         transaction.into_iter().flatten()
     }
 
+    /// One of them, by its place among them.
+    pub(crate) fn in_transaction(&mut self, at: usize) -> Option<&mut Delivery> {
+        match &mut self.mode {
+            Mode::Tx(transaction) => transaction.delivery_mut(at),
+            Mode::Plain | Mode::Confirm(_) => None,
+        }
+    }
+
     /// The message being assembled needs a route of its own.
     pub(crate) fn forget_remembered(&mut self) {
         if std::mem::take(&mut self.assembly.remembered) {

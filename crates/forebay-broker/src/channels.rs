@@ -60,11 +60,6 @@ impl Channels {
         self.low.iter().chain(self.high.values()).filter_map(|slot| slot.as_deref())
     }
 
-    /// Their places, in the order of their numbers.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Option<Box<Channel>>> {
-        self.low.iter_mut().chain(self.high.values_mut())
-    }
-
     /// Each with its number, in their order.
     pub(crate) fn numbered_mut(&mut self) -> impl Iterator<Item = (u16, &mut Channel)> {
         let low = (0..TABLE_MAX).zip(&mut self.low);
@@ -91,7 +86,7 @@ mod tests {
         assert_eq!(channels.numbers(), numbers);
         let serials: Vec<u64> = channels.iter().map(|channel| channel.serial).collect();
         assert_eq!(serials, numbers.map(u64::from));
-        assert_eq!(channels.iter_mut().flatten().count(), numbers.len());
+        assert_eq!(channels.numbered_mut().count(), numbers.len());
         for number in numbers {
             assert_eq!(channels.get(number).map(|c| c.serial), Some(number.into()));
             assert_eq!(channels.get_mut(number).map(|c| c.serial), Some(number.into()));
@@ -106,6 +101,6 @@ mod tests {
     fn one_with_the_highest_number_takes_no_room_for_all_below_it() {
         let mut channels = Channels::default();
         channels.insert(u16::MAX, Channel::new(1));
-        assert_eq!((channels.low.capacity(), channels.iter_mut().count()), (0, 1));
+        assert_eq!((channels.low.capacity(), channels.numbered_mut().count()), (0, 1));
     }
 }

@@ -52,10 +52,8 @@ impl Shard {
             }
             self.publishing_connections -= usize::from(connection.publisher);
             self.receive_bytes -= connection.receive_bytes;
-            connection.out.count_out(&mut self.unread.bytes);
         }
         self.connections_open -= 1;
-        self.return_to_left_queues();
     }
 
     /// The connection has logged in, or is gone.

@@ -20,7 +20,6 @@ use crate::round_robin::Gathers;
 use crate::shard::Shard;
 use crate::topology::QueueKey;
 use crate::unacked::Delivery;
-use crate::unread::Admits;
 use crate::waits::Gate;
 
 /// Messages delivered from one queue before the next one has its turn.
@@ -30,10 +29,10 @@ const VISIT_MESSAGES: usize = 64;
 const TURN_BYTES: usize = 4 * 1024 * 1024;
 
 /// Outgoing bytes of all consuming connections together at which deliveries stop.
-pub(crate) const OUT_TOTAL_BYTES: usize = 32 * 1024 * 1024;
+const OUT_TOTAL_BYTES: usize = 32 * 1024 * 1024;
 
 /// Every consuming connection may have this much outgoing, however many there are.
-pub(crate) const OUT_SOFT_MIN_BYTES: usize = 16 * 1024;
+const OUT_SOFT_MIN_BYTES: usize = 16 * 1024;
 
 /// Class of `basic`.
 const BASIC: u16 = 60;
@@ -141,9 +140,9 @@ impl Shard {
         if !queue.consumers.is_empty() {
             queue.take_back();
         }
-        let Some(next) = queue.head.front() else { return Err(Undelivered::NotInRam) };
-        let message_bytes = next.message.as_stored().len();
-        let admits = self.unread.admits(message_bytes);
+        if queue.head.is_empty() {
+            return Err(Undelivered::NotInRam);
+        }
         let clock = self.clock_began_us.map(|began_us| Clock { began_us, now_us: self.now_us });
         let mut gate = if queue.consumers.is_empty() { Gate::NoConsumer } else { Gate::Credit };
         let mut round = Round::from(queue.turns.at(), &queue.consumers);
@@ -177,21 +176,12 @@ impl Shard {
             if !channel.active || !(consumer.no_ack || channel.has_credit()) {
                 continue;
             }
-            if admits == Admits::Nobody || admits == Admits::Idle && connection.out.len() > 0 {
-                self.unread.leave(key);
-                gate = Gate::Delivery;
-                continue;
-            }
             let Some(entry) = queue.pop() else { return Err(Undelivered::NotInRam) };
             queue.turns.served(at);
             queue.taken(self.now_us, entry.seq);
             let delivery_tag = channel.take_delivery_tag();
             let out = connection.out.buffer_in(&mut self.warm_out);
             let before = out.len();
-            if message_bytes > OUT_SOFT_MIN_BYTES {
-                // At once and with what frames add, or it grows by doubling, to twice of what is needed.
-                out.reserve(message_bytes + message_bytes / 256 + 1024);
-            }
             write_method(
                 out,
                 consumer.channel,

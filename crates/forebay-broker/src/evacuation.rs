@@ -129,10 +129,8 @@ impl Shard {
             }
         }
         for (connection, open) in self.connections.iter_mut().enumerate() {
-            let channels = open.iter_mut().flat_map(|open| open.channels.iter_mut().enumerate());
-            for (number, channel) in channels {
-                let Some(channel) = channel else { continue };
-                let (connection, number) = (connection as u32, number as u16);
+            let connection = connection as u32;
+            for (number, channel) in open.iter_mut().flat_map(|open| open.channels.numbered_mut()) {
                 for (tag, delivery) in channel.unacked.tagged() {
                     if delivery.entry.home == segment {
                         let place = Place::Channel { connection, number, tag };
@@ -187,7 +185,7 @@ impl Shard {
         let connection = self.connections.get_mut(connection as usize)?.as_mut()?;
         let channel = connection.channel(number)?;
         let delivery = match *place {
-            Place::Transaction { at, .. } => channel.in_transaction_mut().nth(at as usize)?,
+            Place::Transaction { at, .. } => channel.in_transaction(at as usize)?,
             Place::Channel { tag, .. } => channel.unacked.get_mut(tag)?,
             Place::Queue { .. } => return None,
         };

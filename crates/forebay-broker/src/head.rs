@@ -65,15 +65,6 @@ impl Head {
         }
     }
 
-    /// The one that is next.
-    pub(crate) fn front(&self) -> Option<&Entry> {
-        let returned = self.returned.first_key_value().map(|(_, entry)| entry);
-        match (self.row.front(), returned) {
-            (Some(row), Some(returned)) if returned.seq < row.seq => Some(returned),
-            (row, returned) => row.or(returned),
-        }
-    }
-
     pub(crate) fn pop_front(&mut self) -> Option<Entry> {
         if let Some(first) = self.returned.first_entry()
             && self.row.front().is_none_or(|other| first.key() < &other.seq)
@@ -206,7 +197,6 @@ mod tests {
                         next += u64::from(count);
                     }
                     Op::Pop { count } => for _ in 0..count {
-                        prop_assert_eq!(head.front().map(|entry| entry.seq), model.first().copied());
                         let first = (!model.is_empty()).then(|| model.remove(0));
                         let entry = head.pop_front();
                         prop_assert_eq!(entry.as_ref().map(|entry| entry.seq), first);

@@ -69,7 +69,6 @@ mod status;
 pub mod topology;
 mod tx;
 mod unacked;
-mod unread;
 mod wait_report;
 mod waits;
 mod warm;

@@ -35,8 +35,6 @@ pub(crate) struct Outgoing {
     /// The last delivery, from where to where in `bytes`. Nothing is delivered while there is as much as
     /// [`OUT_SOFT_MAX_BYTES`], so those before it have less than that left, and need not be known.
     delivery: (usize, usize),
-    /// What `bytes` had when it was last counted.
-    counted: usize,
 }
 
 impl Outgoing {
@@ -107,8 +105,6 @@ impl Outgoing {
         } else if self.sent >= OUT_SOFT_MAX_BYTES && self.sent * 2 >= self.bytes.len() {
             // Moves at most as many bytes as were written since the last move.
             self.bytes.drain(..self.sent);
-            // What a large message needed, those behind it do not; the buffer of a busy connection is never empty.
-            self.bytes.shrink_to(2 * self.bytes.len().max(OUT_SOFT_MAX_BYTES));
             self.begin_at_sent();
         }
         None
@@ -124,18 +120,6 @@ impl Outgoing {
         self.sent = 0;
     }
 
-    /// Brings a sum over all connections up to date.
-    pub(crate) fn count_in(&mut self, sum: &mut usize) {
-        let held = self.bytes.capacity();
-        *sum = *sum - self.counted + held;
-        self.counted = held;
-    }
-
-    /// The connection is gone.
-    pub(crate) fn count_out(&self, sum: &mut usize) {
-        *sum -= self.counted;
-    }
-
     /// Capacity held, in bytes.
     pub(crate) fn capacity(&self) -> usize {
         self.bytes.capacity()
@@ -145,9 +129,9 @@ impl Outgoing {
 impl Shard {
     /// There is something to send to this connection.
     pub(crate) fn mark_connection(&mut self, id: ConnectionId) {
-        let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return };
-        connection.out.count_in(&mut self.unread.bytes);
-        if !connection.dirty {
+        if let Some(connection) = self.connection(id)
+            && !connection.dirty
+        {
             connection.dirty = true;
             self.dirty_connections.push_back(id);
         }
@@ -157,7 +141,7 @@ impl Shard {
     pub(crate) fn sent(&mut self, id: ConnectionId, bytes: usize) {
         let now_us = self.now_us;
         let soft = self.out_soft_bytes();
-        let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return };
+        let Some(connection) = self.connection(id) else { return };
         if connection.is_brimful() {
             // All that can be heard of it, because it is not read.
             connection.received_us = now_us;
@@ -165,14 +149,13 @@ impl Shard {
         if let Some(spare) = connection.out.written(bytes) {
             self.warm_out.give(spare);
         }
-        connection.out.count_in(&mut self.unread.bytes);
+        let Some(connection) = self.connection(id) else { return };
         connection.sent_us = now_us;
         if connection.starved && connection.out.len() < soft {
             connection.starved = false;
             connection.waits.end(Gate::Socket, now_us);
             self.mark_queues_of(id);
         }
-        self.return_to_left_queues();
         self.resume_gets(id);
     }
 
@@ -210,22 +193,6 @@ mod tests {
         assert_eq!(out.ready(), b"declare-okcommit-ok");
         out.written(19);
         assert_eq!(out.len(), 0);
-    }
-
-    #[test]
-    fn a_buffer_that_is_never_empty_gives_back_what_a_large_message_needed() {
-        let mut out = Outgoing::default();
-        let mut held = 0;
-        out.buffer().resize(10_000_000, 7);
-        out.count_in(&mut held);
-        assert!(held >= 10_000_000);
-        out.buffer().resize(10_001_000, 7);
-        out.written(10_000_000);
-        out.count_in(&mut held);
-        assert_eq!(out.ready(), [7; 1_000]);
-        assert!(held <= 2 * OUT_SOFT_MAX_BYTES, "{held}");
-        out.count_out(&mut held);
-        assert_eq!(held, 0);
     }
 
     #[test]

@@ -28,7 +28,6 @@ use crate::restore::RestoreError;
 use crate::round_robin::GATHER_LOOK_US;
 use crate::status::Counters;
 use crate::topology::{QueueKey, RouteSet, VhostTopology};
-use crate::unread::Unread;
 use crate::waits::{Gate, PastWaits};
 use crate::warm::Warm;
 
@@ -120,7 +119,6 @@ pub struct Shard {
     /// Queues that wait for memory to read a block of a run; each once.
     pub(crate) hungry_queues: Vec<QueueKey>,
     pub(crate) dirty_connections: VecDeque<ConnectionId>,
-    pub(crate) unread: Unread,
     pub(crate) dirty_confirms: Vec<(ConnectionId, u16)>,
     /// Channels with publishes in unsynced batches, oldest batch first; ≤ one per channel and batch.
     pub(crate) confirm_waiters: VecDeque<ConfirmWaiter>,
@@ -189,7 +187,6 @@ impl Shard {
         recovered: Option<Recovered>,
     ) -> Result<Shard, RestoreError> {
         let vhosts = config.vhosts.iter().map(|name| Vhost::new(name, &config)).collect();
-        let unread = Unread::new(config.memory_budget_bytes);
         let ingress = IngressBudget::new(config.memory_budget_bytes / INGRESS_PER_MEMORY);
         let mut shard = Shard {
             names: 0,
@@ -217,7 +214,6 @@ impl Shard {
             dirty_queues: VecDeque::new(),
             hungry_queues: Vec::new(),
             dirty_connections: VecDeque::new(),
-            unread,
             dirty_confirms: Vec::new(),
             confirm_waiters: VecDeque::new(),
             barrier_waiters: VecDeque::new(),

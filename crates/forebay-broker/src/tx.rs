@@ -56,6 +56,10 @@ impl Transaction {
         self.settled.iter_mut().map(|(_, delivery, _)| delivery)
     }
 
+    pub(crate) fn delivery_mut(&mut self, at: usize) -> Option<&mut Delivery> {
+        self.settled.get_mut(at).map(|(_, delivery, _)| delivery)
+    }
+
     /// Holds what becomes of a delivery.
     pub(crate) fn settle(
         &mut self,

@@ -269,6 +269,9 @@ impl Channel {
 
     /// Deletes a queue and returns how many messages went with it. What was declared by
     /// [`Connection::declare`](crate::Connection::declare) is then declared no more.
+    ///
+    /// # Cancellation
+    /// A dropped future may have deleted it and leave it among what is declared again; so with exchanges and bindings.
     pub async fn delete_queue(
         &self,
         name: &str,

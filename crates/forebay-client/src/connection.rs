@@ -412,16 +412,18 @@ impl Connection {
 
     /// The socket for consuming.
     pub(crate) async fn consuming(&self) -> Result<Arc<Guard>, OpenError> {
+        let is_closed = || self.shared.closed.load(Ordering::SeqCst);
         let mut consuming = self.shared.consuming.lock().await;
+        if is_closed() {
+            // Who closed it may not have waited for this lock.
+            consuming.take().inspect(|guard| guard.link.close());
+            return Err(OpenError::Lost(Lost::ClosedByUs));
+        }
         if let Some(guard) = &*consuming {
             let over = guard.link.with(|session| matches!(session.phase(), Phase::Over(_)));
             if !over {
                 return Ok(guard.clone());
             }
-        }
-        let is_closed = || self.shared.closed.load(Ordering::SeqCst);
-        if is_closed() {
-            return Err(OpenError::Lost(Lost::ClosedByUs));
         }
         let guard = self.shared.setup.open(" (consuming)").await?;
         if is_closed() {

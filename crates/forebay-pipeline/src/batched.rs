@@ -154,6 +154,7 @@ where
         });
         #[cfg(not(feature = "opentelemetry"))]
         let spans = None;
+        let (breaker, breaks_by_default) = policy.breaker();
         let policy = Policy {
             timeout: policy.timeout,
             retries: policy.retries,
@@ -161,7 +162,8 @@ where
             dead_letters: Some(DeadLetters::new(bury)),
             whole: Some(Box::new(Batchwise(collector.clone()))),
             // What batches need may be down while what single messages need is not: a state of its own.
-            breaker: policy.breaker(),
+            breaker,
+            breaks_by_default,
             spans,
             ..Policy::default()
         };

@@ -43,6 +43,8 @@ pub(crate) struct Policy<T> {
     /// Messages a second.
     pub(crate) rate_per_s: Option<u64>,
     pub(crate) breaker: Option<Breaker>,
+    /// Nobody asked for it: it counts only what comes again at once.
+    pub(crate) breaks_by_default: bool,
     pub(crate) tracer: Option<Tracer<T>>,
     pub(crate) whole: Option<Box<dyn Whole<T>>>,
     pub(crate) spans: Option<Box<Spans<T>>>,
@@ -58,6 +60,7 @@ impl<T> Default for Policy<T> {
             dead_letters: None,
             rate_per_s: None,
             breaker: None,
+            breaks_by_default: false,
             tracer: None,
             whole: None,
             spans: None,
@@ -86,13 +89,31 @@ impl<T> Policy<T> {
         self.on_failure.unwrap_or(unset)
     }
 
-    /// The breaker: the user's, or one for who has not decided what becomes of failures. They come again at once, to the
+    /// With the user's breaker, or one for who has not decided what becomes of failures: they come again at once, to the
     /// workers who have just failed.
-    pub(crate) fn breaker(&self) -> Option<Breaker> {
-        let unset = self.on_failure.is_none() && self.dead_letters.is_none();
-        let first = Duration::from_secs(1);
-        let default = unset.then(|| Breaker::new(FAILURES, first, Duration::from_secs(60)));
-        self.breaker.or(default)
+    pub(crate) fn with_breaker(mut self) -> Policy<T> {
+        let (breaker, by_default) = self.breaker();
+        (self.breaker, self.breaks_by_default) = (breaker, by_default);
+        self
+    }
+
+    /// The breaker, and whether nobody asked for it.
+    pub(crate) fn breaker(&self) -> (Option<Breaker>, bool) {
+        let undecided = self.on_failure.is_none() && self.dead_letters.is_none();
+        if self.breaker.is_some() || !undecided {
+            return (self.breaker, self.breaks_by_default);
+        }
+        let (first, most) = (Duration::from_secs(1), Duration::from_secs(60));
+        (Some(Breaker::new(FAILURES, first, most)), true)
+    }
+
+    /// Whether the breaker counts an attempt among the failures: `done` is one that did what it was for, `failure` one that ended
+    /// in an error.
+    pub(crate) fn counts(&self, item: &Item<T>, done: bool, failure: bool) -> bool {
+        match self.breaks_by_default {
+            true => failure && !matches!(self.after(item), Outcome::Retry(_)),
+            false => !done,
+        }
     }
 }
 

@@ -53,7 +53,7 @@ pub(crate) struct Stage<S: Source, H, N> {
     floor: Mutex<Floor<S::Value>>,
     pub(crate) counters: Arc<Counters>,
     tuning: Tuning,
-    /// The last call that the breaker was told of has failed.
+    /// The last attempt that the breaker was told of counts among the failures.
     failing: AtomicBool,
     /// Workers whose call has ended and who wait for room further on; or are cancelled there, with the pipeline.
     handing: AtomicUsize,
@@ -141,7 +141,7 @@ where
         let tuning = Tuning::new(concurrency.tuner(dispatch.concurrency()));
         let mut floor = Floor::new(dispatch);
         floor.set_rate(policy.rate_per_s, 0);
-        let policy = Policy { breaker: policy.breaker(), ..policy };
+        let policy = policy.with_breaker();
         floor.breaker = policy.breaker;
         let (mut source, occupancy) = (source, Arc::new(Occupancy::default()));
         source.occupancy(&occupancy);
@@ -305,7 +305,8 @@ where
             span.ended(step.as_ref().err());
         }
         let again = |step| matches!(step, &Step::Settle(Outcome::Requeue | Outcome::Retry(_)));
-        self.learn(attempted.took_us, step.as_ref().is_ok_and(|step| !again(step)));
+        let done = step.as_ref().is_ok_and(|step| !again(step));
+        self.learn(attempted.took_us, done, self.policy.counts(item, done, step.is_err()));
         let decided = match step {
             Ok(Step::Settle(outcome)) => Ok(Some(outcome)),
             Ok(Step::Batch { batcher, value }) => {
@@ -359,17 +360,17 @@ where
     }
 
     /// What a call that has ended tells about those to come.
-    fn learn(&self, took_us: Option<u64>, succeeded: bool) {
+    fn learn(&self, took_us: Option<u64>, done: bool, counts: bool) {
         // Nearly all succeed, and change nothing.
-        if self.policy.breaker.is_some() && (!succeeded || self.failing.load(Ordering::Relaxed)) {
+        if self.policy.breaker.is_some() && (counts || self.failing.load(Ordering::Relaxed)) {
             let mut floor = self.floor();
-            self.failing.store(!succeeded, Ordering::Relaxed);
+            self.failing.store(counts, Ordering::Relaxed);
             let was_open = floor.is_broken();
             if let Some(breaker) = &mut floor.breaker {
-                if succeeded {
-                    breaker.succeeded()
-                } else {
+                if counts {
                     breaker.failed(self.now_us())
+                } else {
+                    breaker.succeeded()
                 }
                 if let Some(tracer) = &self.policy.tracer {
                     tracer.breaker(breaker.open_until_us().and_then(|us| self.instant(us)));
@@ -392,7 +393,7 @@ where
                 floor.dispatch.busy().saturating_sub(self.handing.load(Ordering::Relaxed));
             (calling >= floor.dispatch.concurrency(), self.now_us())
         };
-        if let Some(count) = workers.ended(now_us, Call { took_us, succeeded, full }) {
+        if let Some(count) = workers.ended(now_us, Call { took_us, succeeded: done, full }) {
             self.resize(count as usize);
         }
     }

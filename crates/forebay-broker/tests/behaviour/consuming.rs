@@ -1,5 +1,5 @@
-use forebay_broker::{ConnectionId, Input, ShardConfig};
-use forebay_wire::{Properties, basic, channel, connection, queue};
+use forebay_broker::{ConnectionId, Input};
+use forebay_wire::{basic, channel, connection, queue};
 
 use crate::rig::{Rig, consume, declare, short};
 
@@ -343,76 +343,6 @@ fn a_slow_reader_gets_no_more_than_its_buffer_and_stops_nobody() {
     assert_eq!(rig.shard.status().ready, 0);
     let sent = rig.sent(slow).len();
     assert!(sent > 100);
-}
-
-const LARGE_BYTES: usize = 4 << 20;
-const CROWD: usize = 20;
-
-/// Consumers who do not read yet, each with a queue of its own, and one message for all of them.
-fn crowd_with_a_large_message() -> (Rig, Vec<ConnectionId>) {
-    let memory_budget_bytes = 64 << 20;
-    let mut rig = Rig::with(ShardConfig { memory_budget_bytes, ..ShardConfig::default() });
-    let consumers: Vec<_> = (0..CROWD).map(|_| rig.client()).collect();
-    for (number, &id) in consumers.iter().enumerate() {
-        let name = format!("q{number}");
-        rig.method(id, 1, &declare(&name, false));
-        let exchange = short("amq.fanout");
-        rig.method(id, 1, &queue::Bind { queue: short(&name), exchange, ..Default::default() });
-        rig.method(id, 1, &consume(&name, "c", true));
-        rig.trace(id);
-    }
-    let publisher = rig.client();
-    let none = Properties::default();
-    rig.publish_with(publisher, "amq.fanout", "", false, &none, &vec![7; LARGE_BYTES]);
-    turns(&mut rig);
-    (rig, consumers)
-}
-
-/// One delivers so much and no more.
-fn turns(rig: &mut Rig) {
-    (0..CROWD).for_each(|_| rig.step(Input::Turn { busy: false }));
-}
-
-fn waiting_bytes(rig: &Rig, consumers: &[ConnectionId]) -> usize {
-    consumers.iter().map(|id| rig.shard.outgoing(*id).len()).sum()
-}
-
-#[test]
-fn large_messages_for_many_who_do_not_read_are_copied_as_they_are_read() {
-    let (mut rig, consumers) = crowd_with_a_large_message();
-    let most = (32 << 20) + LARGE_BYTES + LARGE_BYTES / 100;
-    assert!(waiting_bytes(&rig, &consumers) > 32 << 20);
-    assert!(waiting_bytes(&rig, &consumers) < most, "{}", waiting_bytes(&rig, &consumers));
-    assert!(rig.shard.status().outgoing_bytes < most as u64);
-    // Who gets small ones does not wait for that.
-    let other = rig.client();
-    rig.method(other, 1, &declare("small", false));
-    rig.method(other, 1, &consume("small", "c", true));
-    rig.publish(other, "small", &[7; 10_000], false);
-    assert!(rig.trace(other)[2].starts_with("1 basic.deliver c 1"));
-    let mut got = 0;
-    for _ in 0..CROWD {
-        for &id in &consumers {
-            got += usize::from(rig.sent(id).iter().any(|line| line.contains("basic.deliver")));
-            rig.step(Input::Turn { busy: false });
-            assert!(waiting_bytes(&rig, &consumers) < most);
-        }
-    }
-    assert_eq!((got, waiting_bytes(&rig, &consumers), rig.shard.status().ready), (CROWD, 0, 0));
-}
-
-#[test]
-fn when_those_who_do_not_read_are_gone_others_get_their_large_messages() {
-    let (mut rig, consumers) = crowd_with_a_large_message();
-    let (stuck, idle): (Vec<ConnectionId>, Vec<ConnectionId>) =
-        consumers.iter().partition(|id| !rig.shard.outgoing(**id).is_empty());
-    assert!(idle.len() > CROWD / 2, "{}", idle.len());
-    for id in stuck {
-        rig.disconnect(id);
-    }
-    turns(&mut rig);
-    let served = idle.iter().filter(|id| !rig.shard.outgoing(**id).is_empty()).count();
-    assert!(served >= 8, "{served}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What holds the oldest end of a long log is copied to its other end.
 
 use forebay_store::Disk;
-use forebay_wire::{Properties, basic, queue, tx};
+use forebay_wire::{Properties, basic, channel, queue, tx};
 
 use crate::rig::{consume, declare, short};
 use crate::scene::Scene;
@@ -34,8 +34,9 @@ fn a_message_for_many_queues_is_copied_once_and_takes_the_memory_of_one_after_th
     scene.answers(id);
     // Some are not in their queues while they are copied: with a consumer, or in a transaction.
     let holder = scene.rig.client();
-    scene.rig.method(holder, 1, &consume("q3", "holder", false));
-    assert_eq!(scene.answers(holder).len() as u64, MESSAGES + 1);
+    scene.rig.method(holder, 300, &channel::Open::default());
+    scene.rig.method(holder, 300, &consume("q3", "holder", false));
+    assert_eq!(scene.answers(holder).len() as u64, MESSAGES + 2);
     let settles = scene.rig.client();
     scene.rig.method(settles, 1, &tx::Select::default());
     scene.rig.method(settles, 1, &consume("q5", "settles", false));

@@ -257,6 +257,8 @@ impl Channel {
         if !options.no_ack {
             self.qos(options.prefetch)?;
         }
+        // One that was cancelled may have had the tag.
+        self.with_inbox(|inbox| inbox.cancelled.retain(|tag| *tag != options.tag));
         let reply = self.request(&basic::Consume {
             queue: short(queue)?,
             consumer_tag: short(&options.tag)?,

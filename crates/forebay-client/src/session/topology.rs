@@ -146,7 +146,6 @@ impl Declaration {
         }
     }
 
-    /// The first name that AMQP cannot say.
     /// Whether `new` is what the broker has in its place afterwards.
     fn is_replaced_by(&self, new: &Declaration) -> bool {
         match (self, new) {
@@ -156,6 +155,7 @@ impl Declaration {
         }
     }
 
+    /// The first name that AMQP cannot say.
     pub(crate) fn too_long(&self) -> Option<usize> {
         let names: [&String; 3] = match self {
             Declaration::Queue(queue) => [&queue.name; 3],

@@ -325,4 +325,9 @@ fn a_consumer_that_was_cancelled_says_so() {
     let mut consumer = channel.consume("q", ConsumeOptions::default()).unwrap();
     consumer.cancel().unwrap();
     assert_eq!(consumer.next(), Some(Err(ConsumeError::Cancelled)));
+    let options = ConsumeOptions { tag: "t".to_owned(), ..Default::default() };
+    channel.consume("q", options.clone()).unwrap().cancel().unwrap();
+    let mut again = channel.consume("q", options).unwrap();
+    publish(&mut channel, "q", b"m");
+    assert_eq!(again.next().unwrap().unwrap().body(), b"m");
 }

@@ -28,6 +28,9 @@ pub(crate) struct Departure<T> {
     due_us: u64,
 }
 
+/// How often a worker looks whether it may go on with its message.
+const LOOK_US: u64 = 1_000_000;
+
 impl<S, H, N> Stage<S, H, N>
 where
     S: Source,
@@ -80,7 +83,8 @@ where
         self.reach(due_us).await;
         // As for those that are taken from the floor.
         while let Err(again_us) = self.go_on() {
-            self.reach(again_us).await;
+            // Whoever succeeds meanwhile ends the breaker's pause.
+            self.reach(again_us.min(self.now_us().saturating_add(LOOK_US))).await;
         }
         Some(started)
     }
