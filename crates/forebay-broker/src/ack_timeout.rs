@@ -119,7 +119,8 @@ impl Shard {
             return;
         }
         connection.acks_checked_s = seconds(now_us);
-        if connection.keeps_back() {
+        // What it says is not heard, or what it is asked not said: behind an answer that waits for the disk.
+        if connection.keeps_back() || connection.out.waits_for_disk() {
             connection.held_s = seconds(now_us);
         }
         let (leases, held_s) = (connection.capabilities.leases, connection.held_s);

@@ -80,6 +80,11 @@ impl Outgoing {
         self.barriers.len() < before
     }
 
+    /// Whether something may not leave before a batch is synced.
+    pub(crate) fn waits_for_disk(&self) -> bool {
+        !self.barriers.is_empty()
+    }
+
     /// Bytes that may be written now.
     pub(crate) fn ready(&self) -> &[u8] {
         let end = self.barriers.front().map_or(self.bytes.len(), |(_, at)| *at);

@@ -2,6 +2,7 @@ use forebay_broker::{Admission, ConnectionId, Input, ShardConfig};
 use forebay_wire::{Properties, TableBuf, Value, basic, channel, tx, write_method};
 
 use crate::rig::{Rig, consume, declare, publish_bytes, short};
+use crate::scene::Scene;
 
 const TIMED_OUT: &str = "channel.close 406 PRECONDITION_FAILED - delivery acknowledgement on \
                          channel 1 timed out. Timeout value used:";
@@ -209,6 +210,27 @@ fn an_answer_behind_a_publish_that_is_held_back_is_waited_for() {
     rig.pass(2 * (60_000 + SHORT_SLACK_MS));
     let told = rig.sent(worker);
     assert!(told.last().unwrap().contains(TIMED_OUT), "the next time it does not: {told:?}");
+}
+
+#[test]
+fn a_question_behind_an_answer_that_waits_for_the_disk_has_not_been_asked() {
+    let mut scene = Scene::new();
+    let rig = &mut scene.rig;
+    let (worker, other) = job(rig, true);
+    rig.disk_stalled = true;
+    rig.method(worker, 1, &declare("durable", true));
+    for _ in 0..150 {
+        rig.now_us += 1_000_000;
+        rig.step(Input::Tick);
+        rig.step(Input::Turn { busy: false });
+    }
+    assert_eq!(rig.sent(worker), [""; 0]);
+    rig.disk_stalled = false;
+    assert_eq!(scene.answers(worker), ["1 queue.declare-ok durable 0 0", "1 channel.flow"]);
+    let rig = &mut scene.rig;
+    rig.method(worker, 1, &channel::FlowOk { active: true });
+    work(rig, worker, 600);
+    assert_eq!(rig.sent(other), [""; 0], "it works on the job all the time");
 }
 
 /// Acknowledges the job in a transaction, and two minutes later takes that back.
