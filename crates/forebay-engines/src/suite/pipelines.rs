@@ -279,6 +279,7 @@ pub(super) async fn failed_batches_are_split(engine: &Engine, _: &mut Saw) -> Re
     let batching = Batching::new("rows", MESSAGES, Duration::from_millis(500)).bisect_failures();
     let running = Pipeline::from(connection.source(queue))
         .process(4, async |message: Item<Received>| ToBatch::new(text(&message)))
+        .on_failure(Outcome::Reject)
         .batch_by(batching, move |batch: Item<Batch<String>>| {
             let bad = batch.iter().any(|row| row == "5");
             if !bad {
