@@ -96,7 +96,7 @@ pub(crate) fn retire_unreferenced(
 }
 
 /// Keeps the files of damaged runs: what could be read of them is in the log now, which does not know them any more, so the next
-/// start would delete them, and with them the only bytes of what could not.
+/// start would delete them, and with them the only bytes of what could not. A crash before this still leaves them to it.
 pub(crate) fn set_aside(disk: &dyn Disk, damaged: &[RunId]) -> Result<(), OpenError> {
     for &run in damaged {
         put_aside(disk, run)?;
