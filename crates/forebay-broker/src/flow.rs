@@ -240,7 +240,7 @@ impl Shard {
         let bytes = commits.written_bytes - self.committed_bytes;
         self.committed_bytes = commits.written_bytes;
         self.ingress.committed(self.now_us, commits.mean_us, bytes);
-        self.commit_cost.committed(self.now_us, commits.last_us, bytes);
+        self.commit_cost.committed(commits.last_us, bytes);
         self.store.set_may_follow(self.commit_cost.us() == 0);
         self.store.set_uncommitted_max(self.ingress.bytes() as usize);
         let most_bytes = self.commit_size.most_bytes(self.now_us, self.commit_cost.even_bytes());

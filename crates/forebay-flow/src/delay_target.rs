@@ -2,17 +2,21 @@
 //!
 //! ```text
 //!   net     the kernel's round trip without our own queue, at most the latency; 0 where there is none
-//!   s       least (latency - net) of the last 5 to 10 s, not above 4 * least ever + 0.5 ms, or 2 * what the broker tells
+//!   s       least (latency - net) of the last 5 to 10 s, not above 4 * least ever + 0.5 ms, or 2 * what the broker tells;
+//!           where it tells that several share slow commits, what it tells
 //!   least ever  of s, and not less than the commit time that the broker tells: 0 elsewhere, and on a quick disk
 //!   base    net + s
 //!   target  base + min(max(commits, batches), 100 ms) + min(net, 4 ms) + min(0.15 net, 20 ms)
+//!           where several share slow commits their sum in place of their maximum
 //!           and if that is more, but 400 ms above the base at most: sig * visit / W
 //!           or, 16 ms above it at most: sig * fill / W
 //!           or, over a distance, 16 ms above it at most: base + sig * visits / W
 //!
-//!   commits   max(1.25 * least ever s, 0.75 s + refill); before RabbitMQ 0.5 s
+//!   commits   max(1.25 * least ever s, 0.75 s + refill); before RabbitMQ 0.5 s;
+//!             where several share slow commits (1.75 + 3 * mean size / (mean size + 500 B)) s * part
 //!   refill    2.25 s / n / (1 + mean size / 500 B) - net, at least 0, where 1 MB is in flight to our broker, or it tells
 //!             its commit time, and that n publishers share it; else 0
+//!   part      (8 MB / (n * W * (mean size + 200 B)))^(1/4), between 0.6 and 1
 //!   batches   between 0.3 and 20 ms, the less the larger W: [crate::batch_wait]
 //!   visit     messages of one visit and a quarter: 80 KiB / (mean size + 200 B) on our broker, in a crowd of one;
 //!             0 elsewhere and where the link is narrow
@@ -46,6 +50,11 @@
 //! - **The broker's commit time.** A disk that becomes slow would be taken for a queue: with a flush of 8 ms in place of
 //!   0.2 one publisher had a hundredth of what it has when it begins on such a disk. Told, it is as if it did. A flow that
 //!   never rests sees the commit that was running and its own; what is more is a queue, which twenty would raise together.
+//! - **Slow commits that are shared.** Of twenty each sees another quickest moment, and who has most in flight fills the commits
+//!   that it waits for: its `s` is the longest, its target the highest, and it gets more. Of twenty on a disk of 8 ms one had
+//!   ten times the share of another, and once nearly all. With one number for all of them, the broker's, they steer for one
+//!   latency, and since large windows (part) and small ones (batches) wait for less the larger they are, they become equal. What a
+//!   commit takes for its bytes is not in that number, so large messages are allowed more.
 //! - **The cap on s.** With a thousand flows in overload nobody ever sees an empty queue; without the cap
 //!   each takes the others' queue for the base, and all grow. Without `net` a longer route would be taken
 //!   for overload, so there the cap is 100 ms above the least, and a window that was 10 s at its floor
@@ -74,6 +83,14 @@ const HEAVY_BYTES: f64 = 1_000_000.0;
 const COMMITS_HEAVY: f64 = 2.25;
 /// RabbitMQ's commits, where they take longer, in units of `s`: that a large window raises itself, so with more the largest grows.
 const COMMITS_RABBITMQ: f64 = 0.5;
+/// Of those who share slow commits, for messages of no size, and so much more for those that are all size.
+const COMMITS_SHARED: f64 = 1.75;
+const COMMITS_SHARED_LARGE: f64 = 3.0;
+/// Windows which together, were all of them alike, hold more bytes than this wait for a part of it, in inverse proportion to
+/// this root of them, and for so much at least.
+const SHARED_BYTES: f64 = 8_000_000.0;
+const SHARED_ROOT: f64 = 0.25;
+const SHARED_PART_MIN: f64 = 0.6;
 /// What may be added until a window fills its visits.
 pub(crate) const VISIT_ALLOWANCE_MAX_US: f64 = 400_000.0;
 /// Over a distance so many visits of each may wait at the broker,
@@ -256,6 +273,10 @@ impl DelayTarget {
         if self.crowd.is_known() {
             (service_us, least_us) = (known_us, least_us.min(known_us));
         }
+        let shared = self.shares_slow_commits();
+        if shared {
+            (service_us, least_us) = (self.commit_us, self.commit_us);
+        }
         // Elsewhere a message costs more than its part of a commit, and this would be a queue for nothing.
         // Who is told how many share the commits need not find out by what it carries.
         let alone = self.commit_us > 0.0 || in_flight_bytes >= HEAVY_BYTES;
@@ -265,11 +286,13 @@ impl DelayTarget {
             (refill / self.publishers.unwrap_or(1.0) * service_us - network_us).max(0.0);
         let commits_us = match self.broker {
             BrokerKind::RabbitMq => COMMITS_RABBITMQ * service_us,
+            _ if shared => self.commits_shared(window, size_bytes) * self.commit_us,
             _ => (COMMITS_OF_LEAST * least_us).max(COMMITS * service_us + refill_us),
         };
         let batches_us =
             batch_wait_us(self.broker, self.narrow, network_us, service_us, window, size_bytes);
-        let mut allowance_us = commits_us.max(batches_us).min(ALLOWANCE_MAX_US)
+        let waits_us = if shared { commits_us + batches_us } else { commits_us.max(batches_us) };
+        let mut allowance_us = waits_us.min(ALLOWANCE_MAX_US)
             + network_us.min(NETWORK_NEAR_US)
             + (NETWORK_VARIANCE * network_us).min(NETWORK_VARIANCE_MAX_US);
         self.base_us = network_us + service_us;
@@ -337,6 +360,20 @@ impl DelayTarget {
         }
         self.service = WindowedMin::new(SERVICE_BUCKET_US);
         longer
+    }
+
+    /// Several publish, and the broker tells what its commits take. It is one number for all of them.
+    fn shares_slow_commits(&self) -> bool {
+        let shared = self.publishers.is_some_and(|publishers| publishers > 1.0);
+        shared && self.commit_us > 0.0 && self.knows_network() && !self.narrow
+    }
+
+    /// What such a one may wait for above its own: the less, the more it has in flight.
+    fn commits_shared(&self, window: f64, size_bytes: f64) -> f64 {
+        let all = COMMITS_SHARED + COMMITS_SHARED_LARGE * size_bytes / (size_bytes + BATCH_BYTES);
+        let in_flight_bytes = window * self.message_bytes * self.publishers.unwrap_or(1.0);
+        let part = (SHARED_BYTES / in_flight_bytes).powf(SHARED_ROOT);
+        all * part.clamp(SHARED_PART_MIN, 1.0)
     }
 
     fn network_us(&self, latency_us: f64) -> f64 {

@@ -41,6 +41,12 @@ impl RecentMedian {
     pub fn get(&self) -> Option<u64> {
         self.sorted.get(self.sorted.len() / 2).copied()
     }
+
+    /// A quarter of the values is smaller; `None` before the first value.
+    #[must_use]
+    pub fn lower_quartile(&self) -> Option<u64> {
+        self.sorted.get(self.sorted.len() / 4).copied()
+    }
 }
 
 #[cfg(test)]

@@ -63,20 +63,51 @@ fn who_alone_keeps_our_disk_busy_may_have_three_commits_in_flight() {
 }
 
 #[test]
-fn who_shares_a_slow_disk_leaves_its_commits_to_the_others() {
-    let added_us = |publishers, window| {
+fn who_has_a_slow_disk_alone_keeps_its_commits_full() {
+    let added_us = |window| {
         let mut target = DelayTarget::new(true, u64::MAX);
         target.set_broker(telling(65_536));
-        target.set_commit(CommitTime { us: 8_000, publishers });
+        target.set_commit(CommitTime { us: 8_000, publishers: 1 });
         target.add(0, 8_000);
         target.set(8_000.0, 8_000.0, window, 500.0);
         target.us() - target.base_us()
     };
     // Both more than fill commits.
     for window in [5_000.0, 10_000.0] {
-        assert!((added_us(1, window) - 15_000.0).abs() < 1.0);
-        assert!((added_us(20, window) - 10_000.0).abs() < 1.0);
+        assert!((added_us(window) - 15_000.0).abs() < 1.0);
     }
+}
+
+/// Who has most in flight waits for commits that it fills itself.
+#[test]
+fn those_who_share_a_slow_disk_steer_for_one_latency_whatever_each_has_seen() {
+    let us = |least_us, window, size_bytes| {
+        let mut target = DelayTarget::new(true, u64::MAX);
+        target.set_broker(telling(65_536));
+        target.set_commit(CommitTime { us: 8_000, publishers: 20 });
+        target.add(0, least_us);
+        let mean_us = 2.0 * least_us as f64;
+        target.set(mean_us, mean_us, window, size_bytes);
+        (target.base_us(), target.us() - target.base_us())
+    };
+    let large = us(16_000, 5_000.0, 500.0);
+    for (least_us, window) in [(9_000, 500.0), (16_000, 714.0), (9_000, 714.0), (16_000, 500.0)] {
+        let (base_us, added_us) = us(least_us, window, 500.0);
+        assert!((base_us - 8_000.0).abs() < 1.0, "{base_us}");
+        assert!((24_000.0..=28_500.0).contains(&added_us), "{added_us}");
+        assert!(added_us > 1.4 * large.1, "who has more waits for less: {added_us}, {large:?}");
+    }
+    assert!(us(9_000, 500.0, 5_000.0).1 > 1.5 * us(9_000, 5_000.0, 200.0).1);
+}
+
+/// What the way takes is in what each measures, and not in what the broker tells.
+#[test]
+fn who_does_not_know_the_way_does_not_rely_on_what_the_broker_tells() {
+    let mut target = DelayTarget::new(false, u64::MAX);
+    target.set_commit(CommitTime { us: 8_000, publishers: 20 });
+    target.add(0, 50_000);
+    target.set(50_000.0, 50_000.0, 100.0, 0.0);
+    assert!((target.base_us() - 50_000.0).abs() < 1.0, "{}", target.base_us());
 }
 
 /// Each would take the others' queue for what there is without.
@@ -84,7 +115,7 @@ fn who_shares_a_slow_disk_leaves_its_commits_to_the_others() {
 fn of_a_disk_that_is_known_two_commits_are_believed() {
     let base_us = |us| {
         let mut target = DelayTarget::new(true, u64::MAX);
-        target.set_commit(CommitTime { us, publishers: 20 });
+        target.set_commit(CommitTime { us, publishers: 1 });
         target.add(0, 8_000);
         target.set(8_000.0, 8_000.0, 100.0, 0.0);
         target.add(20_000_000, 50_000); // and for long nothing less

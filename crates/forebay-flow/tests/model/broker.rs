@@ -104,7 +104,7 @@ impl Broker {
             agenda.set(at_us, Event::Confirm { flow, messages });
         }
         let took_us = now_us - self.commit_started_us;
-        self.commit_cost.committed(now_us, took_us, u64::from(committed) * COMMITTED_BYTES);
+        self.commit_cost.committed(took_us, u64::from(committed) * COMMITTED_BYTES);
         self.ingested -= committed;
         let bin = now_us / BIN_US;
         for passed in self.bin + 1..=bin {
