@@ -2,18 +2,18 @@
 //!
 //! ```text
 //!   net     the kernel's round trip without our own queue, at most the latency; 0 where there is none
-//!   s       least (latency - net) of the last 5 to 10 s, not above 4 * least ever + 0.5 ms, or 2 * what the broker tells;
-//!           where it tells that several share slow commits, what it tells
+//!   s       least (latency - net) of the last 5 to 10 s, not above 4 * least ever + 0.5 ms;
+//!           where the broker tells what its commits take, that
 //!   least ever  of s, and not less than the commit time that the broker tells: 0 elsewhere, and on a quick disk
 //!   base    net + s
 //!   target  base + min(max(commits, batches), 100 ms) + min(net, 4 ms) + min(0.15 net, 20 ms)
-//!           where several share slow commits their sum in place of their maximum
+//!           where it is told their sum in place of their maximum
 //!           and if that is more, but 400 ms above the base at most: sig * visit / W
 //!           or, 16 ms above it at most: sig * fill / W
 //!           or, over a distance, 16 ms above it at most: base + sig * visits / W
 //!
 //!   commits   max(1.25 * least ever s, 0.75 s + refill); before RabbitMQ 0.5 s;
-//!             where several share slow commits (1.75 + 3 * mean size / (mean size + 500 B)) s * part
+//!             where it is told (2 + 4 * mean size / (mean size + 500 B)) s * part + refill
 //!   refill    2.25 s / n / (1 + mean size / 500 B) - net, at least 0, where 1 MB is in flight to our broker, or it tells
 //!             its commit time, and that n publishers share it; else 0
 //!   part      (8 MB / (n * W * (mean size + 200 B)))^(1/4), between 0.6 and 1
@@ -48,9 +48,8 @@
 //! - **min(net, 4 ms), 0.15 net.** TCP's segments and acknowledgements need some milliseconds, and a longer way's
 //!   rounds vary more.
 //! - **The broker's commit time.** A disk that becomes slow would be taken for a queue: with a flush of 8 ms in place of
-//!   0.2 one publisher had a hundredth of what it has when it begins on such a disk. Told, it is as if it did. A flow that
-//!   never rests sees the commit that was running and its own; what is more is a queue, which twenty would raise together.
-//! - **Slow commits that are shared.** Of twenty each sees another quickest moment, and who has most in flight fills the commits
+//!   0.2 one publisher had a hundredth of what it has when it begins on such a disk. Told, it is as if it did. And of
+//!   twenty each sees another quickest moment, and who has most in flight fills the commits
 //!   that it waits for: its `s` is the longest, its target the highest, and it gets more. Of twenty on a disk of 8 ms one had
 //!   ten times the share of another, and once nearly all. With one number for all of them, the broker's, they steer for one
 //!   latency, and since large windows (part) and small ones (batches) wait for less the larger they are, they become equal. What a
@@ -83,14 +82,14 @@ const HEAVY_BYTES: f64 = 1_000_000.0;
 const COMMITS_HEAVY: f64 = 2.25;
 /// RabbitMQ's commits, where they take longer, in units of `s`: that a large window raises itself, so with more the largest grows.
 const COMMITS_RABBITMQ: f64 = 0.5;
-/// Of those who share slow commits, for messages of no size, and so much more for those that are all size.
-const COMMITS_SHARED: f64 = 1.75;
-const COMMITS_SHARED_LARGE: f64 = 3.0;
+/// Of those whom the broker tells what commits take, for messages of no size, and so much more for those that are all size.
+const COMMITS_TOLD: f64 = 2.0;
+const COMMITS_TOLD_LARGE: f64 = 4.0;
 /// Windows which together, were all of them alike, hold more bytes than this wait for a part of it, in inverse proportion to
 /// this root of them, and for so much at least.
-const SHARED_BYTES: f64 = 8_000_000.0;
-const SHARED_ROOT: f64 = 0.25;
-const SHARED_PART_MIN: f64 = 0.6;
+const TOLD_BYTES: f64 = 8_000_000.0;
+const TOLD_ROOT: f64 = 0.25;
+const TOLD_PART_MIN: f64 = 0.6;
 /// What may be added until a window fills its visits.
 pub(crate) const VISIT_ALLOWANCE_MAX_US: f64 = 400_000.0;
 /// Over a distance so many visits of each may wait at the broker,
@@ -105,8 +104,6 @@ const COMMIT_SLOWER: f64 = 1.5;
 const COMMIT_MAX_US: f64 = 1_000_000.0;
 const SERVICE_MIN_US: u64 = 10;
 const SERVICE_BUCKET_US: u64 = 5_000_000;
-/// The cap on `s` where the broker tells what a commit takes: the one that was running, and its own.
-const COMMITS_SEEN: f64 = 2.0;
 /// The cap on `s`, from the least ever seen.
 const DRIFT_FACTOR: f64 = 4.0;
 const DRIFT_SLACK_US: f64 = 500.0;
@@ -261,7 +258,6 @@ impl DelayTarget {
         self.narrow = self.network.is_full() && in_flight_bytes < NARROW_BYTES_PER_US * standing_us;
         service_us = service_us.min(match self.knows_network() {
             true if self.is_narrow() => NARROW_FACTOR * least_us + DRIFT_SLACK_US,
-            true if self.commit_us > 0.0 => COMMITS_SEEN * least_us,
             true => DRIFT_FACTOR * least_us + DRIFT_SLACK_US,
             false => least_us + DRIFT_UNKNOWN_US,
         });
@@ -273,8 +269,8 @@ impl DelayTarget {
         if self.crowd.is_known() {
             (service_us, least_us) = (known_us, least_us.min(known_us));
         }
-        let shared = self.shares_slow_commits();
-        if shared {
+        let told = self.is_told_commits();
+        if told {
             (service_us, least_us) = (self.commit_us, self.commit_us);
         }
         // Elsewhere a message costs more than its part of a commit, and this would be a queue for nothing.
@@ -286,12 +282,12 @@ impl DelayTarget {
             (refill / self.publishers.unwrap_or(1.0) * service_us - network_us).max(0.0);
         let commits_us = match self.broker {
             BrokerKind::RabbitMq => COMMITS_RABBITMQ * service_us,
-            _ if shared => self.commits_shared(window, size_bytes) * self.commit_us,
+            _ if told => self.commits_told(window, size_bytes) * service_us + refill_us,
             _ => (COMMITS_OF_LEAST * least_us).max(COMMITS * service_us + refill_us),
         };
         let batches_us =
             batch_wait_us(self.broker, self.narrow, network_us, service_us, window, size_bytes);
-        let waits_us = if shared { commits_us + batches_us } else { commits_us.max(batches_us) };
+        let waits_us = if told { commits_us + batches_us } else { commits_us.max(batches_us) };
         let mut allowance_us = waits_us.min(ALLOWANCE_MAX_US)
             + network_us.min(NETWORK_NEAR_US)
             + (NETWORK_VARIANCE * network_us).min(NETWORK_VARIANCE_MAX_US);
@@ -362,18 +358,17 @@ impl DelayTarget {
         longer
     }
 
-    /// Several publish, and the broker tells what its commits take. It is one number for all of them.
-    fn shares_slow_commits(&self) -> bool {
-        let shared = self.publishers.is_some_and(|publishers| publishers > 1.0);
-        shared && self.commit_us > 0.0 && self.knows_network() && !self.narrow
+    /// The broker tells what its slow commits take. It is one number for all who publish.
+    fn is_told_commits(&self) -> bool {
+        self.commit_us > 0.0 && self.knows_network() && !self.narrow
     }
 
     /// What such a one may wait for above its own: the less, the more it has in flight.
-    fn commits_shared(&self, window: f64, size_bytes: f64) -> f64 {
-        let all = COMMITS_SHARED + COMMITS_SHARED_LARGE * size_bytes / (size_bytes + BATCH_BYTES);
+    fn commits_told(&self, window: f64, size_bytes: f64) -> f64 {
+        let all = COMMITS_TOLD + COMMITS_TOLD_LARGE * size_bytes / (size_bytes + BATCH_BYTES);
         let in_flight_bytes = window * self.message_bytes * self.publishers.unwrap_or(1.0);
-        let part = (SHARED_BYTES / in_flight_bytes).powf(SHARED_ROOT);
-        all * part.clamp(SHARED_PART_MIN, 1.0)
+        let part = (TOLD_BYTES / in_flight_bytes).powf(TOLD_ROOT);
+        all * part.clamp(TOLD_PART_MIN, 1.0)
     }
 
     fn network_us(&self, latency_us: f64) -> f64 {

@@ -1,4 +1,4 @@
-//! The median of the last values.
+//! The median of the last values, and their lower quartile.
 
 use std::collections::VecDeque;
 
@@ -56,7 +56,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_the_median_of_the_last_values(values in prop::collection::vec(0..50u64, 1..60)) {
+        fn it_is_the_median_and_the_quartile_of_the_last_values(values in prop::collection::vec(0..50u64, 1..60)) {
             let mut median = RecentMedian::new(7);
             for &value in &values {
                 median.add(value);
@@ -64,6 +64,7 @@ mod tests {
             let mut last = values[values.len().saturating_sub(7)..].to_vec();
             last.sort_unstable();
             prop_assert_eq!(median.get(), Some(last[last.len() / 2]));
+            prop_assert_eq!(median.lower_quartile(), Some(last[last.len() / 4]));
         }
     }
 }
