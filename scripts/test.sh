@@ -43,14 +43,19 @@ run_clippy() {
 # Cargo chooses the features of what we depend on for all packages that a command names. So every command here names
 # the whole workspace and then the tests that it wants: otherwise half of it would be built again for each step.
 cargo_test() { cargo test --workspace --features forebay/opentelemetry --locked --no-fail-fast "$@"; }
+run_examples() { cargo_test --doc; }
 # The binary's own tests are whole processes, in steps of their own; no other crate's tests have their names.
 run_unit() {
   local test tests=() code=0
   for test in crates/*/tests/*.rs crates/*/tests/*/main.rs; do
     [[ $test == crates/forebay-cli/* ]] || tests+=(--test "$(basename "${test%/main.rs}" .rs)")
   done
+  cargo_test --lib --bins "${tests[@]}" --no-run || return
+  # Tests wait for clocks, and half of two cores idles: meanwhile the examples in the documentation are built.
+  nice scripts/test.sh --run examples >.cache/test/examples.log 2>&1 &
   cargo_test --lib --bins "${tests[@]}" || code=1
-  cargo_test --doc || code=1
+  wait $! || code=1
+  cat .cache/test/examples.log
   return $code
 }
 # Those that ask much of the machine run the release build, below.
