@@ -234,6 +234,15 @@ mod tests {
         assert!((6_000..=10_000).contains(&cost.us()), "{}", cost.us());
     }
 
+    /// What its bytes took before says nothing of it.
+    #[test]
+    fn a_disk_that_loses_its_bandwidth_is_not_slow_for_long() {
+        let (mut cost, mut now_us) = (CommitCost::default(), 0);
+        commits(&mut cost, &mut now_us, 1_000, 200, 500);
+        commits(&mut cost, &mut now_us, 200, 200, 50);
+        assert_eq!(cost.us(), 0);
+    }
+
     #[test]
     fn as_many_bytes_as_take_as_long_as_a_commit_without() {
         let (mut cost, mut now_us) = (CommitCost::default(), 0);
