@@ -17,7 +17,8 @@
 //! On two cores that publishers share commits of the same bytes take once 11 ms and once 22, and all who publish steer by
 //! this one number: fitted to 16 commits it went from 4 to 15 ms and back within a second, and once in ten to 0. So it is
 //! fitted to many, and what makes single ones longer is left out. Eight in a row that take half as long again as was to be
-//! expected, or two thirds of it, are another disk: nothing that was known of the one before counts any more.
+//! expected, or two thirds of it, are another disk: of what was known only the bytes' part counts on,
+//! until it is fitted anew.
 //!
 //! Fast disks tell nothing: windows learn a fraction of a millisecond by themselves.
 
@@ -50,6 +51,7 @@ impl CommitTime {
 const COMMITS: f64 = 256.0;
 /// The slope of fewer is chance.
 const SLOPE_MIN: f64 = 16.0;
+/// What is told is of so many.
 const LAST: usize = 32;
 /// So many commits in a row by which another disk is known,
 const OTHERS: u32 = 8;

@@ -271,7 +271,7 @@ impl DelayTarget {
         }
         let told = self.is_told_commits();
         if told {
-            (service_us, least_us) = (self.commit_us, self.commit_us);
+            service_us = self.commit_us;
         }
         // Elsewhere a message costs more than its part of a commit, and this would be a queue for nothing.
         // Who is told how many share the commits need not find out by what it carries.
