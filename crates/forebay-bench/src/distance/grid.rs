@@ -1,5 +1,15 @@
 //! The grid: in each cell every fixed window beside the one that tunes itself, in any order, again and
 //! again.
+//!
+//! ```text
+//!   without --judge   --repeat rounds of all windows; the same runs choose the best one and judge by it
+//!   with --judge N    --repeat rounds of the fixed ones choose best and knee; then N rounds of these two and
+//!                     the tuned one, in any order, judge, each by its ratios within the round
+//! ```
+//!
+//! The best of many windows, each measured a few times on a machine whose speed wanders, owes a part of its lead
+//! to luck, and what is compared with the same runs pays for it. Runs that had no part in the choice do not have it,
+//! and what slows a whole round is not in its ratios.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +23,7 @@ use super::load::Load;
 use super::setting::{Setting, ms, rate, say};
 use super::verdict::{Grade, Verdict};
 use super::way::Way;
-use crate::knee::{Shown, best};
+use crate::knee::{Shown, best, knee};
 use crate::occasion::Occasion;
 use crate::report::{LatencyReport, fairness};
 use crate::spread::{Random, Ratio, median};
@@ -56,6 +66,10 @@ pub struct Grid {
     /// A confirm that takes longer is a timeout, in seconds
     #[arg(long, value_name = "S", default_value_t = 10.0)]
     patience: f64,
+    /// Rounds that judge, after those that choose: the best fixed window, the knee and the tuned one in turns; 0 = the
+    /// runs that choose judge, too
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    judge: usize,
     /// Nobody empties the queue
     #[arg(long)]
     no_drain: bool,
@@ -90,7 +104,10 @@ struct Point {
 #[derive(Debug, Clone, Serialize)]
 struct Measured {
     cell: Cell,
+    /// Of the rounds that choose, and without `--judge` judge.
     points: Vec<Point>,
+    /// Of those that only judge, one run of each a round.
+    judged: Vec<Point>,
     /// `None` if something could not be measured.
     verdict: Option<Verdict>,
     /// Why.
@@ -107,6 +124,7 @@ struct Record<'a> {
     first_s: f64,
     later_s: f64,
     patience_s: f64,
+    judge: usize,
     queue_type: Option<&'a str>,
     cells: &'a [Measured],
 }
@@ -123,7 +141,13 @@ impl Grid {
         println!("{HEAD}");
         let mut cells = Vec::new();
         for cell in self.cells() {
-            let mut measured = Measured { cell, points: Vec::new(), verdict: None, error: None };
+            let mut measured = Measured {
+                cell,
+                points: Vec::new(),
+                judged: Vec::new(),
+                verdict: None,
+                error: None,
+            };
             measured.error = self.measure(&mut measured).await.err();
             measured.judge(self.setting.seed);
             println!("{}", measured.row());
@@ -136,6 +160,7 @@ impl Grid {
                 first_s: self.first,
                 later_s: self.later,
                 patience_s: self.patience,
+                judge: self.judge,
                 queue_type: queue_type.as_deref(),
                 cells: &cells,
             })?;
@@ -177,7 +202,8 @@ impl Grid {
     }
 
     async fn measure(&self, measured: &mut Measured) -> Result<(), String> {
-        let Cell { rtt_ms, mbit, flush_ms, .. } = measured.cell;
+        let cell = measured.cell;
+        let Cell { rtt_ms, mbit, flush_ms, .. } = cell;
         let broker = self.setting.broker_on((flush_ms > 0.0).then_some(flush_ms)).await?;
         let way = Way::to(&broker, rtt_ms, mbit, self.setting.routed)?;
         let mut random = Random::new(self.setting.seed);
@@ -186,46 +212,57 @@ impl Grid {
                 0 => self.windows.iter().copied().map(Choice::Fixed).collect(),
                 _ => measured.points.iter().map(|point| point.window).collect(),
             };
-            if repetition == 0 {
+            if repetition == 0 && self.judge == 0 {
                 choices.push(Choice::Tuned);
             }
             random.shuffle(&mut choices);
-            self.runs(measured, &broker, &way, &choices).await?;
+            self.runs(cell, &mut measured.points, &broker, &way, &choices).await?;
             let fixed = measured.fixed();
             if repetition == 0
                 && let Some(best) = best(&fixed)
             {
                 let added = round_the_best(&self.windows, fixed[best].0);
                 let added: Vec<Choice> = added.into_iter().map(Choice::Fixed).collect();
-                self.runs(measured, &broker, &way, &added).await?;
+                self.runs(cell, &mut measured.points, &broker, &way, &added).await?;
             }
         }
         measured.points.sort_by_key(|point| point.window);
+        let fixed = measured.fixed();
+        if let (Some(best), Some(knee)) = (best(&fixed), knee(&fixed)) {
+            let mut choices = vec![Choice::Fixed(fixed[best].0), Choice::Fixed(fixed[knee].0)];
+            choices.dedup();
+            choices.push(Choice::Tuned);
+            for _ in 0..self.judge {
+                random.shuffle(&mut choices);
+                self.runs(cell, &mut measured.judged, &broker, &way, &choices).await?;
+            }
+        }
         Ok(())
     }
 
-    /// One run of each of these windows, in this order.
+    /// One run of each of these windows, in this order, added to `points`.
     async fn runs(
         &self,
-        measured: &mut Measured,
+        cell: Cell,
+        points: &mut Vec<Point>,
         broker: &Broker,
         way: &Way,
         choices: &[Choice],
     ) -> Result<(), String> {
         for &choice in choices {
-            let run = self.one(measured.cell, broker, way, choice).await?;
+            let run = self.one(cell, broker, way, choice).await?;
             let line = format!(
                 "  {}, window {choice}: {} p50 {} p99 {}, first seconds {}",
-                measured.cell,
+                cell,
                 rate(run.later_per_s),
                 ms(run.later.p50_us as f64),
                 ms(run.later.p99_us as f64),
                 rate(run.first_per_s),
             );
             say(&line);
-            match measured.points.iter_mut().find(|point| point.window == choice) {
+            match points.iter_mut().find(|point| point.window == choice) {
                 Some(point) => point.runs.push(run),
-                None => measured.points.push(Point { window: choice, runs: vec![run] }),
+                None => points.push(Point { window: choice, runs: vec![run] }),
             }
         }
         Ok(())
@@ -305,24 +342,28 @@ impl Measured {
         fixed.collect()
     }
 
-    fn tuned(&self) -> Option<&Point> {
-        self.points.iter().find(|point| point.window == Choice::Tuned)
+    /// What is judged: the runs that had no part in the choice, where there are some.
+    fn point(&self, window: Choice) -> Option<&Point> {
+        let points = if self.judged.is_empty() { &self.points } else { &self.judged };
+        points.iter().find(|point| point.window == window)
     }
 
     fn judge(&mut self, seed: u64) {
         if self.error.is_none() {
-            let shown = self.tuned().map(Point::shown);
-            self.verdict = shown.and_then(|tuned| Verdict::of(&self.fixed(), &tuned, seed));
+            let shown = |window| self.point(window).map(Point::shown);
+            let apart = |window| shown(Choice::Fixed(window)).filter(|_| !self.judged.is_empty());
+            self.verdict = shown(Choice::Tuned)
+                .and_then(|tuned| Verdict::of(&self.fixed(), &tuned, apart, seed));
         }
     }
 
     /// One row of the table.
     fn row(&self) -> String {
-        let (Some(verdict), Some(tuned)) = (&self.verdict, self.tuned()) else {
+        let (Some(verdict), Some(tuned)) = (&self.verdict, self.point(Choice::Tuned)) else {
             let error = self.error.as_deref().unwrap_or("nothing was measured");
             return format!("| {} | | | | | | | | **FAIL**: {error} |", self.cell);
         };
-        let point = |window| self.points.iter().find(|point| point.window == Choice::Fixed(window));
+        let point = |window| self.point(Choice::Fixed(window));
         let of = |point: Option<&Point>| point.map(Point::shown).unwrap_or_default();
         let (best, knee, tuned_shown) =
             (of(point(verdict.best)), of(point(verdict.knee)), tuned.shown());

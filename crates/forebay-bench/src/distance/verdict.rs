@@ -7,6 +7,9 @@
 //!         later ones, nothing failed or timed out; where there is an interval, its bad end counts
 //!   near  all of that, with 90 to 95 % of the rate: good enough for the worst cell, not for most
 //! ```
+//!
+//! Where runs of best, knee and tuned are there that had no part in the choice, one of each in turn, they are what
+//! is judged, by the ratios within a turn.
 
 use serde::Serialize;
 
@@ -51,12 +54,27 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// Judges a cell; `None` if something of it was not measured.
-    pub(super) fn of(fixed: &[(u32, Shown)], tuned: &Shown, seed: u64) -> Option<Verdict> {
+    /// Judges a cell; `None` if something of it was not measured. `fixed` chooses best and knee; `apart` has what a
+    /// window showed in runs that only judge, in turns with those of `tuned`.
+    pub(super) fn of(
+        fixed: &[(u32, Shown)],
+        tuned: &Shown,
+        apart: impl Fn(u32) -> Option<Shown>,
+        seed: u64,
+    ) -> Option<Verdict> {
         let (best, knee) = (&fixed[best(fixed)?], &fixed[knee(fixed)?]);
-        let rate = Ratio::of(&tuned.rate_per_s, &best.1.rate_per_s, seed)?;
-        let p99 = Ratio::of(&tuned.p99_us, &knee.1.p99_us, seed)?;
-        let first = Ratio::of(&tuned.first_per_s, &tuned.rate_per_s, seed)?;
+        let (rate, p99) = match (apart(best.0), apart(knee.0)) {
+            (Some(best), Some(knee)) => (
+                Ratio::of_pairs(&tuned.rate_per_s, &best.rate_per_s, seed)?,
+                Ratio::of_pairs(&tuned.p99_us, &knee.p99_us, seed)?,
+            ),
+            _ => (
+                Ratio::of(&tuned.rate_per_s, &best.1.rate_per_s, seed)?,
+                Ratio::of(&tuned.p99_us, &knee.1.p99_us, seed)?,
+            ),
+        };
+        // Of the same run, whatever the machine's speed was then.
+        let first = Ratio::of_pairs(&tuned.first_per_s, &tuned.rate_per_s, seed)?;
         let enough = RATE_MIN * median(&best.1.rate_per_s)?;
         let ties = |shown: &Shown| median(&shown.rate_per_s).is_some_and(|rate| rate >= enough);
         let no_difference = fixed.len() > 1 && fixed.iter().all(|(_, shown)| ties(shown));
@@ -87,9 +105,13 @@ mod tests {
     use super::*;
     use crate::knee::tests::{pipe, shown};
 
+    fn judged(fixed: &[(u32, Shown)], tuned: &Shown) -> Option<Verdict> {
+        Verdict::of(fixed, tuned, |_| None, 1)
+    }
+
     #[test]
     fn rate_latency_first_seconds_and_losses_all_count() {
-        let judge = |tuned: &Shown| Verdict::of(&pipe(), tuned, 1).unwrap();
+        let judge = |tuned: &Shown| judged(&pipe(), tuned).unwrap();
         let good = judge(&shown(960.0, 1.7));
         assert_eq!((good.best, good.knee, good.grade), (200, 100, Grade::Pass));
         assert!(good.missed.is_empty() && !good.no_difference);
@@ -107,14 +129,32 @@ mod tests {
             rate_per_s: vec![800.0, 800.0, 1_000.0, 1_000.0, 1_000.0],
             ..shown(1_000.0, 1.0)
         };
-        let verdict = Verdict::of(&pipe(), &wobbly, 1).unwrap();
+        let verdict = judged(&pipe(), &wobbly).unwrap();
         assert_eq!((verdict.rate.value, verdict.grade), (1.0, Grade::Fail));
     }
 
     #[test]
     fn a_cell_in_which_all_windows_tie_says_so() {
         let points = [(1, shown(99.0, 1.0)), (9, shown(100.0, 1.0))];
-        assert!(Verdict::of(&points, &shown(100.0, 1.0), 1).unwrap().no_difference);
-        assert_eq!(Verdict::of(&points, &Shown::default(), 1), None);
+        assert!(judged(&points, &shown(100.0, 1.0)).unwrap().no_difference);
+        assert_eq!(judged(&points, &Shown::default()), None);
+    }
+
+    #[test]
+    fn runs_that_had_no_part_in_the_choice_judge_by_their_own_turns() {
+        // The best one was lucky when it was chosen; a machine that becomes slower slows all of a turn.
+        let speeds = [1.0, 0.5, 0.8, 0.4, 0.9];
+        let in_turns = |rate: f64, p99_us: f64| Shown {
+            rate_per_s: speeds.map(|speed| rate * speed).to_vec(),
+            p99_us: speeds.map(|speed| p99_us / speed).to_vec(),
+            first_per_s: speeds.map(|speed| rate * speed).to_vec(),
+            failed: 0,
+        };
+        let apart = |window| Some(in_turns(if window == 200 { 890.0 } else { 880.0 }, 1.2));
+        let verdict = Verdict::of(&pipe(), &in_turns(870.0, 1.5), apart, 1).unwrap();
+        assert_eq!((verdict.best, verdict.knee, verdict.grade), (200, 100, Grade::Pass));
+        assert!((verdict.rate.low() - 870.0 / 890.0).abs() < 1e-9, "{verdict:?}");
+        assert!((verdict.p99.high() - 1.25).abs() < 1e-9, "{verdict:?}");
+        assert_eq!(judged(&pipe(), &in_turns(870.0, 1.5)).unwrap().grade, Grade::Fail);
     }
 }
