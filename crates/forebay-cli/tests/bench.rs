@@ -31,6 +31,8 @@ fn a_load_on_a_running_broker_is_measured_and_leaves_nothing_there() {
         "0.2",
         "--grid",
         "window=5",
+        "--judge",
+        "1",
         "--json",
         json.to_str().expect("UTF-8"),
         "--csv",
@@ -40,7 +42,14 @@ fn a_load_on_a_running_broker_is_measured_and_leaves_nothing_there() {
     assert!(text(&ran.stdout).contains("knee"), "{}", text(&ran.stdout));
     let record = read(&json);
     let runs = record["runs"].as_array().expect("runs");
-    assert_eq!(runs.len(), 2, "the own setting and that of the grid");
+    let settings =
+        |window: &str| runs.iter().filter(|run| run["setting"]["window"] == window).count();
+    assert_eq!(
+        (runs.len(), settings("auto")),
+        (3, 1),
+        "that of the grid, then both in the round that judges"
+    );
+    assert_eq!(record["judged_from"], 1);
     for run in runs {
         let report = &run["outcome"]["report"];
         let number = |name: &str| report[name].as_f64().expect("a number");
@@ -57,7 +66,7 @@ fn a_load_on_a_running_broker_is_measured_and_leaves_nothing_there() {
         );
     }
     let lines = std::fs::read_to_string(&csv).expect("it was written").lines().count();
-    assert!(lines >= 5, "a head and two seconds of two runs, not {lines}");
+    assert!(lines >= 5, "a head and two seconds of three runs, not {lines}");
     let mut connection = broker.connect();
     assert!(!has_queue(&mut connection, "forebay-bench.0"), "its queues are gone");
 }
@@ -362,6 +371,8 @@ fn what_makes_no_sense_is_refused_with_code_2() {
     for (arguments, expected) in [
         (&["run", "stress-9"][..], "bench list"),
         (&["run", "--grid", "window=10%"], "rate"),
+        (&["run", "--judge", "3"], "--grid"),
+        (&["run", "--judge", "3", "--grid", "window=10", "--qos", "5"], "leave --confirm"),
         (&["run", "--consumers", "0", "--producers", "0"], "nothing to do"),
         (&["run", "backlog", "--scale", "auto"], "--scale 80%"),
         (&["run", "backlog", "--scale", "80%"], "this workload says itself"),

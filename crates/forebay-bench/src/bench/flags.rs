@@ -136,6 +136,17 @@ pub struct Flags {
     /// Every run so many times, in random order; from 3 on ratios have intervals, from 5 on they can be relied on [default: 1, with --knee 3]
     #[arg(long, value_name = "N", help_heading = "Measurement")]
     repeat: Option<usize>,
+    /// Rounds that judge, after those that choose: the best and the knee of --grid and what tunes itself in turns, compared
+    /// within each round. Without them the runs that choose the best judge, too, and its luck is in the ratios [default: 0]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        requires = "grid",
+        hide_default_value = true,
+        help_heading = "Measurement"
+    )]
+    pub(crate) judge: usize,
     /// Orders the runs
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Measurement")]
     pub(crate) seed: u64,
@@ -258,6 +269,7 @@ impl Flags {
             ("--scale", self.scale.is_some()),
             ("--grid", !self.grid.is_empty()),
             ("--knee", self.knee),
+            ("--judge", self.judge > 0),
             ("--step", !self.steps.is_empty()),
         ];
         let perftest = self.perftest.given();

@@ -24,6 +24,8 @@ const SEED: u64 = 1;
 pub(crate) struct Point<'a> {
     pub(crate) setting: Setting,
     pub(crate) reports: Vec<&'a Report>,
+    /// Of each report, which repetition it is of.
+    repetitions: Vec<usize>,
     pub(crate) failures: Vec<&'a str>,
 }
 
@@ -37,6 +39,8 @@ pub(crate) struct Points<'a> {
     pub(crate) intended: bool,
     /// Windows were searched, and only they differ.
     searched: bool,
+    /// Repetitions from this one on judge, those before choose; `None`: all do both.
+    judged_from: Option<usize>,
     /// Without flow control set by hand first, then by setting.
     pub(crate) points: Vec<Point<'a>>,
 }
@@ -68,6 +72,13 @@ impl Point<'_> {
             failed: self.failures.len() as u64,
         }
     }
+
+    /// Only the runs of these repetitions.
+    fn of(&self, repetitions: impl Fn(usize) -> bool) -> Self {
+        let kept = self.repetitions.iter().zip(&self.reports).filter(|(at, _)| repetitions(**at));
+        let (repetitions, reports) = kept.map(|(at, report)| (*at, *report)).unzip();
+        Point { repetitions, reports, ..self.clone() }
+    }
 }
 
 impl Points<'_> {
@@ -86,6 +97,7 @@ impl Points<'_> {
                         capacity_per_s: run.capacity_per_s,
                         intended: false,
                         searched: record.searched,
+                        judged_from: record.judged_from,
                         points: Vec::new(),
                     });
                     all.last_mut().expect("it was pushed")
@@ -106,18 +118,36 @@ impl Points<'_> {
     /// The best setting by hand, the knee, and how the one that tunes itself compares; `None` unless both
     /// kinds were measured.
     pub(crate) fn judge(&self) -> Option<Judgement> {
-        let shown = |point: &Point<'_>| (point.setting, point.shown(self.intended));
-        let (tuned, fixed): (Vec<_>, Vec<_>) =
-            self.points.iter().map(shown).partition(|(setting, _)| setting.tunes_itself());
-        let (_, tuned) = tuned.into_iter().next()?;
-        let best = &fixed[knee::best(&fixed)?];
-        let knee = self.knee_by_hand(&fixed)?;
-        Some(Judgement {
-            best: best.0,
-            knee: knee.0,
-            rate: Ratio::of(&tuned.rate_per_s, &best.1.rate_per_s, SEED)?,
-            p99: Ratio::of(&tuned.p99_us, &knee.1.p99_us, SEED)?,
-        })
+        let tuned = self.points.iter().find(|point| point.setting.tunes_itself())?;
+        let (best, knee) = self.rivals()?;
+        let point = |setting| self.points.iter().find(|point| point.setting == setting);
+        let (best_point, knee_point) = (point(best)?, point(knee)?);
+        let rate = Report::rate_per_s;
+        let p99 = |report: &Report| report.latency(self.intended).p99_us as f64;
+        let (rate, p99) = match self.judged_from {
+            None => (
+                Ratio::of(&tuned.each(rate), &best_point.each(rate), SEED)?,
+                Ratio::of(&tuned.each(p99), &knee_point.each(p99), SEED)?,
+            ),
+            Some(from) => {
+                let both = |of: &dyn Fn(&Report) -> f64, rival: &Point<'_>| {
+                    let ours = tuned.of(|at| at >= from && rival.repetitions.contains(&at));
+                    let theirs = rival.of(|at| at >= from && tuned.repetitions.contains(&at));
+                    Ratio::of_pairs(&ours.each(of), &theirs.each(of), SEED)
+                };
+                (both(&rate, best_point)?, both(&p99, knee_point)?)
+            }
+        };
+        Some(Judgement { best, knee, rate, p99 })
+    }
+
+    /// The best setting by hand and the knee, of the runs that choose.
+    pub(crate) fn rivals(&self) -> Option<(Setting, Setting)> {
+        let chooses = |at: usize| self.judged_from.is_none_or(|from| at < from);
+        let fixed = self.points.iter().filter(|point| !point.setting.tunes_itself());
+        let fixed: Vec<_> =
+            fixed.map(|point| (point.setting, point.of(chooses).shown(self.intended))).collect();
+        Some((fixed[knee::best(&fixed)?].0, self.knee_by_hand(&fixed)?.0))
     }
 
     /// The knee among all settings, whoever set them; of a search, among those set by hand.
@@ -171,12 +201,19 @@ impl<'a> Points<'a> {
     fn add(&mut self, run: &'a Run) {
         let found = self.points.iter_mut().position(|point| point.setting == run.setting);
         let index = found.unwrap_or_else(|| {
-            let point = Point { setting: run.setting, reports: Vec::new(), failures: Vec::new() };
-            self.points.push(point);
+            self.points.push(Point {
+                setting: run.setting,
+                reports: Vec::new(),
+                repetitions: Vec::new(),
+                failures: Vec::new(),
+            });
             self.points.len() - 1
         });
         match &run.outcome {
-            super::record::Outcome::Report(report) => self.points[index].reports.push(report),
+            super::record::Outcome::Report(report) => {
+                self.points[index].reports.push(report);
+                self.points[index].repetitions.push(run.repetition);
+            }
             super::record::Outcome::Failed(why) => self.points[index].failures.push(why),
         }
     }
@@ -236,6 +273,35 @@ mod tests {
         assert_eq!(judgement.knee.window, Window::Fixed(64));
         assert_eq!((judgement.rate.value, judgement.p99.value), (0.975, 1.25));
         assert_eq!(points.knee().unwrap().window, Window::Fixed(64));
+    }
+
+    #[test]
+    fn rounds_that_had_no_part_in_the_choice_judge_by_their_own_ratios() {
+        let mut runs = vec![
+            run(Window::Fixed(512), 900.0, 40, 900),
+            run(Window::Fixed(64), 860.0, 4, 900),
+            run(Window::Fixed(8), 400.0, 1, 900),
+        ];
+        // 512 was lucky; then the machine becomes slower, for all of a round.
+        for (repetition, speed) in [(1, 1.0), (2, 0.5), (3, 0.8)] {
+            for (window, rate, p99_ms) in [(512, 800.0, 48.0), (64, 790.0, 8.0)] {
+                let of_round =
+                    run(Window::Fixed(window), rate * speed, (p99_ms / speed) as u64, 900);
+                runs.push(Run { repetition, ..of_round });
+            }
+            let of_round = run(Window::Auto, 760.0 * speed, (10.0 / speed) as u64, 900);
+            runs.push(Run { repetition, ..of_round });
+        }
+        let mut record = record(runs);
+        record.judged_from = Some(1);
+        let judgement = Points::of(&record)[0].judge().unwrap();
+        assert_eq!(judgement.best.window, Window::Fixed(512));
+        assert_eq!(judgement.knee.window, Window::Fixed(64));
+        assert!((judgement.rate.low() - 0.95).abs() < 1e-9, "{judgement:?}");
+        assert!((judgement.rate.high() - 0.95).abs() < 1e-9, "{judgement:?}");
+        assert!((judgement.p99.value - 1.25).abs() < 0.06, "{judgement:?}");
+        record.judged_from = None;
+        assert!(Points::of(&record)[0].judge().unwrap().rate.low() < 0.9, "as if all chose");
     }
 
     #[test]

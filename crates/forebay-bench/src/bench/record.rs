@@ -25,6 +25,9 @@ pub struct Record {
     /// The windows are those that a search for the knee asked for.
     #[serde(default)]
     pub searched: bool,
+    /// Repetitions from this one on had no part in the choice of the best setting, and only they judge; `None`: all do both.
+    #[serde(default)]
+    pub judged_from: Option<usize>,
     /// In the order in which they were made.
     pub runs: Vec<Run>,
     /// What an experiment found, a broker each; empty for loads.
@@ -78,6 +81,7 @@ impl Record {
             workload: workload.to_owned(),
             about: about.to_owned(),
             searched: false,
+            judged_from: None,
             runs: Vec::new(),
             found: Vec::new(),
         }

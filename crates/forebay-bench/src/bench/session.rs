@@ -9,6 +9,7 @@ use super::flags::Flags;
 use super::grid::{self, Setting};
 use super::inquiry;
 use super::onlooker::{Onlooker, start_link};
+use super::points::Points;
 use super::record::{Outcome, Record, Run};
 use super::scale::{Scale, capacity_plan, scaled_by, scaled_to};
 use super::target::Target;
@@ -91,6 +92,12 @@ pub fn run(flags: &Flags, screen: &mut dyn Screen) -> Result<Ended, BenchError> 
     plan.check().map_err(|error| usage(&error))?;
     if flags.repeat() == 0 {
         return Err(BenchError::Usage("--repeat is at least 1".into()));
+    }
+    if flags.judge > 0 && !Setting::of(&plan).tunes_itself() {
+        return Err(BenchError::Usage(
+            "--judge compares what tunes itself with the best of --grid: leave --confirm, --qos and --multi-ack-every out"
+                .into(),
+        ));
     }
     check_scale(flags, workload)?;
     check_peers(flags)?;
@@ -240,12 +247,34 @@ impl Session<'_> {
             return self.search(&at, record);
         }
         let mut settings = grid::settings(&self.flags.grid, &plan).map_err(BenchError::Usage)?;
-        self.of = self.done + settings.len() * self.flags.repeat();
+        let (own, judge) = (Setting::of(&plan), self.flags.judge);
+        if judge > 0 {
+            // It has no part in the choice.
+            settings.retain(|setting| *setting != own);
+            record.judged_from = Some(self.flags.repeat());
+        }
+        self.of = self.done + settings.len() * self.flags.repeat() + 3 * judge;
         let mut random = Random::new(self.flags.seed);
         for repetition in 0..self.flags.repeat() {
             random.shuffle(&mut settings);
             for &setting in &settings {
                 self.one(&at, setting, repetition, record)?;
+            }
+        }
+        if judge == 0 {
+            return Ok(());
+        }
+        let here = |points: &Points<'_>| points.broker == target.label;
+        let rivals =
+            Points::of(record).iter().rfind(|points| here(points)).and_then(Points::rivals);
+        let Some((best, knee)) = rivals else { return Ok(()) };
+        let mut turn = vec![best, knee];
+        turn.dedup();
+        turn.push(own);
+        for round in 0..judge {
+            random.shuffle(&mut turn);
+            for &setting in &turn {
+                self.one(&at, setting, self.flags.repeat() + round, record)?;
             }
         }
         Ok(())

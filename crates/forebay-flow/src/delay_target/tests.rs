@@ -137,7 +137,7 @@ fn what_is_on_a_long_way_keeps_the_disk_busy_and_needs_no_commits_in_flight() {
         target.add(0, network_us + 10_000);
         target.add(1, network_us + 30_000); // the least is of a quiet moment
         let mean_us = network_us as f64 + 10_000.0;
-        target.set(mean_us, mean_us, 10_000.0, 0.0);
+        target.set(mean_us, mean_us, 30_000.0, 0.0);
         target.us() - target.base_us()
     };
     let distance_us = |network_us: f64| network_us.min(4_000.0) + 0.15 * network_us;
@@ -191,7 +191,7 @@ fn filling(publishers: u32, network_us: u64, latency_us: f64, window: f64) -> De
 
 #[test]
 fn few_publishers_next_door_keep_as_much_in_flight_as_makes_commits_large() {
-    for (publishers, window) in [(1, 4_000.0), (4, 1_000.0), (20, 205.0)] {
+    for (publishers, window) in [(1, 3_000.0), (4, 1_060.7), (20, 317.2)] {
         let target = filling(publishers, 50, 4_000.0, window - 1.0);
         assert!(target.us() > 4_000.0, "{publishers}");
         assert!((target.window_max() - window).abs() < 1.0, "{}", target.window_max());
@@ -205,24 +205,32 @@ fn what_fills_commits_waits_for_16_ms_at_most_and_only_next_door() {
     let target = filling(1, 50, 60_000.0, window);
     assert!((target.us() - target.base_us() - FILL_MAX_US).abs() < 1.0, "a slow machine");
     assert!(filling(0, 50, 4_000.0, window).us() < 3_000.0, "the broker does not tell");
-    let target = filling(1, 10_000, 18_000.0, window);
+    let target = filling(1, 10_000, 18_000.0, 60_000.0);
     assert!(target.us() < 18_000.0 && target.window_max().is_infinite(), "far away");
 }
 
-/// Of 600 messages in 18 ms three visits, 491.5 messages, are 14.7.
+/// A visit is 163.84 messages: of 4000 messages in 18 ms sixteen are 11.8 ms.
 #[test]
-fn over_a_distance_three_visits_may_wait_beside_what_is_on_the_way() {
-    let added_us = |latency_us, window| {
-        let target = filling(20, 10_000, latency_us, window);
+fn over_a_distance_sixteen_visits_may_wait_beside_what_is_on_the_way() {
+    let added_us = |publishers, network_us, latency_us, window| {
+        let target = filling(publishers, network_us, latency_us, window);
         assert!(target.window_max().is_infinite(), "what is on the way has no bound");
         target.us() - target.base_us()
     };
-    let us = added_us(18_000.0, 600.0);
-    assert!((us - 18_000.0 * 491.52 / 600.0).abs() < 10.0, "{us}");
-    let slow_us = added_us(60_000.0, 600.0);
-    assert!((slow_us - VISITS_DISTANT_MAX_US).abs() < 1.0, "a slow machine: {slow_us}");
-    let quick_us = added_us(18_000.0, 6_000.0);
+    let us = added_us(20, 10_000, 18_000.0, 4_000.0);
+    assert!((us - 18_000.0 * 16.0 * 163.84 / 4_000.0).abs() < 10.0, "{us}");
+    for (network_us, most_us) in [(10_000, 20_000.0), (80_000, 24_000.0), (200_000, 30_000.0)] {
+        let slow_us = added_us(20, network_us, network_us as f64 + 50_000.0, 600.0);
+        assert!((slow_us - most_us).abs() < 1.0, "a slow machine, {network_us} us away: {slow_us}");
+    }
+    let quick_us = added_us(20, 10_000, 18_000.0, 36_000.0);
     assert!((5_500.0..7_000.0).contains(&quick_us), "no less than without them: {quick_us}");
+    let alone_us = added_us(1, 10_000, 18_000.0, 9_000.0);
+    assert!((alone_us - 18_000.0 * 50.0 * 163.84 / 9_000.0).abs() < 10.0, "{alone_us}");
+    let slow_us = added_us(1, 100_000, 118_000.0, 18_000.0);
+    assert!((slow_us - 100.0 - 19_000.0).abs() < 1_000.0, "few never wait for more: {slow_us}");
+    let untold_us = added_us(0, 10_000, 18_000.0, 9_000.0);
+    assert!((5_500.0..7_000.0).contains(&untold_us), "it may be one of many: {untold_us}");
 }
 
 /// A visit may take longer than what fills commits may; who waits like a crowd is one.
