@@ -282,9 +282,9 @@ mod tests {
             run(Window::Fixed(64), 860.0, 4, 900),
             run(Window::Fixed(8), 400.0, 1, 900),
         ];
-        // 512 was lucky; then the machine becomes slower, for all of a round.
+        // 512 was lucky, and still it is what was chosen; then the machine becomes slower, for all of a round.
         for (repetition, speed) in [(1, 1.0), (2, 0.5), (3, 0.8)] {
-            for (window, rate, p99_ms) in [(512, 800.0, 48.0), (64, 790.0, 8.0)] {
+            for (window, rate, p99_ms) in [(512, 800.0, 48.0), (64, 850.0, 8.0)] {
                 let of_round =
                     run(Window::Fixed(window), rate * speed, (p99_ms / speed) as u64, 900);
                 runs.push(Run { repetition, ..of_round });
