@@ -16,7 +16,7 @@
 //! The latency alone does not show this. Next door it is made of a disk's fraction of a millisecond and of threads that wake late, both as uneven as
 //! what a window adds: one publisher had between 200 and 2600 messages in flight within the same four seconds, and half of the rate. So where
 //! the broker tells how many publish ([`CommitTime`](crate::CommitTime)), a window is not cut below its part. Of many publishers
-//! the part is less than a [visit](crate::crowd) is, and nothing changes for them: from 34 on with 200 B, from 48 with more.
+//! the part is less than a [visit](crate::crowd) is, and nothing changes for them: from 36 on with 200 B, from 48 with more.
 //!
 //! It is not for the messages that a slower machine or a link of little bandwidth makes wait: 16 ms is what they may. With 8 a slow
 //! moment of the disk left twenty of 1 kB below their part, and in the first seconds after a start their p99 was 555 ms in place of 89.

@@ -43,7 +43,7 @@
 //!   one, too.
 //! - **visits over a distance.** What is on the way makes no visit longer. Where a slow machine, and not the way, is what carries no
 //!   more, twenty whose windows hold what is on the way and 6 ms have three quarters of the best rate. With three visits each twenty of
-//!   5 kB have 88 % of it over 33 ms, at three quarters of its knee's p99, with seven 96 %, and over 100 ms 89 %, at 0.6 times. One of
+//!   5 kB have 88 % of it over 33 ms, at three quarters of its knee's p99, with seven 96 %, and over 100 ms 90 %, at 0.6 times. One of
 //!   200 B with what waits 6 ms has 90 % over 10 ms.
 //! - **A narrow link** is full, and one publisher has less than 1.6 MB/s of it. What varies there is the link's queue and not the
 //!   service time. Who knows a longer way than others would take it all; where small windows may wait up to 100 ms, they
