@@ -205,8 +205,10 @@ fn what_fills_commits_waits_for_16_ms_at_most_and_only_next_door() {
     let target = filling(1, 50, 60_000.0, window);
     assert!((target.us() - target.base_us() - FILL_MAX_US).abs() < 1.0, "a slow machine");
     assert!(filling(0, 50, 4_000.0, window).us() < 3_000.0, "the broker does not tell");
-    let target = filling(1, 10_000, 18_000.0, 60_000.0);
-    assert!(target.us() < 18_000.0 && target.window_max().is_infinite(), "far away");
+    // Of 5 kB, where what fills commits is more than the visits that may wait far away.
+    let mut target = filling(1, 2_100, 22_000.0, 1_000.0);
+    target.set(22_000.0, 22_000.0, 1_000.0, 5_000.0);
+    assert!(target.us() < 22_000.0 && target.window_max().is_infinite(), "far away");
 }
 
 /// A visit is 163.84 messages: of 4000 messages in 18 ms sixteen are 11.8 ms.
