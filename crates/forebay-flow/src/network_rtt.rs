@@ -6,7 +6,8 @@
 //! longer is told from a queue by our window: it has not grown since the route was last seen without one, or, far away, half as long; by its lasting; and
 //! by its being most of what a confirm takes, since a longer route lets our own queue run empty. A busy broker's kernel
 //! acknowledges when the broker reads: twenty publishers on one machine read 2 to 3 ms there, of the 5 to 8 ms that a
-//! confirm took.
+//! confirm took. But where bytes lately waited here though the peer had room, the queue may be TCP's, whose own window still
+//! suits the route before: 3000 messages took 25 ms on a route of 10, and that was not seen for six seconds.
 //!
 //! RabbitMQ's kernel acknowledges when a process of RabbitMQ gets round to reading: after 13 ms on one machine, as long as a confirm
 //! took. So what counts is also at most twice the least that the kernel has seen in minutes (1 ms more), and half of the
@@ -32,13 +33,16 @@ const FROZEN_READINGS: u32 = 20;
 /// seen with its second reading, a shorter one with its fourth. Of noise it shows the upper side, which costs
 /// some delay; the lower side would cost throughput.
 const READINGS: usize = 5;
+const RECENT_BITS: u8 = (1 << READINGS) - 1;
 /// A route is taken for another one when it is longer by this factor, and by this time.
 const LONGER_FACTOR: u64 = 2;
 const LONGER_MIN_US: u64 = 1_000;
 /// And for so many readings: what other publishers put into a queue goes sooner.
 const LONGER_READINGS: u32 = 8;
-/// And it is at least this share of the latency.
+/// And it is at least this share of the latency, unless with so many of the recent readings TCP held back what the peer had
+/// room for.
 const LONGER_SHARE: f64 = 0.6;
+const HELD_BACK_READINGS: u32 = 3;
 /// A link is full where its queue is this share of what a message waits beside the route's own time,
 const FULL_SHARE: f64 = 0.75;
 /// or bytes that are not sent yet wait for it; and for so long after that was last seen, or windows of one message would
@@ -90,6 +94,7 @@ pub(crate) struct NetworkRtt {
     former_least_us: u64,
     quickest: WindowedMin, // confirm
     unsent_bytes: u64,
+    held_back: u8, // a bit for each of the recent readings, the last one's lowest
     full: bool,
     full_until_us: u64,
     /// [NetworkRtt::get]: each message asks for it, and it changes with a reading.
@@ -122,6 +127,7 @@ impl Default for NetworkRtt {
             former_least_us: 0,
             quickest: WindowedMin::new(QUICKEST_BUCKET_US),
             unsent_bytes: 0,
+            held_back: 0,
             full: false,
             full_until_us: 0,
             believed_us: None,
@@ -146,6 +152,7 @@ impl NetworkRtt {
         let last = (self.taken > 0).then(|| self.recent[(self.taken - 1) % READINGS]);
         self.same = if last == Some(rtt_us) { self.same.saturating_add(1) } else { 0 };
         self.recent[self.taken % READINGS] = rtt_us;
+        self.held_back = (self.held_back << 1 | u8::from(self.unsent_bytes > 0)) & RECENT_BITS;
         self.taken += 1;
         self.least.add(now_us, rtt_us);
         // A busy machine that always acknowledges late shows no queue of ours by that.
@@ -174,7 +181,8 @@ impl NetworkRtt {
         // What the peer always adds before it acknowledges makes no route longer.
         let shown_us = self.route_us.max(self.least.get().unwrap_or(0));
         let longest_us = (LONGER_FACTOR * shown_us).max(shown_us + LONGER_MIN_US);
-        let is_most = seen_us as f64 >= LONGER_SHARE * latency_us;
+        let held_back = self.held_back.count_ones() >= HELD_BACK_READINGS;
+        let is_most = held_back || seen_us as f64 >= LONGER_SHARE * latency_us;
         let long = seen_us >= longest_us && is_most && !self.own;
         if long && self.long == 0 {
             // What was confirmed before says nothing of a route that has only just become longer.
@@ -474,6 +482,25 @@ mod tests {
             assert_eq!(network.is_full(), full);
             assert_eq!((network.take_unsent(), network.take_unsent()), (10_000, 0));
         }
+    }
+
+    #[test]
+    fn a_longer_route_is_seen_behind_what_tcp_holds_back() {
+        let longer_with = |unsent: &dyn Fn(u64) -> u64| {
+            let mut network = NetworkRtt::default();
+            let mut read = |reading: u64| {
+                let now_us = reading * 100_000;
+                let (rtt_us, latency_us) =
+                    if reading < 30 { (1_500, 6_000) } else { (10_700, 26_000) };
+                (0..10).for_each(|confirm| network.confirmed(now_us, latency_us - 500 * confirm));
+                network.set_unsent(if reading < 30 { 0 } else { unsent(reading) });
+                network.set(now_us, Some(rtt_us + reading % 7), 1_200.0, latency_us as f64)
+            };
+            (0..60).filter(|&reading| read(reading)).count()
+        };
+        assert_eq!(longer_with(&|_| 0), 0, "it may be the broker's queue");
+        assert_eq!(longer_with(&|reading| if reading % 4 == 0 { 0 } else { 100_000 }), 1);
+        assert_eq!(longer_with(&|reading| if reading % 4 == 0 { 100_000 } else { 0 }), 0);
     }
 
     #[test]
