@@ -14,10 +14,9 @@
 //!           or, there: base + min(sig * visits of few / W, 20 ms)
 //!
 //!   commits   max(1.25 * least ever s, 0.75 s + refill); before RabbitMQ 0.5 s;
-//!             where it is told (2 + 4 * mean size / (mean size + 500 B)) s * part + refill
-//!   refill    2.25 s / n / (1 + mean size / 500 B) - net, at least 0, where 1 MB is in flight to our broker, or it tells
-//!             its commit time, and that n publishers share it; else 0
-//!   part      (8 MB / (n * W * (mean size + 200 B)))^(1/4), between 0.6 and 1
+//!             where it is told 1.2 s * part
+//!   refill    2.25 s / (1 + mean size / 500 B) - net, at least 0, where 1 MB is in flight to our broker; else 0
+//!   part      (16 MB / (n * W * (mean size + 200 B)))^(1/4), between 0.75 and 1.25, where n publishers share the commits
 //!   batches   between 0.3 and 20 ms, the less the larger W: [crate::batch_wait]
 //!   visit     messages of one visit and a quarter: 80 KiB / (mean size + 200 B) on our broker, in a crowd of one;
 //!             0 elsewhere and where the link is narrow
@@ -85,14 +84,14 @@ const HEAVY_BYTES: f64 = 1_000_000.0;
 const COMMITS_HEAVY: f64 = 2.25;
 /// RabbitMQ's commits, where they take longer, in units of `s`: that a large window raises itself, so with more the largest grows.
 const COMMITS_RABBITMQ: f64 = 0.5;
-/// Of those whom the broker tells what commits take, for messages of no size, and so much more for those that are all size.
-const COMMITS_TOLD: f64 = 2.0;
-const COMMITS_TOLD_LARGE: f64 = 4.0;
-/// Windows which together, were all of them alike, hold more bytes than this wait for a part of it, in inverse proportion to
-/// this root of them, and for so much at least.
-const TOLD_BYTES: f64 = 8_000_000.0;
+/// Of those whom the broker tells what commits take.
+const COMMITS_TOLD: f64 = 1.2;
+/// Windows which together, were all of them alike, hold more bytes than this wait for less of it, in inverse proportion to
+/// this root of them, and others for more, within these bounds.
+const TOLD_BYTES: f64 = 16_000_000.0;
 const TOLD_ROOT: f64 = 0.25;
-const TOLD_PART_MIN: f64 = 0.6;
+const TOLD_PART_MIN: f64 = 0.75;
+const TOLD_PART_MAX: f64 = 1.25;
 /// What may be added until a window fills its visits.
 pub(crate) const VISIT_ALLOWANCE_MAX_US: f64 = 400_000.0;
 /// Over a distance so many visits of each may wait at the broker,
@@ -281,15 +280,12 @@ impl DelayTarget {
             service_us = self.commit_us;
         }
         // Elsewhere a message costs more than its part of a commit, and this would be a queue for nothing.
-        // Who is told how many share the commits need not find out by what it carries.
-        let alone = self.commit_us > 0.0 || in_flight_bytes >= HEAVY_BYTES;
-        let heavy = self.has_visits() && alone;
+        let heavy = self.has_visits() && in_flight_bytes >= HEAVY_BYTES;
         let refill = if heavy { COMMITS_HEAVY / (1.0 + size_bytes / BATCH_BYTES) } else { 0.0 };
-        let refill_us =
-            (refill / self.publishers.unwrap_or(1.0) * service_us - network_us).max(0.0);
+        let refill_us = (refill * service_us - network_us).max(0.0);
         let commits_us = match self.broker {
             BrokerKind::RabbitMq => COMMITS_RABBITMQ * service_us,
-            _ if told => self.commits_told(window, size_bytes) * service_us + refill_us,
+            _ if told => self.commits_told(window) * service_us,
             _ => (COMMITS_OF_LEAST * least_us).max(COMMITS * service_us + refill_us),
         };
         let batches_us =
@@ -375,11 +371,10 @@ impl DelayTarget {
     }
 
     /// What such a one may wait for above its own: the less, the more it has in flight.
-    fn commits_told(&self, window: f64, size_bytes: f64) -> f64 {
-        let all = COMMITS_TOLD + COMMITS_TOLD_LARGE * size_bytes / (size_bytes + BATCH_BYTES);
+    fn commits_told(&self, window: f64) -> f64 {
         let in_flight_bytes = window * self.message_bytes * self.publishers.unwrap_or(1.0);
         let part = (TOLD_BYTES / in_flight_bytes).powf(TOLD_ROOT);
-        all * part.clamp(TOLD_PART_MIN, 1.0)
+        COMMITS_TOLD * part.clamp(TOLD_PART_MIN, TOLD_PART_MAX)
     }
 
     fn network_us(&self, latency_us: f64) -> f64 {

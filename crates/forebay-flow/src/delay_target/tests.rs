@@ -62,31 +62,32 @@ fn who_alone_keeps_our_disk_busy_may_have_three_commits_in_flight() {
     }
 }
 
-/// It writes for as long as a commit takes to refill what the last one confirmed; twenty do so in turns.
+/// Told a commit of 8 ms that so many share.
+fn sharing(publishers: u32) -> DelayTarget {
+    let mut target = DelayTarget::new(true, u64::MAX);
+    target.set_broker(telling(65_536));
+    target.set_commit(CommitTime { us: 8_000, publishers });
+    target
+}
+
+/// A confirm waits for the commit that runs and for its own, and while that one runs the next fills.
 #[test]
-fn who_has_a_slow_disk_alone_may_wait_for_longer() {
-    let added_us = |publishers: u32, size_bytes| {
-        let mut target = DelayTarget::new(true, u64::MAX);
-        target.set_broker(telling(65_536));
-        target.set_commit(CommitTime { us: 8_000, publishers });
+fn who_is_told_what_commits_take_may_wait_for_somewhat_more_than_two() {
+    for (publishers, size_bytes) in [(1, 200.0), (1, 5_000.0), (20, 200.0), (20, 5_000.0)] {
+        let mut target = sharing(publishers);
         target.add(0, 8_000);
-        let window = 5_000.0 / f64::from(publishers);
-        target.set(8_000.0, 8_000.0, window, size_bytes);
-        target.us() - target.base_us()
-    };
-    let refill_us = added_us(1, 500.0) - added_us(20, 500.0);
-    assert!((7_000.0..=9_000.0).contains(&refill_us), "{refill_us}");
-    let refill_us = added_us(1, 5_000.0) - added_us(20, 5_000.0);
-    assert!(refill_us < 2_000.0, "large messages fill commits soon: {refill_us}");
+        let window = 16e6 / (size_bytes + 200.0) / f64::from(publishers);
+        target.set(16_000.0, 16_000.0, window, size_bytes);
+        let commits = target.us() / 8_000.0;
+        assert!((2.2..=2.5).contains(&commits), "{publishers} of {size_bytes} B: {commits}");
+    }
 }
 
 /// Who has most in flight waits for commits that it fills itself.
 #[test]
 fn those_who_share_a_slow_disk_steer_for_one_latency_whatever_each_has_seen() {
     let us = |least_us, window, size_bytes| {
-        let mut target = DelayTarget::new(true, u64::MAX);
-        target.set_broker(telling(65_536));
-        target.set_commit(CommitTime { us: 8_000, publishers: 20 });
+        let mut target = sharing(20);
         target.add(0, least_us);
         let mean_us = 2.0 * least_us as f64;
         target.set(mean_us, mean_us, window, size_bytes);
@@ -96,10 +97,9 @@ fn those_who_share_a_slow_disk_steer_for_one_latency_whatever_each_has_seen() {
     for (least_us, window) in [(9_000, 500.0), (16_000, 714.0), (9_000, 714.0), (16_000, 500.0)] {
         let (base_us, added_us) = us(least_us, window, 500.0);
         assert!((base_us - 8_000.0).abs() < 1.0, "{base_us}");
-        assert!((30_000.0..=34_000.0).contains(&added_us), "{added_us}");
+        assert!((11_500.0..=13_500.0).contains(&added_us), "{added_us}");
         assert!(added_us > 1.4 * large.1, "who has more waits for less: {added_us}, {large:?}");
     }
-    assert!(us(9_000, 500.0, 5_000.0).1 > 1.5 * us(9_000, 5_000.0, 200.0).1);
 }
 
 /// What the way takes is in what each measures, and not in what the broker tells.
@@ -264,7 +264,7 @@ fn a_member_of_a_crowd_does_not_take_its_queue_for_the_base() {
         target.us()
     };
     assert!((target_us(0) - 40_000.0).abs() < 1.0, "with half of the window");
-    assert!(target_us(30_000) > 60_000.0, "of a slow disk it is told");
+    assert!(target_us(30_000) > 55_000.0, "of a slow disk it is told");
 }
 
 /// On a longer way the kernel's round trip is most of the wait.
