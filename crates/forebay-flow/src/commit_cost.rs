@@ -47,8 +47,7 @@ impl CommitTime {
     /// Whether it is another than what a publisher was told `before`: by a quarter, as for the number of those who share.
     #[must_use]
     pub fn differs(self, before: CommitTime) -> bool {
-        let others =
-            self.publishers.abs_diff(before.publishers) > before.publishers / CHANGE_SHARE;
+        let others = self.publishers.abs_diff(before.publishers) > before.publishers / CHANGE_SHARE;
         self.us != before.us || others
     }
 }

@@ -14,9 +14,9 @@
 //!           or, there: base + min(sig * visits of few / W, 20 ms)
 //!
 //!   commits   max(1.25 * least ever s, 0.75 s + refill); before RabbitMQ 0.5 s;
-//!             where it is told 1.2 s * part
+//!             where it is told, and that n publishers share the commits, 1.2 s * part + 0.4 s / n
 //!   refill    2.25 s / (1 + mean size / 500 B) - net, at least 0, where 1 MB is in flight to our broker; else 0
-//!   part      (16 MB / (n * W * (mean size + 200 B)))^(1/4), between 0.75 and 1.25, where n publishers share the commits
+//!   part      (16 MB / (n * W * (mean size + 200 B)))^(1/4), between 0.75 and 1.25
 //!   batches   between 0.3 and 20 ms, the less the larger W: [crate::batch_wait]
 //!   visit     messages of one visit and a quarter: 80 KiB / (mean size + 200 B) on our broker, in a crowd of one;
 //!             0 elsewhere and where the link is narrow
@@ -55,7 +55,8 @@
 //!   that it waits for: its `s` is the longest, its target the highest, and it gets more. Of twenty on a disk of 8 ms one had
 //!   ten times the share of another, and once nearly all. With one number for all of them, the broker's, they steer for one
 //!   latency, and since large windows (part) and small ones (batches) wait for less the larger they are, they become equal. What a
-//!   commit takes for its bytes is not in that number, so large messages are allowed more.
+//!   commit takes for its bytes is in that number, so on fast and on slow machines, of small and of large messages, 2.2 times it
+//!   is where disk and processors are kept busy; one alone, who does nothing while it waits, needs somewhat more.
 //! - **The cap on s.** With a thousand flows in overload nobody ever sees an empty queue; without the cap
 //!   each takes the others' queue for the base, and all grow. Without `net` a longer route would be taken
 //!   for overload, so there the cap is 100 ms above the least, and a window that was 10 s at its floor
@@ -84,8 +85,9 @@ const HEAVY_BYTES: f64 = 1_000_000.0;
 const COMMITS_HEAVY: f64 = 2.25;
 /// RabbitMQ's commits, where they take longer, in units of `s`: that a large window raises itself, so with more the largest grows.
 const COMMITS_RABBITMQ: f64 = 0.5;
-/// Of those whom the broker tells what commits take.
+/// Of those whom the broker tells what commits take, and so much more of one alone.
 const COMMITS_TOLD: f64 = 1.2;
+const COMMITS_TOLD_ALONE: f64 = 0.4;
 /// Windows which together, were all of them alike, hold more bytes than this wait for less of it, in inverse proportion to
 /// this root of them, and others for more, within these bounds.
 const TOLD_BYTES: f64 = 16_000_000.0;
@@ -372,9 +374,10 @@ impl DelayTarget {
 
     /// What such a one may wait for above its own: the less, the more it has in flight.
     fn commits_told(&self, window: f64) -> f64 {
-        let in_flight_bytes = window * self.message_bytes * self.publishers.unwrap_or(1.0);
+        let publishers = self.publishers.unwrap_or(1.0);
+        let in_flight_bytes = window * self.message_bytes * publishers;
         let part = (TOLD_BYTES / in_flight_bytes).powf(TOLD_ROOT);
-        COMMITS_TOLD * part.clamp(TOLD_PART_MIN, TOLD_PART_MAX)
+        COMMITS_TOLD * part.clamp(TOLD_PART_MIN, TOLD_PART_MAX) + COMMITS_TOLD_ALONE / publishers
     }
 
     fn network_us(&self, latency_us: f64) -> f64 {
