@@ -14,7 +14,7 @@
 //!           or, there: base + min(sig * visits of few / W, 20 ms)
 //!
 //!   commits   max(1.25 * least ever s, 0.75 s + refill); before RabbitMQ 0.5 s;
-//!             where it is told, and that n publishers share the commits, 1.2 s * part + 0.4 s / n
+//!             where it is told, and that n publishers share the commits, 1.2 s * part + 0.6 s / n
 //!   refill    2.25 s / (1 + mean size / 500 B) - net, at least 0, where 1 MB is in flight to our broker; else 0
 //!   part      (16 MB / (n * W * (mean size + 200 B)))^(1/4), between 0.75 and 1.25
 //!   batches   between 0.3 and 20 ms, the less the larger W: [crate::batch_wait]
@@ -87,7 +87,7 @@ const COMMITS_HEAVY: f64 = 2.25;
 const COMMITS_RABBITMQ: f64 = 0.5;
 /// Of those whom the broker tells what commits take, and so much more of one alone.
 const COMMITS_TOLD: f64 = 1.2;
-const COMMITS_TOLD_ALONE: f64 = 0.4;
+const COMMITS_TOLD_ALONE: f64 = 0.6;
 /// Windows which together, were all of them alike, hold more bytes than this wait for less of it, in inverse proportion to
 /// this root of them, and others for more, within these bounds.
 const TOLD_BYTES: f64 = 16_000_000.0;

@@ -54,7 +54,7 @@ use crate::window::{Load, Pace, Phase, Sample, Window, WindowState};
 /// The window never falls below this, so that what a visit costs is shared, unless it is a narrow link that messages wait for.
 pub const FLOOR_MESSAGES: u32 = 8;
 /// The window never exceeds this unless told otherwise.
-pub const CEILING_MESSAGES: u32 = 60_000;
+pub const CEILING_MESSAGES: u32 = 100_000;
 /// The window of bytes never falls below this.
 pub const FLOOR_BYTES: u64 = 64 * 1024;
 /// The window of bytes never exceeds this unless told otherwise.
