@@ -6,8 +6,9 @@
 #
 # A step that fails does not stop the others, so one run shows everything that is wrong. A step that cannot
 # run has failed: nothing is skipped. `setup` mostly waits for servers far away, so with all of them it begins first,
-# beside those that need nothing of it, and is waited for at its place. The last line is `N passed, N failed`, and the
-# exit code is 0 only if nothing failed. What each step printed is kept in .cache/test/.
+# beside those that need nothing of it, and is waited for at its place; builds with optimisation go on meanwhile, too.
+# The last line is `N passed, N failed`, and the exit code is 0 only if nothing failed. What each step printed is kept in
+# .cache/test/.
 set -uo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$repo"
@@ -78,6 +79,9 @@ run_sim() {
   return $code
 }
 run_build() { cargo build --release --locked -p forebay-cli; }
+# What later steps build, with what earlier ones leave of the processors: they wait for servers far away, and for clocks.
+# What fails here fails there, too.
+run_ahead() { cargo build --release --locked -p forebay-cli; cargo build --profile sim --locked -p forebay-sim; }
 run_conformance() { have_forebay && tests/conformance/run.py --broker both --forebay "$forebay"; }
 run_crash() {
   local test tests=()
@@ -105,12 +109,16 @@ count() { # name exit-code log
   esac
 }
 
-passed=0 failed=0 report="" failures="" beside=""
+passed=0 failed=0 report="" failures="" beside="" ahead=""
 # In a process of its own: a process group, so that what hangs can be ended with all that it started.
 bounded() { exec timeout --kill-after=10 "$2" scripts/test.sh --run "$1" 2>&1; }
 step() { # name seconds what
   local name=$1 limit_s=$2 what=$3 code p f log=.cache/test/$1.log began=$SECONDS
   printf '\n==> %s: %s\n' "$name" "$what"
+  if [ "$name" = build ] && [ -n "$ahead" ]; then
+    wait "$ahead" || true
+    ahead=""
+  fi
   if [ "$name" = setup ] && [ -n "$beside" ]; then
     wait "$beside"
     code=$? beside=""
@@ -146,7 +154,9 @@ done
 if [ $# = 0 ]; then
   bounded setup "$(awk '$1 == "setup" { print $2 }' <<<"$all_steps")" >.cache/test/setup.log &
   beside=$!
-  trap '[ -z "$beside" ] || kill "$beside"' EXIT
+  timeout --kill-after=10 1800 nice -n 19 scripts/test.sh --run ahead >.cache/test/ahead.log 2>&1 &
+  ahead=$!
+  trap 'kill $beside $ahead 2>/dev/null || true' EXIT
 fi
 while read -r name limit_s what <&3; do
   [ -n "$name" ] || continue
