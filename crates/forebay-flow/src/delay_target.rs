@@ -15,7 +15,8 @@
 //!
 //!   commits   max(1.25 * least ever s, 0.75 s + refill); before RabbitMQ 0.5 s;
 //!             where it is told, and that n publishers share the commits, 1.2 s * part + 0.6 s / n
-//!   refill    2.25 s / (1 + mean size / 500 B) - net, at least 0, where 1 MB is in flight to our broker; else 0
+//!   refill    2.25 s / n / (1 + mean size / 500 B) - net, at least 0, where 1 MB is in flight to our broker, or it tells
+//!             its commit time to one that does not know the network; else 0
 //!   part      (16 MB / (n * W * (mean size + 200 B)))^(1/4), between 0.75 and 1.25
 //!   batches   between 0.3 and 20 ms, the less the larger W: [crate::batch_wait]
 //!   visit     messages of one visit and a quarter: 80 KiB / (mean size + 200 B) on our broker, in a crowd of one;
@@ -282,9 +283,12 @@ impl DelayTarget {
             service_us = self.commit_us;
         }
         // Elsewhere a message costs more than its part of a commit, and this would be a queue for nothing.
-        let heavy = self.has_visits() && in_flight_bytes >= HEAVY_BYTES;
+        // Who is told how many share the commits need not find out by what it carries.
+        let alone = self.commit_us > 0.0 || in_flight_bytes >= HEAVY_BYTES;
+        let heavy = self.has_visits() && alone;
         let refill = if heavy { COMMITS_HEAVY / (1.0 + size_bytes / BATCH_BYTES) } else { 0.0 };
-        let refill_us = (refill * service_us - network_us).max(0.0);
+        let refill_us =
+            (refill / self.publishers.unwrap_or(1.0) * service_us - network_us).max(0.0);
         let commits_us = match self.broker {
             BrokerKind::RabbitMq => COMMITS_RABBITMQ * service_us,
             _ if told => self.commits_told(window) * service_us,

@@ -103,6 +103,21 @@ fn those_who_share_a_slow_disk_steer_for_one_latency_whatever_each_has_seen() {
     }
 }
 
+/// One alone writes for as long as a commit takes to refill what the last one confirmed; twenty do so in turns.
+#[test]
+fn of_those_who_share_a_slow_disk_and_do_not_know_the_way_none_waits_as_one_alone_may() {
+    let added_us = |publishers| {
+        let mut target = DelayTarget::new(false, u64::MAX);
+        target.set_broker(telling(65_536));
+        target.set_commit(CommitTime { us: 8_000, publishers });
+        target.add(0, 12_000);
+        target.set(24_000.0, 24_000.0, 1_000.0, 200.0);
+        target.us() - target.base_us()
+    };
+    assert!(added_us(1) > 24_000.0, "{}", added_us(1));
+    assert!(added_us(20) < 16_000.0, "{}", added_us(20));
+}
+
 /// What the way takes is in what each measures, and not in what the broker tells.
 #[test]
 fn who_does_not_know_the_way_does_not_rely_on_what_the_broker_tells() {
