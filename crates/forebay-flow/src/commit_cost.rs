@@ -16,8 +16,8 @@
 //! all of a commit's time is taken for that of its bytes.
 //!
 //! What a slow one takes for its bytes counts as well. A window fills the disk and the processors from about 2.2 times what a
-//! commit takes on, and of a machine with little processor time or memory bandwidth the bytes have a large part in that: on one
-//! with a flush of 8 ms commits that keep it busy take 11 to 14 ms, on another 14 to 22. There is an end to it, since where
+//! commit takes on, and the bytes have a part in that, which differs from machine to machine and with the size of messages: on a
+//! quick one with a flush of 8 ms commits that keep it busy take 11 to 14 ms. There is an end to it, since where
 //! the disk carries no more, more in flight again makes larger commits.
 //!
 //! On two cores that publishers share commits of the same bytes take once 11 ms and once 22, and all who publish steer by
@@ -37,7 +37,7 @@ pub const COMMIT_TIMES: &str = "forebay.commit_times";
 /// What a broker tells of its commits; if it tells nothing, all is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CommitTime {
-    /// What one takes however little is in it, in microseconds; 0: next to nothing.
+    /// What a byte waits for its commit, in microseconds; 0: next to nothing, or all of it comes from the bytes.
     pub us: u64,
     /// Connections that publish, and share it.
     pub publishers: u32,
@@ -198,7 +198,7 @@ impl CommitCost {
         (slope.is_finite() && slope > 0.0).then(|| (fixed_us as f64 / slope) as u64)
     }
 
-    /// What a commit costs beside its bytes, in microseconds, to a quarter; 0: next to nothing.
+    /// What a byte waits for its commit, in microseconds, to an eighth; 0 on a quick disk.
     #[must_use]
     pub fn us(&self) -> u64 {
         self.told_us

@@ -328,7 +328,7 @@ impl DelayTarget {
         self.target_us = self.base_us + allowance_us.min(self.added_max_us);
     }
 
-    /// A commit of the broker takes so long however little is in it; true if that is much longer than all that was known,
+    /// A message waits so long for its commit at the broker, whose disk is slow; true if that is much longer than all that was known,
     /// and the service times seen until now are of another disk.
     pub(crate) fn set_commit(&mut self, told: CommitTime) -> bool {
         let commit_us = (told.us as f64).min(COMMIT_MAX_US);

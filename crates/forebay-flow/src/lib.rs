@@ -15,7 +15,7 @@
 //! | [`IngressBudget`], [`Visits`] | how much a broker reads, and from whom |
 //! | [`Gathering`] | how long it gathers deliveries when it is overloaded |
 //! | [`explain`] | where the time of messages went, and which setting or resource took it |
-//! | [`CommitCost`] | what its disk takes however little is written |
+//! | [`CommitCost`] | what its disk takes, if that is slow however little is written |
 //! | [`receive_buffer_bytes`] | how much may wait for it in a socket |
 //! | [`Balance`] | when a queue's publishers wait for its consumers |
 //! | [`Alarm`] | when a resource is so short that its users are told |

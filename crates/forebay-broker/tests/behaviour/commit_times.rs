@@ -115,7 +115,7 @@ fn on_a_disk_of_slow_commits_a_full_batch_waits_for_the_one_before() {
     assert!(scene.follows(id, 200), "quick again");
 }
 
-/// Six to eight milliseconds, shared by so many publishers: what was told is not told again for less than a quarter.
+/// Six to eight milliseconds, shared by so many publishers: what was told is not told again for less than an eighth, or a quarter of them.
 fn is_slow(word: &str, publishers: u32) -> bool {
     (6..=8).any(|ms| word == format!("0 forebay.commit-time {ms} of {publishers}"))
 }

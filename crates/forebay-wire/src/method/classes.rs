@@ -236,9 +236,9 @@ tx = 90 {
 
 /// Our own class: only who announces the capability that a method belongs to is sent it.
 forebay = 0xFF46 {
-    /// `forebay.commit_times`: the server's commits take so many microseconds, however little they hold; 0 = next to none.
+    /// `forebay.commit_times`: a message waits so many microseconds for its commit on the server's slow disk; 0 = the disk is quick.
     /// So many connections share them by publishing. On channel 0, before the confirms of a channel: with the first ones, and
-    /// when either has changed by a quarter.
+    /// when the time has changed by an eighth, or their number by a quarter.
     ForebayCommitTime => CommitTime = 10, "forebay.commit-time" { commit_us: u32, publishers: u32 }
 }
 
