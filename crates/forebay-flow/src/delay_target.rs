@@ -302,7 +302,9 @@ impl DelayTarget {
             + (NETWORK_VARIANCE * network_us).min(NETWORK_VARIANCE_MAX_US);
         self.base_us = network_us + service_us;
         let fill_messages = match self.publishers {
-            Some(publishers) if near && visit_bytes > 0.0 => fill_messages(publishers, size_bytes),
+            Some(publishers) if near && visit_bytes > 0.0 => {
+                fill_messages(publishers, size_bytes, window / standing_us)
+            }
             _ => 0.0,
         };
         let carried_us = |messages: f64| standing_us * messages / window;
