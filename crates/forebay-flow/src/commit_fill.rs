@@ -14,8 +14,8 @@
 //! carry most with 5700, 5700, 6000 and 8500 in flight on two cores of middling speed, and 92, 98, 87 and 83 % of it with
 //! 4000.
 //!
-//! On the quickest machines 3000 are on their way for 1.6 ms, and one that then waits for threads to wake has 92 % of what it
-//! has with 5200 and a p99 of 5 ms. So what one alone carries in a few milliseconds is its part, too; of several each
+//! On a quick machine 3000 are on their way for 1.6 ms, and one that then waits for threads to wake has 92 % of the best rate, where
+//! 5200 have 95 % at a p99 of 5 ms. So what one alone carries in a few milliseconds is its part, too; of several each
 //! finds others at work.
 //!
 //! The latency alone does not show this. Next door it is made of a disk's fraction of a millisecond and of threads that wake late, both as uneven as
