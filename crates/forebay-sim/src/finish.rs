@@ -63,9 +63,11 @@ impl World {
                 }
             }
             self.round()?;
+            // Clients take the highest tag that was confirmed for all of them; the model knows which are open.
             let rest = (0..self.clients.len())
                 .all(|client| self.links[client].is_none() || self.clients[client].is_idle())
-                && self.model.is_answered();
+                && self.model.is_answered()
+                && self.model.check_told().is_ok();
             idle = if rest { idle + 1 } else { 0 };
             if idle > 20 {
                 if self.broker.shard.status().queues_holding == 0 {
@@ -75,6 +77,7 @@ impl World {
                 self.now_us += 100_000;
             }
         }
+        self.model.check_told()?;
         let what = format!("{:?}\nclients: {:?}", self.broker.shard.status(), self.clients);
         Ok(violation("without faults everything comes to rest", what)?)
     }
