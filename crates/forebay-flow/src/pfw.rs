@@ -16,7 +16,7 @@
 //!   longer    a route that is twice as long, and 0.6 of r: startup again, from W; a commit: velocity = W/8
 //!   pace      our broker apart, net 2 ms and most of the base, startup over: 1.1 W messages in r, taken between base and target, 16 at a time or the eighth
 //!             part of r, what is less
-//!   always    8 <= W <= 60 000 messages (1 <= W where the link is narrow, and W += 1 a round from there once it is not), and
+//!   always    8 <= W <= 100 000 messages (1 <= W where the link is narrow, and W += 1 a round from there once it is not), and
 //!             max(64 KiB, 2 W * mean size) bytes; 8 messages at first, or 16 KiB of them if that is less
 //! ```
 //!
