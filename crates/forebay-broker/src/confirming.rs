@@ -115,7 +115,8 @@ impl Shard {
         let mut acks = std::mem::take(&mut self.scratch_acks);
         let us = self.commit_cost.us();
         let publishers = u32::try_from(self.active_publishers()).unwrap_or(u32::MAX);
-        let commits = CommitTime { us, publishers };
+        let part_permille = self.fill_trial.part_permille();
+        let commits = CommitTime { us, publishers, part_permille };
         if let Some(connection) = self.connection(id)
             && let Some(channel) = connection.channel(number)
             && let Mode::Confirm(confirms) = &mut channel.mode
@@ -131,7 +132,7 @@ impl Shard {
             if connection.capabilities.commit_times && commits.differs(connection.commit_told) {
                 connection.commit_told = commits;
                 let commit_us = u32::try_from(us).unwrap_or(u32::MAX);
-                write_method(out, 0, &forebay::CommitTime { commit_us, publishers });
+                write_method(out, 0, &forebay::CommitTime { commit_us, publishers, part_permille });
             }
             for Ack { delivery_tag, multiple } in acks.drain(..) {
                 write_method(out, number, &basic::Ack { delivery_tag, multiple });

@@ -241,6 +241,15 @@ impl Shard {
         self.committed_bytes = commits.written_bytes;
         self.ingress.committed(self.now_us, commits.mean_us, bytes);
         self.commit_cost.committed(commits.last_us, bytes);
+        let publishers = u32::try_from(self.active_publishers()).unwrap_or(u32::MAX);
+        // On a slow disk commits are what windows are measured by.
+        let few = if self.commit_cost.us() == 0 { publishers } else { 0 };
+        self.fill_trial.committed(
+            self.now_us,
+            commits.last_us,
+            self.counters.confirmed + self.counters.delivered,
+            few,
+        );
         self.store.set_may_follow(self.commit_cost.us() == 0);
         self.store.set_uncommitted_max(self.ingress.bytes() as usize);
         let most_bytes = self.commit_size.most_bytes(self.now_us, self.commit_cost.even_bytes());

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use forebay_flow::{CommitCost, CommitSize, Gathering, IngressBudget};
+use forebay_flow::{CommitCost, CommitSize, FillTrial, Gathering, IngressBudget};
 use forebay_store::{BatchNo, Event, Recovered, Request, RunId, Store, StoreFailed};
 use forebay_wire::WireMethod;
 use hashbrown::HashMap;
@@ -153,6 +153,7 @@ pub struct Shard {
     pub(crate) held_by: Option<QueueKey>,
     pub(crate) ingress: IngressBudget,
     pub(crate) commit_cost: CommitCost,
+    pub(crate) fill_trial: FillTrial,
     pub(crate) commit_size: CommitSize,
     /// All queues with something to deliver wait for more of it; how long they may.
     pub(crate) gathering: bool,
@@ -236,6 +237,7 @@ impl Shard {
             held_by: None,
             ingress,
             commit_cost: CommitCost::default(),
+            fill_trial: FillTrial::default(),
             commit_size: CommitSize::default(),
             gathering: false,
             scratch_gathering: Vec::new(),

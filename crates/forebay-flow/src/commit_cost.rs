@@ -34,21 +34,32 @@ use crate::recent_median::RecentMedian;
 /// `forebay.commit-time`; they tell it to [`Window::commit_time`](crate::Window::commit_time).
 pub const COMMIT_TIMES: &str = "forebay.commit_times";
 
-/// What a broker tells of its commits; if it tells nothing, all is 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// What a broker tells of its commits; if it tells nothing, of times and publishers 0, and all of windows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommitTime {
     /// What a byte waits for its commit, in microseconds; 0: next to nothing, or all of it comes from the bytes.
     pub us: u64,
     /// Connections that publish, and share it.
     pub publishers: u32,
+    /// What windows next door are to have in flight of what they would, in thousandths ([`FillTrial`](crate::FillTrial)).
+    pub part_permille: u32,
+}
+
+impl Default for CommitTime {
+    fn default() -> CommitTime {
+        CommitTime { us: 0, publishers: 0, part_permille: 1_000 }
+    }
 }
 
 impl CommitTime {
-    /// Whether it is another than what a publisher was told `before`: by a quarter, as for the number of those who share.
+    /// Whether it is another than what a publisher was told `before`: the number of those who share by a quarter, the
+    /// part by a fiftieth.
     #[must_use]
     pub fn differs(self, before: CommitTime) -> bool {
         let others = self.publishers.abs_diff(before.publishers) > before.publishers / CHANGE_SHARE;
-        self.us != before.us || others
+        let part =
+            self.part_permille.abs_diff(before.part_permille) > before.part_permille / CHANGE_PART;
+        self.us != before.us || others || part
     }
 }
 
@@ -74,6 +85,8 @@ const BYTES_MAX: f64 = 2.5;
 /// A change by less than one part in so many is not worth telling: of the time, and of those who share.
 const CHANGE: u64 = 8;
 const CHANGE_SHARE: u32 = 4;
+/// Of the part of windows.
+const CHANGE_PART: u32 = 50;
 
 /// The fit, and what was told of it.
 #[derive(Debug, Clone)]

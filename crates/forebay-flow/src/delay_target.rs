@@ -12,6 +12,7 @@
 //!           or, 16 ms above it at most: sig * fill / W
 //!           or, over a distance: base + min(sig * visits / W, 0.3 net, which counts as 20 to 30 ms)
 //!           or, there: base + min(sig * visits of few / W, 20 ms)
+//!           next door times the part that the broker asks for, 0.3 ms above the base at least, and so visit and fill
 //!
 //!   commits   max(1.25 * least ever s, 0.75 s + refill); before RabbitMQ 0.5 s;
 //!             where it is told, and that n publishers share the commits, 1.2 s * part + 0.6 s / n
@@ -58,6 +59,8 @@
 //!   latency, and since large windows (part) and small ones (batches) wait for less the larger they are, they become equal. What a
 //!   commit takes for its bytes is in that number, so on fast and on slow machines, of small and of large messages, 2.2 times it
 //!   is where disk and processors are kept busy; one alone, who does nothing while it waits, needs somewhat more.
+//! - **The part** is what our broker [tries out](crate::FillTrial) where few publish next door on a quick disk: how much of all this a machine
+//!   needs differs from one to the next by a factor of two and more, and only the broker sees whether more brings anything.
 //! - **The cap on s.** With a thousand flows in overload nobody ever sees an empty queue; without the cap
 //!   each takes the others' queue for the base, and all grow. Without `net` a longer route would be taken
 //!   for overload, so there the cap is 100 ms above the least, and a window that was 10 s at its floor
@@ -107,6 +110,11 @@ const VISITS_DISTANT_MAX_US: f64 = 30_000.0;
 const VISITS_DISTANT_TOGETHER: f64 = 50.0;
 /// What a message takes in a visit beside its body: frames, method and properties.
 pub(crate) const OVERHEAD_BYTES: f64 = 200.0;
+/// A broker that asks for a part of it leaves a window so much, in microseconds,
+const PART_LEAST_US: f64 = 300.0;
+/// and is believed within these bounds, in thousandths.
+const PART_LEAST: u32 = 300;
+const PART_MOST: u32 = 1_500;
 /// So many times the commit before is another disk.
 const COMMIT_SLOWER: f64 = 1.5;
 /// A broker is believed so much: bounds the harm of one that tells nonsense.
@@ -139,6 +147,8 @@ pub(crate) struct DelayTarget {
     commit_us: f64,
     /// Those who share its commits; `None` where it does not tell.
     publishers: Option<f64>,
+    /// Of what a window next door may have in flight, as the broker asks for.
+    part: f64,
     /// Of a message, the overhead included.
     message_bytes: f64,
     /// Messages wait for a link that carries little.
@@ -162,6 +172,7 @@ impl DelayTarget {
             service_least: f64::INFINITY,
             commit_us: 0.0,
             publishers: None,
+            part: 1.0,
             message_bytes: 0.0,
             narrow: false,
             base_us: 0.0,
@@ -301,15 +312,19 @@ impl DelayTarget {
             + network_us.min(NETWORK_NEAR_US)
             + (NETWORK_VARIANCE * network_us).min(NETWORK_VARIANCE_MAX_US);
         self.base_us = network_us + service_us;
+        let tried = near && visit_bytes > 0.0 && !told;
+        let part = if tried { self.part } else { 1.0 };
+        let shared_us = part * (self.base_us + allowance_us) - self.base_us;
+        allowance_us = shared_us.max(allowance_us.min(PART_LEAST_US));
         let fill_messages = match self.publishers {
             Some(publishers) if near && visit_bytes > 0.0 => {
-                fill_messages(publishers, size_bytes, window / standing_us)
+                part * fill_messages(publishers, size_bytes, window / (part * standing_us))
             }
             _ => 0.0,
         };
         let carried_us = |messages: f64| standing_us * messages / window;
         let in_flight_us = |messages: f64| carried_us(messages) - self.base_us;
-        let visit_messages = messages * self.crowd.visits();
+        let visit_messages = part * messages * self.crowd.visits();
         let visit_us = in_flight_us(visit_messages).min(VISIT_ALLOWANCE_MAX_US);
         let fill_us = in_flight_us(fill_messages).min(FILL_MAX_US);
         if !near {
@@ -333,6 +348,7 @@ impl DelayTarget {
     /// A message waits so long for its commit at the broker, whose disk is slow; true if that is much longer than all that was known,
     /// and the service times seen until now are of another disk.
     pub(crate) fn set_commit(&mut self, told: CommitTime) -> bool {
+        self.part = f64::from(told.part_permille.clamp(PART_LEAST, PART_MOST)) / 1_000.0;
         let commit_us = (told.us as f64).min(COMMIT_MAX_US);
         self.publishers = (told.publishers > 0).then_some(f64::from(told.publishers));
         let known_us = self.service_least.max(self.commit_us);
@@ -371,6 +387,12 @@ impl DelayTarget {
         }
         self.service = WindowedMin::new(SERVICE_BUCKET_US);
         longer
+    }
+
+    /// The part of what a window may have in flight that the broker asks for next door, on a quick disk.
+    pub(crate) fn part(&self) -> f64 {
+        let near = self.network.get().unwrap_or(0) < DISTANT_MIN_US;
+        if near && self.has_visits() && self.commit_us == 0.0 { self.part } else { 1.0 }
     }
 
     /// The broker tells what its slow commits take. It is one number for all who publish.

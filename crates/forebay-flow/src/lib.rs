@@ -16,6 +16,7 @@
 //! | [`Gathering`] | how long it gathers deliveries when it is overloaded |
 //! | [`explain`] | where the time of messages went, and which setting or resource took it |
 //! | [`CommitCost`] | what its disk takes, if that is slow however little is written |
+//! | [`FillTrial`] | which part of what publishers next door may have in flight brings anything |
 //! | [`receive_buffer_bytes`] | how much may wait for it in a socket |
 //! | [`Balance`] | when a queue's publishers wait for its consumers |
 //! | [`Alarm`] | when a resource is so short that its users are told |
@@ -42,6 +43,7 @@ mod edge;
 mod ewma;
 pub mod explain;
 mod fair_share;
+mod fill_trial;
 mod fixed;
 mod gate;
 mod gathering;
@@ -78,6 +80,7 @@ pub use connections::{Connections, Decision, Delivered};
 pub use demand::{Demand, may_hand_back};
 pub use ewma::Ewma;
 pub use fair_share::max_min;
+pub use fill_trial::FillTrial;
 pub use fixed::Fixed;
 pub use gate::{Admission, Gate, WAITERS_MAX, WaiterId};
 pub use gathering::{Gathering, IDLE_LEAST_US};

@@ -450,7 +450,17 @@ impl Window for Pfw {
     }
 
     fn commit_time(&mut self, told: CommitTime) {
-        if self.delay.set_commit(told) {
+        let before = self.delay.part();
+        let slower = self.delay.set_commit(told);
+        let changes = self.delay.part() / before;
+        if changes != 1.0 && self.startup.is_none() && !slower {
+            // At once, and what is in flight from before tells nothing of the new one.
+            self.window *= changes;
+            self.held = true;
+            self.history.clear();
+            self.clamp(self.window);
+        }
+        if slower {
             // It was cut for what was no queue. By startup a window that is large already would overshoot by as much.
             self.velocity = (self.window / FASTEST).max(1.0);
             self.steps_up = 4;

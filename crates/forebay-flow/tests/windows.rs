@@ -59,7 +59,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0..10_000_000u64).prop_map(|us| Event::Pause { us }),
         1 => prop::option::of(0..1_000_000u64).prop_map(|us| Event::Network { us }),
         1 => any::<(u32, u32)>().prop_map(|(us, publishers)| {
-            Event::Commits(CommitTime { us: u64::from(us), publishers })
+            Event::Commits(CommitTime { us: u64::from(us), publishers, ..CommitTime::default() })
         }),
         1 => Just(Event::Block),
         1 => Just(Event::Unblock),
@@ -326,8 +326,33 @@ fn beside_many() -> Client {
     let mut client = pfw();
     client.window.broker(BrokerKind::FairVisits { bytes: 65_536 });
     client.window.network(0, Some(50));
-    client.window.commit_time(CommitTime { us: 0, publishers: 500 });
+    client.window.commit_time(CommitTime { us: 0, publishers: 500, ..CommitTime::default() });
     client
+}
+
+/// The broker counts from 20 ms on.
+#[test]
+fn a_window_follows_the_part_that_its_broker_asks_for_at_once() {
+    let mut client = pfw();
+    client.window.broker(BrokerKind::FairVisits { bytes: 65_536 });
+    client.window.network(0, Some(50));
+    let told = |part_permille| CommitTime { us: 0, publishers: 4, part_permille };
+    client.window.commit_time(told(1_000));
+    for _ in 0..300 {
+        let rtt_us = 300 + 4 * u64::from(client.window.window_messages());
+        client.rounds(1, rtt_us);
+    }
+    let all = f64::from(client.window.window_messages());
+    assert!((900.0..=1_100.0).contains(&all), "{all}: its part of a commit");
+    for part_permille in [700, 1_100, 500] {
+        client.window.commit_time(told(part_permille));
+        let part = f64::from(client.window.window_messages()) / all;
+        assert!((1_000.0 * part - f64::from(part_permille)).abs() < 20.0, "{part}");
+        // What comes now was in flight before.
+        client.rounds(1, 8_000);
+        let kept = f64::from(client.window.window_messages()) / all;
+        assert!((kept - part).abs() < 0.02, "{kept}");
+    }
 }
 
 /// Where many begin together, rounds are as uneven as they are long, and none of that is a window's own doing.

@@ -434,9 +434,9 @@ mod tests {
 
     #[test]
     fn our_own_class_is_far_from_the_specifications() {
-        let told = forebay::CommitTime { commit_us: 8_000, publishers: 20 };
+        let told = forebay::CommitTime { commit_us: 8_000, publishers: 20, part_permille: 700 };
         let bytes = payload(&told);
-        assert_eq!(bytes, [0xff, 0x46, 0, 10, 0, 0, 0x1f, 0x40, 0, 0, 0, 20]);
+        assert_eq!(bytes, [0xff, 0x46, 0, 10, 0, 0, 0x1f, 0x40, 0, 0, 0, 20, 0, 0, 2, 0xbc]);
         assert_eq!(Method::parse(&bytes), Ok(told.into()));
     }
 

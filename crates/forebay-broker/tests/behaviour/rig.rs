@@ -350,7 +350,11 @@ fn line(channel: u16, payload: &[u8]) -> String {
         Method::ChannelClose(m) => format!(" {} {}", m.reply_code, m.reply_text),
         Method::ConnectionClose(m) => format!(" {} {}", m.reply_code, m.reply_text),
         Method::ForebayCommitTime(m) => {
-            format!(" {} of {}", (m.commit_us + 500) / 1_000, m.publishers)
+            let part = match m.part_permille {
+                1_000 | 778 => String::new(), // nothing is tried out
+                permille => format!(" part {permille}"),
+            };
+            format!(" {} of {}{part}", (m.commit_us + 500) / 1_000, m.publishers)
         }
         Method::ConnectionBlocked(m) => format!(" {}", m.reason),
         _ => String::new(),

@@ -70,7 +70,11 @@ impl Machine {
             (State::Open, Method::ConnectionUnblocked(_)) => Ok(Step::Tell(Event::Unblocked)),
             (State::Open, Method::ForebayCommitTime(told)) => {
                 let us = u64::from(told.commit_us);
-                let told = CommitTime { us, publishers: told.publishers };
+                let told = CommitTime {
+                    us,
+                    publishers: told.publishers,
+                    part_permille: told.part_permille,
+                };
                 Ok(Step::Tell(Event::CommitTime(told)))
             }
             (State::Open, Method::ConnectionUpdateSecretOk(_)) => {

@@ -66,7 +66,7 @@ fn who_alone_keeps_our_disk_busy_may_have_three_commits_in_flight() {
 fn sharing(publishers: u32) -> DelayTarget {
     let mut target = DelayTarget::new(true, u64::MAX);
     target.set_broker(telling(65_536));
-    target.set_commit(CommitTime { us: 8_000, publishers });
+    target.set_commit(CommitTime { us: 8_000, publishers, ..CommitTime::default() });
     target
 }
 
@@ -109,7 +109,7 @@ fn of_those_who_share_a_slow_disk_and_do_not_know_the_way_none_waits_as_one_alon
     let added_us = |publishers| {
         let mut target = DelayTarget::new(false, u64::MAX);
         target.set_broker(telling(65_536));
-        target.set_commit(CommitTime { us: 8_000, publishers });
+        target.set_commit(CommitTime { us: 8_000, publishers, ..CommitTime::default() });
         target.add(0, 12_000);
         target.set(24_000.0, 24_000.0, 1_000.0, 200.0);
         target.us() - target.base_us()
@@ -122,7 +122,7 @@ fn of_those_who_share_a_slow_disk_and_do_not_know_the_way_none_waits_as_one_alon
 #[test]
 fn who_does_not_know_the_way_does_not_rely_on_what_the_broker_tells() {
     let mut target = DelayTarget::new(false, u64::MAX);
-    target.set_commit(CommitTime { us: 8_000, publishers: 20 });
+    target.set_commit(CommitTime { us: 8_000, publishers: 20, ..CommitTime::default() });
     target.add(0, 50_000);
     target.set(50_000.0, 50_000.0, 100.0, 0.0);
     assert!((target.base_us() - 50_000.0).abs() < 1.0, "{}", target.base_us());
@@ -133,7 +133,7 @@ fn who_does_not_know_the_way_does_not_rely_on_what_the_broker_tells() {
 fn of_a_disk_that_is_known_no_queue_is_believed() {
     let base_us = |us| {
         let mut target = DelayTarget::new(true, u64::MAX);
-        target.set_commit(CommitTime { us, publishers: 1 });
+        target.set_commit(CommitTime { us, publishers: 1, ..CommitTime::default() });
         target.add(0, 8_000);
         target.set(8_000.0, 8_000.0, 100.0, 0.0);
         target.add(20_000_000, 50_000); // and for long nothing less
@@ -198,7 +198,7 @@ fn up_to_what_a_visit_takes_the_target_is_the_latency_at_which_the_window_is_as_
 fn filling(publishers: u32, network_us: u64, latency_us: f64, window: f64) -> DelayTarget {
     let mut target = DelayTarget::new(false, u64::MAX);
     target.set_broker(telling(65_536));
-    target.set_commit(CommitTime { us: 0, publishers });
+    target.set_commit(CommitTime { us: 0, publishers, ..CommitTime::default() });
     target.set_network(0, Some(network_us), 0.0, latency_us);
     target.add(0, network_us + 100);
     target.set(latency_us, latency_us, window, 200.0);
@@ -208,11 +208,54 @@ fn filling(publishers: u32, network_us: u64, latency_us: f64, window: f64) -> De
 #[test]
 fn few_publishers_next_door_keep_as_much_in_flight_as_makes_commits_large() {
     for (publishers, window) in [(1, 3_000.0), (4, 1_060.7), (20, 317.2)] {
-        let target = filling(publishers, 50, 4_000.0, window - 1.0);
-        assert!(target.us() > 4_000.0, "{publishers}");
+        let target = filling(publishers, 50, 5_000.0, window - 1.0);
+        assert!(target.us() > 5_000.0, "{publishers}");
         assert!((target.window_max() - window).abs() < 1.0, "{}", target.window_max());
-        assert!(filling(publishers, 50, 4_000.0, window + 1.0).us() < 4_000.0, "{publishers}");
+        assert!(filling(publishers, 50, 5_000.0, window + 1.0).us() < 5_000.0, "{publishers}");
     }
+}
+
+/// Told such a part, with 4 ms of latency.
+fn asked(
+    part_permille: u32,
+    network_us: u64,
+    commit_us: u64,
+    window: f64,
+    bytes: f64,
+) -> DelayTarget {
+    let mut target = DelayTarget::new(false, u64::MAX);
+    target.set_broker(telling(65_536));
+    target.set_commit(CommitTime { us: commit_us, publishers: 20, part_permille });
+    target.set_network(0, Some(network_us), 0.0, 4_000.0);
+    target.add(0, network_us + 100);
+    target.set(4_000.0, 4_000.0, window, bytes);
+    target
+}
+
+/// Fill, visits and latency: 317 messages of 200 B, 37.5 of 5 kB.
+#[test]
+fn next_door_a_window_has_the_part_in_flight_that_the_broker_asks_for() {
+    for part_permille in [700, 1_300] {
+        let part = f64::from(part_permille) / 1_000.0;
+        let target = asked(part_permille, 50, 0, 100.0, 200.0);
+        assert!((target.window_max() - 317.2 * part).abs() < 1.0, "{}", target.window_max());
+        let [asked_us, all_us] =
+            [part_permille, 1_000].map(|part| asked(part, 50, 0, 500.0, 5_000.0).us());
+        assert!((asked_us - part * all_us).abs() < 1.0, "{asked_us} of {all_us}");
+    }
+    let target = asked(300, 50, 0, 300.0, 200.0);
+    assert!(target.us() - target.base_us() >= 299.0, "and never nothing");
+    assert_eq!(asked(10, 50, 0, 300.0, 200.0).us(), target.us(), "nor what is no part");
+}
+
+#[test]
+fn far_away_and_on_a_slow_disk_no_part_is_asked_for() {
+    for (network_us, commit_us) in [(2_000, 0), (50, 8_000)] {
+        let of = |part| asked(part, network_us, commit_us, 500.0, 5_000.0);
+        assert!((of(500).us() - of(1_000).us()).abs() < 1e-9);
+        assert!((of(500).part() - 1.0).abs() < 1e-9);
+    }
+    assert!((asked(500, 50, 0, 500.0, 5_000.0).part() - 0.5).abs() < 1e-9);
 }
 
 #[test]
@@ -274,7 +317,11 @@ fn a_member_of_a_crowd_does_not_take_its_queue_for_the_base() {
         target.set_broker(telling(51_200));
         target.add(0, 40_000);
         if commit_us > 0 {
-            target.set_commit(CommitTime { us: commit_us, publishers: 1_000 });
+            target.set_commit(CommitTime {
+                us: commit_us,
+                publishers: 1_000,
+                ..CommitTime::default()
+            });
         }
         target.set(80_000.0, 80_000.0, 102.4, 800.0);
         target.us()

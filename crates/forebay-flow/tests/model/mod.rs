@@ -162,7 +162,7 @@ pub fn run(cell: &Cell, window: impl Fn(u64) -> Box<dyn Window>) -> Outcome {
             Event::Confirm { flow, messages } => {
                 if cell.commit_times {
                     let (us, publishers) = (broker.commit_cost.us(), cell.flows as u32);
-                    flows[flow].told(CommitTime { us, publishers });
+                    flows[flow].told(CommitTime { us, publishers, ..CommitTime::default() });
                 }
                 flows[flow].confirmed(now_us, messages, &mut random, &mut outcome);
                 flows[flow].publish(now_us, &mut agenda);

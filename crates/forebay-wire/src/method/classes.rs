@@ -237,9 +237,11 @@ tx = 90 {
 /// Our own class: only who announces the capability that a method belongs to is sent it.
 forebay = 0xFF46 {
     /// `forebay.commit_times`: a message waits so many microseconds for its commit on the server's slow disk; 0 = the disk is quick.
-    /// So many connections share them by publishing. On channel 0, before the confirms of a channel: with the first ones, and
-    /// when the time has changed by an eighth, or their number by a quarter.
-    ForebayCommitTime => CommitTime = 10, "forebay.commit-time" { commit_us: u32, publishers: u32 }
+    /// So many connections share them by publishing. Where these are few and the disk is quick, each is to have in flight such a
+    /// part of what it would, in thousandths: the server tries out what more brings, and changes it up to seventeen times a
+    /// second; else 1000. On channel 0, before the confirms of a channel: with the first ones, when the time has changed by
+    /// an eighth or their number by a quarter, and when the part has.
+    ForebayCommitTime => CommitTime = 10, "forebay.commit-time" { commit_us: u32, publishers: u32, part_permille: u32 }
 }
 
 }

@@ -312,7 +312,7 @@ fn a_window_hears_what_the_brokers_commits_take_and_so_does_the_one_after_it() {
     let first = rig.seen.channel;
     feed(
         &mut rig.session,
-        &bytes(0, &forebay::CommitTime { commit_us: 8_000, publishers: 3 }),
+        &bytes(0, &forebay::CommitTime { commit_us: 8_000, publishers: 3, part_permille: 1_000 }),
         rig.now_us,
     );
     assert_eq!(heard.commit_us.load(Ordering::Relaxed), 8_000);
@@ -324,7 +324,7 @@ fn a_window_hears_what_the_brokers_commits_take_and_so_does_the_one_after_it() {
     assert_eq!(heard.commit_us.load(Ordering::Relaxed), 8_000);
     feed(
         &mut rig.session,
-        &bytes(0, &forebay::CommitTime { commit_us: 0, publishers: 3 }),
+        &bytes(0, &forebay::CommitTime { commit_us: 0, publishers: 3, part_permille: 1_000 }),
         rig.now_us,
     );
     assert_eq!(heard.commit_us.load(Ordering::Relaxed), 0);
