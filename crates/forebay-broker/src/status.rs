@@ -119,6 +119,8 @@ pub struct Status {
     pub waits: WaitReport,
     /// How long publishes waited for their sync: from the first one of a batch, for each channel and batch.
     pub sync_latencies: Latencies,
+    /// Of what windows of publishers next door may have in flight, the part that they are asked for, in thousandths.
+    pub window_part_permille: u32,
     /// What the store says.
     pub store: forebay_store::Statistics,
 }
@@ -169,6 +171,7 @@ impl Shard {
             counters: self.counters.clone(),
             waits: self.wait_report(now_us),
             sync_latencies: self.sync_latencies.clone(),
+            window_part_permille: self.fill_trial.part_permille(),
             store: self.store.statistics(),
         }
     }

@@ -107,6 +107,11 @@ pub fn text(snapshot: &Snapshot) -> String {
         "1 while publishers are blocked for memory, disk space or a stalled log.",
         u8::from(broker.alarm.is_some()),
     );
+    page.gauge(
+        "forebay_window_part",
+        "Of what self-tuned publishers next door may have in flight, the part that the broker asks for now; 1: it does not.",
+        f64::from(broker.window_part_permille) / 1e3,
+    );
     page.counter(
         "forebay_connection_errors_total",
         "Connections that were told an error.",
