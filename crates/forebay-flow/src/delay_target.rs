@@ -312,8 +312,7 @@ impl DelayTarget {
             + network_us.min(NETWORK_NEAR_US)
             + (NETWORK_VARIANCE * network_us).min(NETWORK_VARIANCE_MAX_US);
         self.base_us = network_us + service_us;
-        let tried = near && visit_bytes > 0.0 && !told;
-        let part = if tried { self.part } else { 1.0 };
+        let part = self.part();
         let shared_us = part * (self.base_us + allowance_us) - self.base_us;
         allowance_us = shared_us.max(allowance_us.min(PART_LEAST_US));
         let fill_messages = match self.publishers {
@@ -391,7 +390,7 @@ impl DelayTarget {
 
     /// The part of what a window may have in flight that the broker asks for next door, on a quick disk.
     pub(crate) fn part(&self) -> f64 {
-        let near = self.network.get().unwrap_or(0) < DISTANT_MIN_US;
+        let near = self.network.get().unwrap_or(0) < DISTANT_MIN_US && !self.narrow;
         if near && self.has_visits() && self.commit_us == 0.0 { self.part } else { 1.0 }
     }
 

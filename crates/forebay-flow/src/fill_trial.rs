@@ -20,7 +20,7 @@
 //!
 //! - **Pairs in changing order**: more, less, less, more. What grows by itself, over seconds, is no gain of either.
 //! - **Deliveries count as well.** With more in flight publishers get more of the processor for a while, at the cost of
-//!   consumers, and confirms alone said that a tenth more brings a tenth more where half as much carried the same.
+//!   consumers: confirms alone said that a third more brings a tenth and more, where windows set by hand gain a thirtieth by it.
 //! - **Steps that become smaller.** Two halves of a second differ by 3 % on a quiet machine, so what one pair says is mostly chance.
 //!
 //! Where the log's disk is idle for half of the time windows are not what holds publishers: the trial rests, and begins anew.

@@ -13,6 +13,7 @@
 //!             sig > target: the edge = W if net is 2 ms and most of the base, W *= max(0.7, target / sig),
 //!             velocity = 1, then one round without a change
 //!   both      W grows no further than a visit, or its part of a commit, while sig is above what the target were without
+//!   part      of all that our broker may ask for a part next door: W *= this part / the one before, then one round without a change
 //!   longer    a route that is twice as long, and 0.6 of r: startup again, from W; a commit: velocity = W/8
 //!   pace      our broker apart, net 2 ms and most of the base, startup over: 1.1 W messages in r, taken between base and target, 16 at a time or the eighth
 //!             part of r, what is less

@@ -349,7 +349,7 @@ fn a_window_follows_the_part_that_its_broker_asks_for_at_once() {
         let part = f64::from(client.window.window_messages()) / all;
         assert!((1_000.0 * part - f64::from(part_permille)).abs() < 20.0, "{part}");
         // What comes now was in flight before.
-        client.rounds(1, 8_000);
+        client.rounds(1, 40_000);
         let kept = f64::from(client.window.window_messages()) / all;
         assert!((kept - part).abs() < 0.02, "{kept}");
     }
