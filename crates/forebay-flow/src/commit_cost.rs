@@ -84,7 +84,7 @@ const FAST_US: u64 = 1_000;
 const BYTES_MAX: f64 = 2.5;
 /// A change by less than one part in so many is not worth telling: of the time, and of those who share.
 const CHANGE: u64 = 8;
-const CHANGE_SHARE: u32 = 4;
+pub(crate) const CHANGE_SHARE: u32 = 4;
 /// Of the part of windows.
 const CHANGE_PART: u32 = 50;
 

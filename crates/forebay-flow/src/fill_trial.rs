@@ -25,6 +25,8 @@
 //!
 //! Where the log's disk is idle for half of the time windows are not what holds publishers: the trial rests, and begins anew.
 
+use crate::commit_cost::CHANGE_SHARE;
+
 /// A phase, and what of it is not counted, in microseconds.
 const PHASE_US: u64 = 60_000;
 const SETTLES_US: u64 = 20_000;
@@ -96,7 +98,7 @@ impl FillTrial {
             *self = FillTrial::default();
             return;
         }
-        if publishers.abs_diff(self.publishers) > self.publishers / 4 {
+        if publishers.abs_diff(self.publishers) > self.publishers / CHANGE_SHARE {
             let middle = self.middle;
             *self = FillTrial { publishers, middle, began_us: now_us, ..FillTrial::default() };
         }
