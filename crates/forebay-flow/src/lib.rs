@@ -77,7 +77,7 @@ pub use baseline::{Baseline, Rule};
 pub use broker_kind::BrokerKind;
 pub use commit_cost::{COMMIT_TIMES, CommitCost, CommitTime};
 pub use connections::{Connections, Decision, Delivered};
-pub use demand::{Demand, may_hand_back};
+pub use demand::{Demand, WANTED_MAX, may_hand_back};
 pub use ewma::Ewma;
 pub use fair_share::max_min;
 pub use fill_trial::FillTrial;

@@ -11,8 +11,9 @@ use crate::broker::{Ground, Served};
 use crate::link::{address_of, url_through};
 use crate::rabbitmq::RabbitMq;
 
-/// Deliveries that the one who empties a queue may hold.
-const DRAIN_PREFETCH: u16 = 1_000;
+/// Deliveries that the one who empties a queue may hold: more than are delivered while it waits for a processor. With 1000 it carried
+/// 0.9 to 1.5 million messages a second beside twenty publishers, and what they published above that was the queue's.
+const DRAIN_PREFETCH: u16 = 5_000;
 
 /// A broker. Dropped, one that we started ends, and its directory goes.
 #[derive(Debug)]

@@ -30,6 +30,8 @@ use target::Target;
 
 /// How often a broker that was lost is tried again, over all its hosts: about half a minute.
 const RECOVERY_ROUNDS: u32 = 9;
+/// Messages on their way at a time unless set: each is in memory until it is confirmed.
+const HELD_MAX: u16 = 1_000;
 
 /// Move a queue's messages to another broker or queue. A message leaves the source only when the target has
 /// confirmed it; stopped or killed at any point, none is lost. Ends when the queue is empty. Exits with 3
@@ -65,7 +67,7 @@ pub(crate) struct Args {
     #[arg(long)]
     follow: bool,
     /// Messages that may be on their way at a time; they are held in memory
-    #[arg(long, value_name = "N", default_value_t = forebay_client::CREDIT_MAX,
+    #[arg(long, value_name = "N", default_value_t = HELD_MAX,
           value_parser = clap::value_parser!(u16).range(1..))]
     prefetch: u16,
     /// Print a JSON summary on standard output

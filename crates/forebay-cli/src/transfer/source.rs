@@ -1,7 +1,7 @@
 //! Where the messages come from.
 
 use forebay_client::{
-    CREDIT_MAX, ChannelFault, CloseError, Connection, Consumer, DeclareQueue, Delivery, Happening,
+    ChannelFault, CloseError, Connection, Consumer, DeclareQueue, Delivery, Happening,
 };
 use tokio::sync::broadcast;
 
@@ -28,7 +28,7 @@ impl Source {
             .map_err(|error| opening("the source (--from)", error))?;
         let happenings = connection.happenings();
         let queue = args.queue.clone();
-        Ok(Source { connection, happenings, queue, consumer: None, credit_max: CREDIT_MAX })
+        Ok(Source { connection, happenings, queue, consumer: None, credit_max: args.prefetch })
     }
 
     /// Messages that wait in the queue; those held by consumers do not count.

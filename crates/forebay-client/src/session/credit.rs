@@ -21,12 +21,13 @@
 //! ```
 //! All workers are busy, or may begin nothing, and something waits here: it goes back, and the credit with it.
 
-use forebay_flow::{Demand, Occupied};
+use forebay_flow::{Demand, Occupied, WANTED_MAX};
 
 use super::seen_workers::SeenWorkers;
 
-/// Deliveries that a consumer holds at most unless told otherwise.
-pub const CREDIT_MAX: u16 = 1000;
+/// Deliveries that a consumer holds at most unless told otherwise: as many as `forebay-flow` ever wants. One that is 33 ms away carries
+/// 150 000 messages a second with them.
+pub const CREDIT_MAX: u16 = WANTED_MAX as u16;
 /// What starving may multiply the look-ahead by.
 const STRETCH_MAX: u32 = 64;
 /// Time over which starving is added up.

@@ -140,6 +140,18 @@ fn fast_work_over_a_long_line_looks_ahead() {
     assert!(credit.wanted() >= 100, "{}", credit.wanted());
 }
 
+/// With 1000 it would carry 30 000 messages a second.
+#[test]
+fn a_quick_consumer_33_ms_away_has_150_000_messages_a_second() {
+    let mut credit = Credit::new(0, 1, CREDIT_MAX.into(), None);
+    credit.set_rtt(33_000);
+    for now_us in 0..64 {
+        credit.started(now_us);
+        credit.completed(now_us, 2);
+    }
+    assert!(credit.wanted() >= 33 * 150, "{}", credit.wanted());
+}
+
 #[test]
 fn whoever_collects_a_batch_never_stands_still() {
     let mut credit = Credit::new(0, 1, 1000, None);
