@@ -18,7 +18,8 @@ use crate::message::since_1970_us;
 use crate::metrics::ConsumerMetrics;
 use crate::received::Received;
 use crate::session::{
-    CREDIT_MAX, Credit, DeliveryKey, How, Intake, LIVE_CREDIT, Ready, STALL_US, Verdict,
+    CREDIT_MAX, Credit, DeliveryKey, How, Intake, LIVE_CREDIT, Ready, SOLE_CREDIT_MAX, STALL_US,
+    Verdict,
 };
 use crate::shell::random_u64;
 use crate::spans::Spans;
@@ -31,7 +32,7 @@ pub struct ConsumerBuilder {
     connection: Connection,
     queue: String,
     workers: u16,
-    credit_max: u16,
+    credit_max: Option<u16>,
     credit: Option<u16>,
     exclusive: bool,
     arguments: TableBuf,
@@ -48,7 +49,7 @@ impl ConsumerBuilder {
             connection,
             queue,
             workers: 1,
-            credit_max: CREDIT_MAX,
+            credit_max: None,
             credit: None,
             exclusive: false,
             arguments: TableBuf::new(),
@@ -83,7 +84,7 @@ impl ConsumerBuilder {
     /// 1. This also bounds how many messages are in work at a time.
     #[must_use]
     pub fn credit_max(mut self, deliveries: u16) -> Self {
-        self.credit_max = deliveries.max(1);
+        self.credit_max = Some(deliveries.max(1));
         self
     }
 
@@ -102,14 +103,15 @@ impl ConsumerBuilder {
     /// fixed, because there only another consumer could have another one. For pools of workers; a pipeline does it by itself.
     #[must_use]
     pub fn fitted(mut self, least: u16) -> Self {
-        self.credit_max = self.credit_max.max(least);
+        let unset = (least > SOLE_CREDIT_MAX).then_some(CREDIT_MAX);
+        self.credit_max = self.credit_max.or(unset).map(|most| most.max(least));
         let live = self.connection.server().can(LIVE_CREDIT);
         self.credit = self.credit.filter(|_| !live).map(|fixed| fixed.max(least));
         self
     }
 
     /// No other consumer may share the queue. On brokers that cannot change the credit of a live consumer (RabbitMQ) it
-    /// is `credit_max` from the beginning then.
+    /// is `credit_max` from the beginning then, 1000 unless set.
     #[must_use]
     pub fn exclusive(mut self) -> Self {
         self.exclusive = true;
@@ -184,7 +186,7 @@ impl ConsumerBuilder {
         let timeout = self.arguments.as_table().get("x-consumer-timeout");
         let timeout_ms = timeout.and_then(|value| u64::try_from(value.as_i64()?).ok());
         ConsumerLimits {
-            credit_max: self.credit_max,
+            credit_max: self.credit_max.unwrap_or(CREDIT_MAX),
             fixed_credit: self.credit,
             work_limit: self.work_limit,
             ack_timeout: timeout_ms.map(Duration::from_millis),
@@ -231,7 +233,9 @@ impl ConsumerBuilder {
             occupancy: self.occupancy,
             stall_us: self.stall_us,
         };
-        let max = u32::from(self.credit_max);
+        let tunes = !sole || guard.link.with(|session| session.machine.server().can(LIVE_CREDIT));
+        let unset = if tunes { CREDIT_MAX } else { SOLE_CREDIT_MAX };
+        let max = u32::from(self.credit_max.unwrap_or(unset));
         let key = guard.link.with_now(|session, now_us| {
             let credit =
                 Credit::new(now_us, u32::from(self.workers), max, self.credit.map(u32::from));

@@ -1,7 +1,7 @@
 //! What few publishers next door have in flight although they wait for it: together so much that commits are large.
 //!
 //! ```text
-//!   fill   3000 n^(1/4) messages, or what n carry in 4 ms / n if that is more, and 3.9 MB at most, divided by n publishers,
+//!   fill   3000 n^0.38 messages, or what n carry in 2 ms / n if that is more, and 3.9 MB at most, divided by n publishers,
 //!          while that is no more than 16 ms above the base
 //! ```
 //!
@@ -15,29 +15,29 @@
 //!
 //! Of several each has its own visits and wakes, so together they need somewhat more: of 200 B two, five, ten and twenty
 //! carry most with 5700, 5700, 6000 and 8500 in flight on two cores of middling speed, and 92, 98, 87 and 83 % of it with
-//! 4000.
+//! 4000. The search begins at three quarters.
 //!
-//! On a quick machine 3000 are on their way for 1.6 ms, and one that then waits for threads to wake has 92 % of the best rate, where
-//! 5200 have 95 % at a p99 of 5 ms. So what one alone carries in a few milliseconds is its part, too; of several each
-//! finds others at work.
+//! On a quick machine 3000 are on their way for 1.6 ms, and one that then waits for threads to wake has 92 to 97 % of the best rate, where
+//! 5200 have 95 to 100 % at a p99 of 5 ms. So what one alone carries in some milliseconds is its part, too; of several each
+//! finds others at work. By the least latency of three rounds that is 2 ms, and by the mean, as rounds there are, 3.
 //!
 //! The latency alone does not show this. Next door it is made of a disk's fraction of a millisecond and of threads that wake late, both as uneven as
 //! what a window adds: one publisher had between 200 and 2600 messages in flight within the same four seconds, and half of the rate. So where
 //! the broker tells how many publish ([`CommitTime`](crate::CommitTime)), a window is not cut below its part. Of many publishers
-//! the part is less than a [visit](crate::crowd) is, and nothing changes for them: from 36 on with 200 B, from 48 with more.
+//! the part is less than a [visit](crate::crowd) is, and nothing changes for them: from 76 on with 200 B, from 48 with more.
 //!
 //! It is not for the messages that a slower machine or a link of little bandwidth makes wait: 16 ms is what they may. With 8 a slow
 //! moment of the disk left twenty of 1 kB below their part, and in the first seconds after a start their p99 was 555 ms in place of 89.
 
 use crate::delay_target::OVERHEAD_BYTES;
 
-/// In flight of all together, what is less: so many messages of one, and of n as much more as the fourth root of n says,
+/// In flight of all together, what is less: so many messages of one, and of n as much more as n to this power says,
 const FILL_MESSAGES: f64 = 3_000.0;
-const FILL_SHARED: f64 = 1.0 / 4.0;
+const FILL_SHARED: f64 = 0.38;
 /// or so many bytes, of bodies and what is [beside them](OVERHEAD_BYTES).
 const FILL_BYTES: f64 = 3_900_000.0;
 /// If one alone carries more than those messages in this time, so many, and of n publishers what they carry in the n-th part of it.
-const FILL_QUICK_US: f64 = 4_000.0;
+const FILL_QUICK_US: f64 = 2_000.0;
 /// And no longer above the base than this, in microseconds.
 pub(crate) const FILL_MAX_US: f64 = 16_000.0;
 
@@ -60,7 +60,7 @@ mod tests {
         assert!((2_500.0..=3_500.0).contains(&alone), "{alone}");
         for publishers in [2.0, 5.0, 20.0] {
             let together = publishers * fill_messages(publishers, 200.0) / alone;
-            assert!((1.1..=2.2).contains(&together), "{publishers}: {together}");
+            assert!((1.1..=3.2).contains(&together), "{publishers}: {together}");
         }
         assert!(
             (4.0 * fill_messages(4.0, 5_000.0) / fill_messages(1.0, 5_000.0) - 1.0).abs() < 1e-6
@@ -78,9 +78,9 @@ mod tests {
     fn one_alone_on_a_quick_machine_has_in_flight_what_it_carries_in_a_few_milliseconds() {
         let per_us = 2.5;
         let alone = fill_messages(1.0, 200.0, per_us);
-        assert!((3_500.0..=4_500.0).contains(&(alone / per_us)), "{alone}");
+        assert!((1_500.0..=2_500.0).contains(&(alone / per_us)), "{alone}");
         let slow = fill_messages(1.0, 200.0, 0.5);
-        assert!(slow < 0.6 * alone && (slow - fill_messages(1.0, 200.0, 0.0)).abs() < 1e-6);
+        assert!(slow < 0.7 * alone && (slow - fill_messages(1.0, 200.0, 0.0)).abs() < 1e-6);
         let large = [per_us, 0.0].map(|per_us| fill_messages(1.0, 5_000.0, per_us));
         assert!((large[0] - large[1]).abs() < 1e-6, "its bytes are the end: {large:?}");
         let of_twenty = [per_us / 20.0, 0.0].map(|per_us| fill_messages(20.0, 200.0, per_us));

@@ -10,7 +10,7 @@
 //!           where it is told their sum in place of their maximum
 //!           and if that is more, but 400 ms above the base at most: sig * visit / W
 //!           or, 16 ms above it at most: sig * fill / W
-//!           or, over a distance: base + min(sig * visits / W, 0.3 net, which counts as 20 to 30 ms)
+//!           or, over a distance: base + min(sig * visits / W, 0.8 net, which counts as 20 to 30 ms)
 //!           or, there: base + min(sig * visits of few / W, 20 ms)
 //!           next door times the part that the broker asks for, 0.3 ms above the base at least, and so visit and fill
 //!
@@ -22,7 +22,7 @@
 //!   batches   between 0.3 and 20 ms, the less the larger W: [crate::batch_wait]
 //!   visit     messages of one visit and a quarter: 80 KiB / (mean size + 200 B) on our broker, in a crowd of one;
 //!             0 elsewhere and where the link is narrow
-//!   visits    messages of 16 visits, and of few: of 50 / n where the broker tells n; where `visit` is not 0
+//!   visits    messages of 16 visits, and of few: of 35 / n where the broker tells n; where `visit` is not 0
 //!   fill      what few publishers next door have in flight together, where the broker tells how many they are:
 //!             [crate::commit_fill]; 0 elsewhere
 //!   sig       least of the last 3 means, see [crate::pfw]
@@ -103,18 +103,18 @@ pub(crate) const VISIT_ALLOWANCE_MAX_US: f64 = 400_000.0;
 /// Over a distance so many visits of each may wait at the broker,
 const VISITS_DISTANT: f64 = 16.0;
 /// for such a part of the way's time, or for the first of these times if that is more, and for the second at most.
-const VISITS_DISTANT_PART: f64 = 0.3;
+const VISITS_DISTANT_PART: f64 = 0.8;
 const VISITS_DISTANT_MIN_US: f64 = 20_000.0;
 const VISITS_DISTANT_MAX_US: f64 = 30_000.0;
 /// Of few publishers so many of all together may, for the first of these times.
-const VISITS_DISTANT_TOGETHER: f64 = 50.0;
+const VISITS_DISTANT_TOGETHER: f64 = 35.0;
 /// What a message takes in a visit beside its body: frames, method and properties.
 pub(crate) const OVERHEAD_BYTES: f64 = 200.0;
 /// A broker that asks for a part of it leaves a window so much, in microseconds,
 const PART_LEAST_US: f64 = 300.0;
 /// and is believed within these bounds, in thousandths.
 const PART_LEAST: u32 = 300;
-const PART_MOST: u32 = 1_500;
+const PART_MOST: u32 = 2_000;
 /// So many times the commit before is another disk.
 const COMMIT_SLOWER: f64 = 1.5;
 /// A broker is believed so much: bounds the harm of one that tells nonsense.

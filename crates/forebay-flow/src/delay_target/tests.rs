@@ -207,7 +207,7 @@ fn filling(publishers: u32, network_us: u64, latency_us: f64, window: f64) -> De
 
 #[test]
 fn few_publishers_next_door_keep_as_much_in_flight_as_makes_commits_large() {
-    for (publishers, window) in [(1, 3_000.0), (4, 1_060.7), (20, 317.2)] {
+    for (publishers, window) in [(1, 3_000.0), (4, 1_270.1), (20, 468.3)] {
         let target = filling(publishers, 50, 5_000.0, window - 1.0);
         assert!(target.us() > 5_000.0, "{publishers}");
         assert!((target.window_max() - window).abs() < 1.0, "{}", target.window_max());
@@ -232,13 +232,13 @@ fn asked(
     target
 }
 
-/// Fill, visits and latency: 317 messages of 200 B, 37.5 of 5 kB.
+/// Fill, visits and latency: 468 messages of 200 B, 37.5 of 5 kB.
 #[test]
 fn next_door_a_window_has_the_part_in_flight_that_the_broker_asks_for() {
     for part_permille in [700, 1_300] {
         let part = f64::from(part_permille) / 1_000.0;
         let target = asked(part_permille, 50, 0, 100.0, 200.0);
-        assert!((target.window_max() - 317.2 * part).abs() < 1.0, "{}", target.window_max());
+        assert!((target.window_max() - 468.3 * part).abs() < 1.0, "{}", target.window_max());
         let [asked_us, all_us] =
             [part_permille, 1_000].map(|part| asked(part, 50, 0, 500.0, 5_000.0).us());
         assert!((asked_us - part * all_us).abs() < 1.0, "{asked_us} of {all_us}");
@@ -280,14 +280,14 @@ fn over_a_distance_sixteen_visits_may_wait_beside_what_is_on_the_way() {
     };
     let us = added_us(20, 10_000, 18_000.0, 4_000.0);
     assert!((us - 18_000.0 * 16.0 * 163.84 / 4_000.0).abs() < 10.0, "{us}");
-    for (network_us, most_us) in [(10_000, 20_000.0), (80_000, 24_000.0), (200_000, 30_000.0)] {
+    for (network_us, most_us) in [(10_000, 20_000.0), (30_000, 24_000.0), (200_000, 30_000.0)] {
         let slow_us = added_us(20, network_us, network_us as f64 + 50_000.0, 600.0);
         assert!((slow_us - most_us).abs() < 1.0, "a slow machine, {network_us} us away: {slow_us}");
     }
     let quick_us = added_us(20, 10_000, 18_000.0, 36_000.0);
     assert!((5_500.0..7_000.0).contains(&quick_us), "no less than without them: {quick_us}");
     let alone_us = added_us(1, 10_000, 18_000.0, 9_000.0);
-    assert!((alone_us - 18_000.0 * 50.0 * 163.84 / 9_000.0).abs() < 10.0, "{alone_us}");
+    assert!((alone_us - 18_000.0 * 35.0 * 163.84 / 9_000.0).abs() < 10.0, "{alone_us}");
     let slow_us = added_us(1, 100_000, 118_000.0, 18_000.0);
     assert!((slow_us - 100.0 - 19_000.0).abs() < 1_000.0, "few never wait for more: {slow_us}");
     let untold_us = added_us(0, 10_000, 18_000.0, 9_000.0);
