@@ -175,7 +175,7 @@ mod tests {
         let work_limit = ConsumerLimits { work_limit: Some(MINUTE), ..tuned() };
         for (needs, limits, ack_timeout, name) in [
             (needs(25), fixed(10), RABBITMQ, "prefetch-below-workers"),
-            (needs(2_000), tuned(), AckTimeout::Leases, "prefetch-below-workers"),
+            (needs(6_000), tuned(), AckTimeout::Leases, "prefetch-below-workers"),
             (batches(4, 100, MINUTE), fixed(50), RABBITMQ, "prefetch-below-batch"),
             (limited(2 * MINUTE), work_limit, AckTimeout::Leases, "work-limit-below-timeout"),
             (limited(hour), tuned(), RABBITMQ, "timeout-above-ack-timeout"),
