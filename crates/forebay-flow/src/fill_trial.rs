@@ -11,9 +11,8 @@
 //!   step    0.15 at first, 0.08 in the end; gain 0.12 and 0.04
 //! ```
 //!
-//! Next door neither bytes nor time in flight say where a machine's knee is: twenty publishers of 200 B need 3000 messages
-//! in flight on a quick machine and 6300 on a slow one, which are 2 ms and 10. What both have in common is that from there on more brings
-//! next to nothing. A publisher cannot see that: of several the one that has more in flight gains in any case, at the cost of
+//! Next door time in flight does not say where a machine's knee is: twenty publishers of 200 B need 4 ms on a quick machine and 10 on a slow
+//! one, one of 5 kB 1.4 and 4.7. What all have in common is that from there on more brings next to nothing. A publisher cannot see that: of several the one that has more in flight gains in any case, at the cost of
 //! the others. Their broker can ask all of them for more and for less in turns, and count.
 //!
 //! That is a search by finite differences (Kiefer and Wolfowitz, Ann. Math. Statist. 23, 1952), with which PCC Vivace finds a
