@@ -186,11 +186,24 @@ impl ConsumerBuilder {
         let timeout = self.arguments.as_table().get("x-consumer-timeout");
         let timeout_ms = timeout.and_then(|value| u64::try_from(value.as_i64()?).ok());
         ConsumerLimits {
-            credit_max: self.credit_max.unwrap_or(CREDIT_MAX),
+            credit_max: self.most(),
             fixed_credit: self.credit,
             work_limit: self.work_limit,
             ack_timeout: timeout_ms.map(Duration::from_millis),
         }
+    }
+
+    /// Whether it has its queue alone, so that no other consumer can take its place.
+    fn is_sole(&self) -> bool {
+        self.exclusive
+            || self.arguments.as_table().get("x-stream-offset").is_some()
+            || self.connection.is_consumed_once(&self.queue)
+    }
+
+    /// Deliveries held at a time at most, where none were fixed.
+    fn most(&self) -> u16 {
+        let tunes = !self.is_sole() || self.connection.server().can(LIVE_CREDIT);
+        self.credit_max.unwrap_or(if tunes { CREDIT_MAX } else { SOLE_CREDIT_MAX })
     }
 
     /// What it will consume.
@@ -218,9 +231,7 @@ impl ConsumerBuilder {
             return Err(BuildConsumerError::Refused(fault.into()));
         }
         let guard = self.connection.consuming().await.map_err(BuildConsumerError::NotOpened)?;
-        let sole = self.exclusive
-            || self.arguments.as_table().get("x-stream-offset").is_some()
-            || self.connection.is_consumed_once(&self.queue);
+        let (sole, most) = (self.is_sole(), self.most());
         let queue = self.queue.clone();
         let how = How {
             queue: self.queue,
@@ -233,9 +244,7 @@ impl ConsumerBuilder {
             occupancy: self.occupancy,
             stall_us: self.stall_us,
         };
-        let tunes = !sole || guard.link.with(|session| session.machine.server().can(LIVE_CREDIT));
-        let unset = if tunes { CREDIT_MAX } else { SOLE_CREDIT_MAX };
-        let max = u32::from(self.credit_max.unwrap_or(unset));
+        let max = u32::from(most);
         let key = guard.link.with_now(|session, now_us| {
             let credit =
                 Credit::new(now_us, u32::from(self.workers), max, self.credit.map(u32::from));
