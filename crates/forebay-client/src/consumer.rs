@@ -11,15 +11,14 @@ use forebay_flow::Occupancy;
 use forebay_wire::{TableBuf, Value};
 
 use crate::connection::{Connection, Guard};
-use crate::consumer_limits::ConsumerLimits;
+use crate::consumer_limits::{ConsumerLimits, SOLE_CREDIT_MAX, ack_timeout, credit_max};
 use crate::error::{ChannelFault, ConsumeError, OpenError};
 use crate::machine::ChannelError;
 use crate::message::since_1970_us;
 use crate::metrics::ConsumerMetrics;
 use crate::received::Received;
 use crate::session::{
-    CREDIT_MAX, Credit, DeliveryKey, How, Intake, LIVE_CREDIT, Ready, SOLE_CREDIT_MAX, STALL_US,
-    Verdict,
+    CREDIT_MAX, Credit, DeliveryKey, How, Intake, LIVE_CREDIT, Ready, STALL_US, Verdict,
 };
 use crate::shell::random_u64;
 use crate::spans::Spans;
@@ -183,13 +182,11 @@ impl ConsumerBuilder {
     /// What was set, for those who check whether it fits their needs.
     #[must_use]
     pub fn limits(&self) -> ConsumerLimits {
-        let timeout = self.arguments.as_table().get("x-consumer-timeout");
-        let timeout_ms = timeout.and_then(|value| u64::try_from(value.as_i64()?).ok());
         ConsumerLimits {
             credit_max: self.most(),
             fixed_credit: self.credit,
             work_limit: self.work_limit,
-            ack_timeout: timeout_ms.map(Duration::from_millis),
+            ack_timeout: ack_timeout(self.arguments.as_table()),
         }
     }
 
@@ -202,8 +199,7 @@ impl ConsumerBuilder {
 
     /// Deliveries held at a time at most, where none were fixed.
     fn most(&self) -> u16 {
-        let tunes = !self.is_sole() || self.connection.server().can(LIVE_CREDIT);
-        self.credit_max.unwrap_or(if tunes { CREDIT_MAX } else { SOLE_CREDIT_MAX })
+        credit_max(self.credit_max, self.is_sole(), &self.connection.server())
     }
 
     /// What it will consume.
@@ -231,10 +227,9 @@ impl ConsumerBuilder {
             return Err(BuildConsumerError::Refused(fault.into()));
         }
         let guard = self.connection.consuming().await.map_err(BuildConsumerError::NotOpened)?;
-        let (sole, most) = (self.is_sole(), self.most());
-        let queue = self.queue.clone();
+        let (sole, max) = (self.is_sole(), u32::from(self.most()));
         let how = How {
-            queue: self.queue,
+            queue: self.queue.clone(),
             tag: format!("forebay-{:016x}", random_u64()),
             exclusive: self.exclusive,
             sole,
@@ -244,7 +239,6 @@ impl ConsumerBuilder {
             occupancy: self.occupancy,
             stall_us: self.stall_us,
         };
-        let max = u32::from(most);
         let key = guard.link.with_now(|session, now_us| {
             let credit =
                 Credit::new(now_us, u32::from(self.workers), max, self.credit.map(u32::from));
@@ -255,7 +249,7 @@ impl ConsumerBuilder {
             |error: ChannelError| BuildConsumerError::Refused(ChannelFault::from(error).into());
         let key = key.map_err(refused)?;
         let clock = self.explain.then(SystemClock::default);
-        let shared = ConsumerShared { guard, key, clock, queue, spans: self.spans };
+        let shared = ConsumerShared { guard, key, clock, queue: self.queue, spans: self.spans };
         let consumer = Consumer { shared: Arc::new(shared) };
         let shared = &consumer.shared;
         poll_fn(|cx| shared.guard.link.with(|session| session.intake(key).0.poll_consuming(cx)))

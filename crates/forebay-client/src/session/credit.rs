@@ -28,8 +28,6 @@ use super::seen_workers::SeenWorkers;
 /// Deliveries that a consumer holds at most unless told otherwise: as many as `forebay-flow` ever wants. One that is 33 ms away carries
 /// 150 000 messages a second with them.
 pub const CREDIT_MAX: u16 = WANTED_MAX as u16;
-/// The same for one that keeps what it is given first: alone with its queue, on a broker that changes no live consumer's credit.
-pub(crate) const SOLE_CREDIT_MAX: u16 = 1_000;
 /// What starving may multiply the look-ahead by.
 const STRETCH_MAX: u32 = 64;
 /// Time over which starving is added up.

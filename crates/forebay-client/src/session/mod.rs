@@ -52,7 +52,6 @@ use crate::outcome::Unheard;
 pub use calls::CALLS_MAX;
 pub(crate) use calls::Calls;
 pub(crate) use channel_health::STALL_US;
-pub(crate) use credit::SOLE_CREDIT_MAX;
 pub use credit::{CREDIT_MAX, Credit};
 pub(crate) use how::How;
 pub(crate) use intake::{DeliveryKey, Intake, Ready, Verdict};
