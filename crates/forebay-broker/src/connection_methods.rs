@@ -52,6 +52,9 @@ impl Shard {
             }
             self.publishing_connections -= usize::from(connection.publisher);
             self.receive_bytes -= connection.receive_bytes;
+            for unsent in connection.out.into_unsent() {
+                self.release(unsent);
+            }
         }
         self.connections_open -= 1;
     }

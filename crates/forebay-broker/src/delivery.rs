@@ -4,15 +4,13 @@
 //! a message came, credit came back, a socket drained. A visit is bounded, and so is what one turn
 //! delivers, so that nobody waits long for anybody.
 
-use forebay_wire::{
-    RawProperties, ShortStr, basic, write_body_frame, write_header_frame, write_method,
-};
+use forebay_wire::{RawProperties, ShortStr, basic};
 
 use crate::ack_timeout::AckLimit;
 use crate::connection::Stage;
+use crate::content::Way;
 use crate::marks::{Clock, told};
 use crate::memory::{another, release};
-use crate::message::Message;
 use crate::outgoing::OUT_SOFT_MAX_BYTES;
 use crate::queue::Entry;
 use crate::queue_consumers::Round;
@@ -28,14 +26,14 @@ const VISIT_MESSAGES: usize = 64;
 /// Bytes delivered in one turn; the rest goes on in the next.
 const TURN_BYTES: usize = 4 * 1024 * 1024;
 
-/// Outgoing bytes of all consuming connections together at which deliveries stop.
-const OUT_TOTAL_BYTES: usize = 32 * 1024 * 1024;
+/// Outgoing bytes of all consuming connections together at which deliveries stop: one part of the memory budget in so many,
+const OUT_PER_MEMORY: u64 = 8;
+
+/// and no more than this.
+const OUT_TOTAL_BYTES: u64 = 32 * 1024 * 1024;
 
 /// Every consuming connection may have this much outgoing, however many there are.
 const OUT_SOFT_MIN_BYTES: usize = 16 * 1024;
-
-/// Class of `basic`.
-const BASIC: u16 = 60;
 
 /// Why a queue's head stays.
 enum Undelivered {
@@ -48,7 +46,8 @@ enum Undelivered {
 impl Shard {
     /// Outgoing bytes above which a connection gets no more deliveries, for now.
     pub(crate) fn out_soft_bytes(&self) -> usize {
-        (OUT_TOTAL_BYTES / self.consuming_connections.max(1))
+        let together = (self.config.memory_budget_bytes / OUT_PER_MEMORY).min(OUT_TOTAL_BYTES);
+        (together as usize / self.consuming_connections.max(1))
             .clamp(OUT_SOFT_MIN_BYTES, OUT_SOFT_MAX_BYTES)
     }
 
@@ -180,29 +179,23 @@ impl Shard {
             queue.turns.served(at);
             queue.taken(self.now_us, entry.seq);
             let delivery_tag = channel.take_delivery_tag();
-            let out = connection.out.buffer_in(&mut self.warm_out);
-            let before = out.len();
-            write_method(
-                out,
-                consumer.channel,
-                &basic::Deliver {
-                    consumer_tag: ShortStr::new(&consumer.tag).unwrap_or_default(),
-                    delivery_tag,
-                    redelivered: entry.redelivered,
-                    exchange: entry.message.exchange(),
-                    routing_key: entry.message.routing_key(),
-                },
-            );
+            let out = &mut connection.out;
+            out.make_room(&mut self.warm_out);
+            let before = out.end();
+            let deliver = basic::Deliver {
+                consumer_tag: ShortStr::new(&consumer.tag).unwrap_or_default(),
+                delivery_tag,
+                redelivered: entry.redelivered,
+                exchange: entry.message.exchange(),
+                routing_key: entry.message.routing_key(),
+            };
+            let way = Way::new(consumer.channel, frame_max_bytes, soft);
             let marks = clock.filter(|_| consumer.marks);
-            match marks.and_then(|clock| told(&entry.message, clock, frame_max_bytes)) {
-                None => write_content(out, consumer.channel, frame_max_bytes, &entry.message),
-                Some(raw) => {
-                    let raw = RawProperties::trusted(&raw);
-                    write_parts(out, consumer.channel, frame_max_bytes, raw, entry.message.body());
-                }
-            }
-            let size = out.len() - before;
-            connection.out.delivered(before);
+            let marked = marks.and_then(|clock| told(&entry.message, clock, frame_max_bytes));
+            let raw = marked.as_deref().map(RawProperties::trusted);
+            out.message(way, &deliver, raw, &entry.message, &mut self.memory_bytes);
+            let size = (out.end() - before) as usize;
+            out.delivered(before);
             let number = consumer.channel;
             let traced = self
                 .tracing
@@ -274,33 +267,5 @@ impl Shard {
             }
             _ => self.discard(delivery.queue_id, delivery.entry),
         }
-    }
-}
-
-/// Writes header and body frames of a message.
-pub(crate) fn write_content(
-    out: &mut Vec<u8>,
-    channel: u16,
-    frame_max_bytes: u32,
-    message: &Message,
-) {
-    let properties = RawProperties::trusted(message.raw_properties());
-    write_parts(out, channel, frame_max_bytes, properties, message.body());
-}
-
-fn write_parts(
-    out: &mut Vec<u8>,
-    channel: u16,
-    frame_max_bytes: u32,
-    properties: RawProperties<'_>,
-    body: &[u8],
-) {
-    write_header_frame(out, channel, BASIC, body.len() as u64, properties);
-    let limit = match frame_max_bytes {
-        0 => usize::MAX,
-        max => max as usize - forebay_wire::FRAME_OVERHEAD_BYTES,
-    };
-    for part in body.chunks(limit.max(1)) {
-        write_body_frame(out, channel, part);
     }
 }

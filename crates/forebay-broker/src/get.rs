@@ -2,12 +2,12 @@
 //!
 //! A message whose turn it is may lie in a run file; then the answer waits for its block.
 
-use forebay_wire::{basic, write_method};
+use forebay_wire::basic;
 
 use crate::access::Access;
 use crate::ack_timeout::AckLimit;
 use crate::channel::GetBehind;
-use crate::delivery::write_content;
+use crate::content::Way;
 use crate::error::AmqpError;
 use crate::input::ConnectionId;
 use crate::memory::another;
@@ -148,8 +148,9 @@ impl Shard {
     }
 
     fn answer_get(&mut self, id: ConnectionId, number: u16, key: QueueKey, no_ack: bool) {
+        let soft = self.out_soft_bytes();
         let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return };
-        let frame_max_bytes = connection.frame_max_bytes;
+        let way = Way::new(number, connection.frame_max_bytes, soft);
         let Some(channel) = connection.channels.get_mut(number) else { return };
         let queue = &mut self.queues[key.0 as usize];
         let Some(entry) = queue.pop() else {
@@ -162,19 +163,14 @@ impl Shard {
             queue.waits.hold(None, self.now_us);
         }
         let message_count = queue.ready().min(u64::from(u32::MAX)) as u32;
-        let out = connection.out.buffer();
-        write_method(
-            out,
-            number,
-            &basic::GetOk {
-                delivery_tag,
-                redelivered: entry.redelivered,
-                exchange: entry.message.exchange(),
-                routing_key: entry.message.routing_key(),
-                message_count,
-            },
-        );
-        write_content(out, number, frame_max_bytes, &entry.message);
+        let get_ok = basic::GetOk {
+            delivery_tag,
+            redelivered: entry.redelivered,
+            exchange: entry.message.exchange(),
+            routing_key: entry.message.routing_key(),
+            message_count,
+        };
+        connection.out.message(way, &get_ok, None, &entry.message, &mut self.memory_bytes);
         self.counters.delivered += 1;
         let traced = self
             .tracing

@@ -34,6 +34,7 @@ mod connection;
 mod connection_methods;
 mod consume;
 mod consumer;
+mod content;
 mod delivery;
 pub mod error;
 mod evacuation;

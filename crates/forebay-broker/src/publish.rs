@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use forebay_store::{BatchNo, Home};
-use forebay_wire::{ContentHeader, Properties, ReplyCode, ShortStr, basic, write_method};
+use forebay_wire::{ContentHeader, Properties, ReplyCode, ShortStr, basic};
 
 use crate::channel::{Channel, Expects, Mode, Publish};
-use crate::delivery::write_content;
+use crate::content::Way;
 use crate::error::AmqpError;
 use crate::input::ConnectionId;
 use crate::marks::is_marked;
@@ -339,25 +339,21 @@ impl Shard {
     }
 
     /// `basic.return`, strictly before the confirm (which is sent at the end of the turn).
-    fn return_message(&mut self, id: ConnectionId, number: u16, message: &Message) {
+    fn return_message(&mut self, id: ConnectionId, number: u16, message: &Arc<Message>) {
         self.counters.returned += 1;
-        let Some(connection) = self.connection(id) else { return };
+        let soft = self.out_soft_bytes();
+        let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return };
         if let Some(channel) = connection.channel(number) {
             channel.note_returned();
         }
-        let frame_max_bytes = connection.frame_max_bytes;
-        let out = connection.out.buffer();
-        write_method(
-            out,
-            number,
-            &basic::Return {
-                reply_code: ReplyCode::NoRoute.code(),
-                reply_text: ShortStr::truncated(ReplyCode::NoRoute.name()),
-                exchange: message.exchange(),
-                routing_key: message.routing_key(),
-            },
-        );
-        write_content(out, number, frame_max_bytes, message);
+        let way = Way::new(number, connection.frame_max_bytes, soft);
+        let returned = basic::Return {
+            reply_code: ReplyCode::NoRoute.code(),
+            reply_text: ShortStr::truncated(ReplyCode::NoRoute.name()),
+            exchange: message.exchange(),
+            routing_key: message.routing_key(),
+        };
+        connection.out.message(way, &returned, None, message, &mut self.memory_bytes);
         self.mark_connection(id);
     }
 }

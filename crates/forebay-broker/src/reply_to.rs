@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
-use forebay_wire::{ShortStr, basic, write_method};
+use forebay_wire::{ShortStr, basic};
 
 use crate::channel::ReplyConsumer;
 use crate::connection::Stage;
-use crate::delivery::write_content;
+use crate::content::Way;
 use crate::error::AmqpError;
 use crate::input::ConnectionId;
 use crate::message::Message;
@@ -84,30 +84,26 @@ impl Shard {
         let key = message.routing_key();
         let token = key.as_bytes().strip_prefix(REPLY_PREFIX).unwrap_or_default();
         let Some((id, number)) = self.reply_tokens.get(token).copied() else { return false };
+        let soft = self.out_soft_bytes();
         let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return false };
         if connection.stage != Stage::Open || connection.out.len() > REPLY_OUT_MAX_BYTES {
             self.counters.replies_dropped += 1;
             return false;
         }
-        let frame_max_bytes = connection.frame_max_bytes;
+        let way = Way::new(number, connection.frame_max_bytes, soft);
         let Some(channel) = connection.channels.get_mut(number) else {
             return false;
         };
         let delivery_tag = channel.take_delivery_tag();
         let Some(reply) = &channel.reply_consumer else { return false };
-        let out = connection.out.buffer();
-        write_method(
-            out,
-            number,
-            &basic::Deliver {
-                consumer_tag: ShortStr::new(&reply.tag).unwrap_or_default(),
-                delivery_tag,
-                redelivered: false,
-                exchange: message.exchange(),
-                routing_key: message.routing_key(),
-            },
-        );
-        write_content(out, number, frame_max_bytes, message);
+        let deliver = basic::Deliver {
+            consumer_tag: ShortStr::new(&reply.tag).unwrap_or_default(),
+            delivery_tag,
+            redelivered: false,
+            exchange: message.exchange(),
+            routing_key: message.routing_key(),
+        };
+        connection.out.message(way, &deliver, None, message, &mut self.memory_bytes);
         self.counters.delivered += 1;
         self.mark_connection(id);
         true

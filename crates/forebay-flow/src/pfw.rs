@@ -373,11 +373,18 @@ impl Pfw {
         around_us - half / 2 + (z ^ (z >> 31)) % half.max(1)
     }
 
-    fn at_limit(&self, load: Load) -> bool {
+    /// Once is enough for a round: of a busy publisher's messages nearly each would say it again.
+    fn look_for_limit(&mut self, load: Load) {
+        if self.round.limited() {
+            return;
+        }
         let window = self.window();
-        load.waiting
+        if load.waiting
             || load.in_flight.messages >= window.messages
             || load.in_flight.bytes >= window.bytes
+        {
+            self.round.set_limited();
+        }
     }
 }
 
@@ -391,16 +398,14 @@ impl Window for Pfw {
                 load.in_flight.bytes as f64 / f64::from(load.in_flight.messages.max(1));
             self.window = (INITIAL_BYTES / size_bytes).clamp(1.0, self.floor());
         }
-        if self.at_limit(load) {
-            self.round.set_limited();
-        }
+        self.look_for_limit(load);
     }
 
     fn confirmed(&mut self, now_us: u64, sample: Sample, load: Load) {
         let rtt_us = sample.rtt_us.max(1);
         let sent_us = now_us.saturating_sub(rtt_us);
         let silence_us = now_us.saturating_sub(self.busy_since_us);
-        if silence_us > SILENCE_MIN_US.max((3.0 * self.measured_us) as u64) {
+        if silence_us > SILENCE_MIN_US && silence_us as f64 > 3.0 * self.measured_us {
             self.stalled_until_us = Some(now_us);
         }
         self.busy_since_us = now_us;
@@ -414,12 +419,8 @@ impl Window for Pfw {
         self.confirmed_since_reading = true;
         self.size.add(sample.bytes as f64);
         self.round.add(rtt_us, stalled);
-        if self.at_limit(Load {
-            in_flight: load.in_flight.plus(Amount::message(sample.bytes)),
-            ..load
-        }) {
-            self.round.set_limited();
-        }
+        let in_flight = load.in_flight.plus(Amount::message(sample.bytes));
+        self.look_for_limit(Load { in_flight, ..load });
         let long_enough = self.startup.is_some() || self.round.lasts_us(now_us) >= ROUND_MIN_US;
         if long_enough && self.round.ends_with(sent_us) {
             self.steer(now_us);

@@ -360,17 +360,13 @@ impl ShardLoop {
                 }
                 Err(_) => return self.disconnect(key),
             };
-            let all = n == bytes.len();
-            if !all {
+            if n < bytes.len() {
                 connection.writable = false;
                 self.poller.blocked(key);
             }
             connection.count_sent(n);
             self.counters.sent_bytes += n as u64;
             self.shard.step(self.now_us, Input::Sent { connection: id(key), bytes: n })?;
-            if all {
-                return Ok(());
-            }
         }
     }
 

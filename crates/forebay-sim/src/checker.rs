@@ -46,9 +46,8 @@ impl World {
 
     fn observe(&mut self, client: usize, round: &mut Round) -> Result<(), Violation> {
         let Some(link) = &mut self.links[client] else { return Ok(()) };
-        let outgoing = self.broker.shard.outgoing(ConnectionId(client as u32));
-        let fresh = outgoing.get(link.observed..).unwrap_or_default().to_vec();
-        link.observed = outgoing.len();
+        let fresh = self.broker.shard.unsent(ConnectionId(client as u32), link.observed);
+        link.observed += fresh.len();
         self.trace.bytes(&(fresh.len() as u64).to_le_bytes());
         let mut at = 0;
         while at < fresh.len() {

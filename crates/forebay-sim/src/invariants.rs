@@ -41,7 +41,7 @@ impl World {
             violation("every buffer is within its bound", what)?;
         }
         for client in 0..self.links.len() {
-            let bytes = self.broker.shard.outgoing(ConnectionId(client as u32)).len();
+            let bytes = self.broker.shard.unsent_bytes(ConnectionId(client as u32));
             if bytes > OUT_BOUND_BYTES {
                 let what = format!("client {client} has {bytes} bytes outgoing");
                 violation("every buffer is within its bound", what)?;
@@ -62,7 +62,7 @@ impl World {
                 continue;
             }
             let Some((client, tag)) = self.model.idle_consumer(&queue.name) else { continue };
-            let outgoing = self.broker.shard.outgoing(ConnectionId(client as u32)).len();
+            let outgoing = self.broker.shard.unsent_bytes(ConnectionId(client as u32));
             if outgoing < OUT_SOFT_BYTES {
                 let what = format!("{tag} of client {client} while {queue:?}");
                 violation("nobody is idle while a message waits", what)?;

@@ -338,7 +338,7 @@ fn a_slow_reader_gets_no_more_than_its_buffer_and_stops_nobody() {
         rig.settle();
         rig.sent(fast);
     }
-    let held = rig.shard.outgoing(slow).len();
+    let held = rig.shard.unsent_bytes(slow);
     assert!(held < 300 * 1024, "{held}");
     assert_eq!(rig.shard.status().ready, 0);
     let sent = rig.sent(slow).len();

@@ -38,7 +38,7 @@ fn who_asks_for_much_and_reads_nothing_is_answered_as_he_reads() {
         rig.bytes(id, first);
         rig.bytes(id, second);
         let most = OUT_HARD_BYTES + BODY_BYTES + 1_000;
-        assert!(rig.shard.outgoing(id).len() <= most, "{}", rig.shard.outgoing(id).len());
+        assert!(rig.shard.unsent_bytes(id) <= most, "{}", rig.shard.unsent_bytes(id));
         let (mut got, mut empty) = (0, 0);
         for _ in 0..MESSAGES {
             for line in rig.sent(id) {
@@ -47,7 +47,7 @@ fn who_asks_for_much_and_reads_nothing_is_answered_as_he_reads() {
             }
             rig.step(Input::Turn { busy: false });
             rig.resume();
-            assert!(rig.shard.outgoing(id).len() <= most, "{}", rig.shard.outgoing(id).len());
+            assert!(rig.shard.unsent_bytes(id) <= most, "{}", rig.shard.unsent_bytes(id));
         }
         assert_eq!((got, empty), (MESSAGES, 1));
         assert_eq!(rig.shard.held_bytes(id), 0);
@@ -69,7 +69,7 @@ fn who_writes_before_it_reads_a_large_delivery_is_heard() {
     }
     rig.method(id, 1, &consume("q", "c", false));
     rig.settle();
-    assert!(rig.shard.outgoing(id).len() > 2 * OUT_HARD_BYTES);
+    assert!(rig.shard.unsent_bytes(id) > 2 * OUT_HARD_BYTES);
     assert_eq!(rig.shard.admission(id), Admission::Open);
     rig.publish(id, "results", &[7; 3 * OUT_HARD_BYTES], false);
     assert_eq!((rig.shard.held_bytes(id), rig.shard.status().ready), (0, 3));
@@ -82,7 +82,7 @@ fn who_writes_before_it_reads_a_large_delivery_is_heard() {
     }
     assert_eq!(rig.shard.admission(id), Admission::Closed);
     let most = 6 * OUT_HARD_BYTES + BODY_BYTES;
-    assert!(rig.shard.outgoing(id).len() <= most, "{}", rig.shard.outgoing(id).len());
+    assert!(rig.shard.unsent_bytes(id) <= most, "{}", rig.shard.unsent_bytes(id));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn who_asks_for_much_that_lies_on_disk_is_answered_as_he_reads() {
     let (mut got, mut elsewhere) = (Vec::new(), 0);
     for _ in 0..200 {
         scene.work().expect("the disk works");
-        assert!(scene.rig.shard.outgoing(reader).len() <= most);
+        assert!(scene.rig.shard.unsent_bytes(reader) <= most);
         // Somebody else's is not held up by it.
         scene.rig.method(other, 1, &get);
         elsewhere += deliveries(&scene.answers(other)).len();

@@ -12,6 +12,7 @@ mod durability;
 mod evacuating;
 mod firehose;
 mod getting;
+mod large_messages;
 mod marks;
 mod modest;
 mod permissions;

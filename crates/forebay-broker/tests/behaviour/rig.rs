@@ -227,8 +227,14 @@ impl Rig {
 
     /// The same without a turn.
     pub fn sent(&mut self, id: ConnectionId) -> Vec<String> {
-        let out = self.shard.outgoing(id).to_vec();
-        self.step(Input::Sent { connection: id, bytes: out.len() });
+        // Piece after piece; what is answered because it reads comes later.
+        let out = self.shard.unsent(id, 0);
+        let mut left = out.len();
+        while left > 0 {
+            let bytes = self.shard.outgoing(id).len().min(left);
+            self.step(Input::Sent { connection: id, bytes });
+            left -= bytes;
+        }
         let mut lines = Vec::new();
         let mut at = 0;
         while let Ok(Some(frame)) = read_frame(&out[at..], 0) {

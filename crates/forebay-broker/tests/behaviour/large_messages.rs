@@ -1,0 +1,172 @@
+//! Messages far larger than what may wait for a socket.
+
+use forebay_broker::{ConnectionId, Input, ShardConfig};
+use forebay_wire::{
+    ContentHeader, FrameKind, Method, Properties, basic, channel, read_frame, write_method,
+};
+
+use crate::rig::{Rig, consume, declare, publish_bytes, short};
+
+const LARGE_BYTES: usize = 1_000_000;
+/// What a connection may have outgoing, and a piece of a message beyond it.
+const OUT_BYTES: u64 = (256 + 128) * 1024;
+
+fn body(number: usize) -> Vec<u8> {
+    (0..LARGE_BYTES).map(|at| (at * 7 + number) as u8).collect()
+}
+
+/// A queue `q` with so many large messages, and who published them.
+fn filled(messages: usize) -> (Rig, ConnectionId) {
+    let mut rig = Rig::with(ShardConfig { memory_budget_bytes: 1 << 30, ..ShardConfig::default() });
+    let id = rig.client();
+    rig.method(id, 1, &declare("q", false));
+    for number in 0..messages {
+        rig.publish(id, "q", &body(number), false);
+    }
+    rig.settle();
+    rig.sent(id);
+    (rig, id)
+}
+
+/// What a client reads, in pieces of at most so many bytes: names of methods, and whole bodies.
+fn read(rig: &mut Rig, id: ConnectionId, most_bytes: usize) -> Vec<(u16, String, Vec<u8>)> {
+    let mut bytes = Vec::new();
+    loop {
+        let out = rig.shard.outgoing(id);
+        let count = out.len().min(most_bytes);
+        bytes.extend_from_slice(&out[..count]);
+        if count == 0 {
+            break;
+        }
+        rig.step(Input::Sent { connection: id, bytes: count });
+    }
+    let (mut said, mut at) = (Vec::<(u16, String, Vec<u8>)>::new(), 0);
+    while let Some(frame) = read_frame(&bytes[at..], 131_072).expect("frames that may be") {
+        at += frame.size_bytes();
+        match frame.kind {
+            FrameKind::Method => {
+                let method = Method::parse(frame.payload).expect("a method");
+                said.push((frame.channel, method.name().to_owned(), Vec::new()));
+            }
+            FrameKind::Header => {
+                ContentHeader::parse(frame.payload).expect("a header");
+            }
+            FrameKind::Body => {
+                let (channel, _, body) = said.last_mut().expect("a method before");
+                assert_eq!(*channel, frame.channel, "nothing comes amid a content");
+                body.extend_from_slice(frame.payload);
+            }
+            FrameKind::Heartbeat => {}
+        }
+    }
+    assert_eq!(at, bytes.len(), "whole frames");
+    said
+}
+
+#[test]
+fn for_clients_that_do_not_read_a_message_is_in_memory_once() {
+    const CLIENTS: usize = 40;
+    for no_ack in [false, true] {
+        let (mut rig, _) = filled(CLIENTS);
+        let held_bytes = rig.shard.status().memory_bytes;
+        let clients: Vec<_> = (0..CLIENTS).map(|_| rig.client()).collect();
+        for &id in &clients {
+            rig.method(id, 1, &consume("q", "c", no_ack));
+            rig.settle();
+        }
+        let status = rig.shard.status();
+        assert_eq!(status.ready, 0, "each has one");
+        // A vector may have twice what is in it.
+        let most_bytes = CLIENTS as u64 * 2 * OUT_BYTES;
+        assert!(status.outgoing_bytes <= most_bytes, "{}", status.outgoing_bytes);
+        assert!(status.memory_bytes >= held_bytes, "it counts until it is sent");
+        let mut bodies = Vec::new();
+        for &id in &clients {
+            let said = read(&mut rig, id, 100_000);
+            bodies.extend(said.into_iter().filter(|(_, name, _)| name == "basic.deliver"));
+        }
+        for (number, (_, _, got)) in bodies.iter().enumerate() {
+            assert!(*got == body(number), "message {number}");
+        }
+        assert_eq!(bodies.len(), CLIENTS);
+        for &id in clients.iter().filter(|_| !no_ack) {
+            rig.method(id, 1, &basic::Ack { delivery_tag: 1, multiple: false });
+        }
+        assert_eq!(rig.shard.status().memory_bytes, 0);
+    }
+}
+
+#[test]
+fn what_a_client_did_not_read_goes_with_it() {
+    for (no_ack, left) in [(true, 1), (false, 2)] {
+        let (mut rig, _) = filled(2);
+        let id = rig.client();
+        rig.method(id, 1, &consume("q", "c", no_ack));
+        rig.settle();
+        let out = rig.shard.outgoing(id).len();
+        rig.step(Input::Sent { connection: id, bytes: out / 2 });
+        rig.step(Input::Disconnected { connection: id });
+        assert_eq!(rig.shard.status().ready, left);
+        let id = rig.client();
+        rig.method(id, 1, &consume("q", "c", true));
+        rig.settle();
+        let deliveries = read(&mut rig, id, usize::MAX);
+        assert_eq!(deliveries.iter().filter(|(_, name, _)| name == "basic.deliver").count(), 1);
+        rig.step(Input::Turn { busy: false });
+        read(&mut rig, id, usize::MAX);
+        assert_eq!((rig.shard.status().ready, rig.shard.status().memory_bytes), (0, 0));
+    }
+}
+
+#[test]
+fn what_comes_later_comes_after_it() {
+    let (mut rig, other) = filled(1);
+    let id = rig.client();
+    rig.method(id, 2, &channel::Open::default());
+    read(&mut rig, id, usize::MAX);
+    rig.method(id, 1, &basic::Get { queue: short("q"), no_ack: true, ..basic::Get::default() });
+    rig.method(id, 2, &declare("r", false));
+    rig.publish(other, "r", &body(1), false);
+    rig.publish(other, "r", b"small", false);
+    rig.method(id, 2, &consume("r", "c", true));
+    rig.settle();
+    rig.method(id, 1, &declare("s", false));
+    let mut said = Vec::new();
+    for _ in 0..3 {
+        said.extend(read(&mut rig, id, 70_000));
+        rig.settle();
+    }
+    let said: Vec<_> =
+        said.iter().map(|(channel, name, body)| (*channel, name.as_str(), body.len())).collect();
+    assert_eq!(
+        said,
+        [
+            (1, "basic.get-ok", LARGE_BYTES),
+            (2, "queue.declare-ok", 0),
+            (2, "basic.consume-ok", 0),
+            (1, "queue.declare-ok", 0),
+            (2, "basic.deliver", LARGE_BYTES),
+            (2, "basic.deliver", 5),
+        ]
+    );
+    assert_eq!(rig.shard.status().memory_bytes, 0);
+}
+
+#[test]
+fn what_nobody_wanted_comes_back_whole_before_its_confirm() {
+    let (mut rig, _) = filled(0);
+    let id = rig.client();
+    rig.method(id, 1, &forebay_wire::confirm::Select::default());
+    let none = Properties::default();
+    let mut bytes = publish_bytes("", "nowhere", true, &none, &body(3));
+    write_method(&mut bytes, 1, &declare("here", false));
+    rig.bytes(id, &bytes);
+    rig.settle();
+    let said = read(&mut rig, id, 50_000);
+    let names: Vec<_> = said.iter().map(|(_, name, _)| name.as_str()).collect();
+    let tail = &names[names.len() - 3..];
+    assert_eq!(tail, ["basic.return", "queue.declare-ok", "basic.ack"]);
+    let returned = said.iter().find(|(_, name, _)| name == "basic.return").expect("it came back");
+    assert!(returned.2 == body(3));
+    assert_eq!(rig.shard.status().memory_bytes, 0);
+}
