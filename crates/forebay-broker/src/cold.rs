@@ -48,8 +48,9 @@ const AHEAD_BYTES: u64 = 2 * LOAD_BELOW_BYTES;
 /// Queues read ahead for their consumers although memory is pressed while they all take one part of the budget in so many.
 const AHEAD_PER_MEMORY: u64 = 16;
 
-/// A queue whose consumers hold no more than this is not what fills the memory.
+/// A queue whose consumers hold no more than this is not what fills the memory: so many messages, and so many bytes.
 const SMALL_UNACKED_MESSAGES: u64 = 64;
+const SMALL_HELD_BYTES: u64 = 1024 * 1024;
 
 /// How hard memory presses: what a queue may keep at its head, and the smallest run worth a file.
 struct Pressure {
@@ -248,13 +249,14 @@ impl Shard {
         let next = queue.cold.front().map(|run| (run.run, run.next_seq));
         let Some((run, from)) = next.filter(|_| wanted && !queue.loading) else { return };
         // Ahead of need only while memory is not pressed, or has room for that; an empty head is served all the
-        // same, unless the queue's own unsettled deliveries are what fills the memory.
+        // same, unless what the queue's own consumers hold is what fills the memory.
         let ahead_max = if reads_ahead { budget } else { budget / 4 * 3 };
         let ahead = self.memory_bytes < ahead_max
             && queue.head.len() < LOAD_BELOW_MESSAGES
             && share_of_ready_bytes(queue, queue.head.len()) < LOAD_BELOW_BYTES;
-        let needed = queue.head.is_empty()
-            && (self.memory_bytes < budget || queue.unacked < SMALL_UNACKED_MESSAGES);
+        let holds_little =
+            queue.unacked < SMALL_UNACKED_MESSAGES && queue.held_bytes < SMALL_HELD_BYTES;
+        let needed = queue.head.is_empty() && (self.memory_bytes < budget || holds_little);
         if ahead || needed {
             queue.loading = true;
             self.store.read_run(run, from);

@@ -53,7 +53,7 @@ impl Shard {
             self.publishing_connections -= usize::from(connection.publisher);
             self.receive_bytes -= connection.receive_bytes;
             for unsent in connection.out.into_unsent() {
-                self.release(unsent);
+                self.body_left(unsent);
             }
         }
         self.connections_open -= 1;

@@ -15,6 +15,7 @@ use forebay_wire::{
 };
 
 use crate::message::Message;
+use crate::topology::QueueKey;
 
 /// Class of `basic`.
 const BASIC: u16 = 60;
@@ -77,16 +78,18 @@ pub(crate) struct Rest {
 
 impl Rest {
     /// The rest of this message's body.
-    pub(crate) fn of(self, message: Arc<Message>) -> BodyRest {
+    pub(crate) fn of(self, message: Arc<Message>, left: Option<(QueueKey, u64)>) -> BodyRest {
         debug_assert!(self.from < message.body().len());
-        BodyRest { message, rest: self }
+        BodyRest { message, left, rest: self }
     }
 }
 
-/// What is left of a body.
+/// What is not sent yet of a body.
 #[derive(Debug)]
 pub(crate) struct BodyRest {
-    message: Arc<Message>,
+    pub(crate) message: Arc<Message>,
+    /// The queue, with its durable identity, that knows nothing of it any more: nobody is to acknowledge it.
+    pub(crate) left: Option<(QueueKey, u64)>,
     rest: Rest,
 }
 
@@ -110,9 +113,5 @@ impl BodyRest {
         while from < self.message.body().len() {
             from += way.write_piece(out, &self.message.body()[from..]);
         }
-    }
-
-    pub(crate) fn into_message(self) -> Arc<Message> {
-        self.message
     }
 }

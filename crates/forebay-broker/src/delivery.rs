@@ -193,7 +193,12 @@ impl Shard {
             let marks = clock.filter(|_| consumer.marks);
             let marked = marks.and_then(|clock| told(&entry.message, clock, frame_max_bytes));
             let raw = marked.as_deref().map(RawProperties::trusted);
-            out.message(way, &deliver, raw, &entry.message, &mut self.memory_bytes);
+            let left = consumer.no_ack.then_some((key, queue.id));
+            let sent = (&entry.message, left);
+            let waits = out.message(way, &deliver, raw, sent, &mut self.memory_bytes);
+            if waits || !consumer.no_ack {
+                queue.held_bytes += entry.message.memory_bytes();
+            }
             let size = (out.end() - before) as usize;
             out.delivered(before);
             let number = consumer.channel;
@@ -247,6 +252,7 @@ impl Shard {
             && queue.id == delivery.queue_id
         {
             queue.unacked -= 1;
+            queue.held_bytes -= delivery.entry.message.memory_bytes();
             if let Some(place) = place {
                 queue.consumers.freed(place);
             }

@@ -170,7 +170,12 @@ impl Shard {
             routing_key: entry.message.routing_key(),
             message_count,
         };
-        connection.out.message(way, &get_ok, None, &entry.message, &mut self.memory_bytes);
+        let left = no_ack.then_some((key, queue.id));
+        let sent = (&entry.message, left);
+        let waits = connection.out.message(way, &get_ok, None, sent, &mut self.memory_bytes);
+        if waits || !no_ack {
+            queue.held_bytes += entry.message.memory_bytes();
+        }
         self.counters.delivered += 1;
         let traced = self
             .tracing

@@ -8,9 +8,10 @@ use forebay_wire::{RawProperties, WireMethod};
 
 use crate::content::{BodyRest, Way};
 use crate::input::ConnectionId;
-use crate::memory::{another, release};
+use crate::memory::another;
 use crate::message::Message;
 use crate::shard::Shard;
+use crate::topology::QueueKey;
 use crate::waits::Gate;
 use crate::warm::Warm;
 
@@ -87,20 +88,22 @@ impl Outgoing {
     }
 
     /// Encodes a method with a message as its content. What does not fit into a piece is a reference to it, counted in
-    /// `memory_bytes` until it is written.
+    /// `memory_bytes` until it is written; true if there is one. `left`: see [`BodyRest`].
     pub(crate) fn message(
         &mut self,
         way: Way,
         method: &impl WireMethod,
         raw: Option<RawProperties<'_>>,
-        message: &Arc<Message>,
+        (message, left): (&Arc<Message>, Option<(QueueKey, u64)>),
         memory_bytes: &mut u64,
-    ) {
+    ) -> bool {
         let raw = raw.unwrap_or_else(|| RawProperties::trusted(message.raw_properties()));
-        if let Some(rest) = way.write(self.buffer(), method, raw, message.body()) {
-            let rest = rest.of(another(memory_bytes, message));
-            self.behind.push_back(Behind::Body(rest));
-        }
+        let Some(rest) = way.write(self.buffer(), method, raw, message.body()) else {
+            return false;
+        };
+        let rest = rest.of(another(memory_bytes, message), left);
+        self.behind.push_back(Behind::Body(rest));
+        true
     }
 
     /// The end of all that it was ever sent, and is to be.
@@ -173,13 +176,9 @@ impl Outgoing {
         self.bytes.len() - self.sent + self.behind_bytes()
     }
 
-    /// The first `count` bytes of [`Outgoing::ready`] were written, after which what comes behind them is. Messages that are
+    /// The first `count` bytes of [`Outgoing::ready`] were written, after which what comes behind them is. Bodies that are
     /// sent go to `sent`. Returns the buffer if nothing is left: others may have it meanwhile.
-    pub(crate) fn written(
-        &mut self,
-        count: usize,
-        mut sent: impl FnMut(Arc<Message>),
-    ) -> Option<Vec<u8>> {
+    pub(crate) fn written(&mut self, count: usize, sent: &mut Vec<BodyRest>) -> Option<Vec<u8>> {
         debug_assert!(count <= self.ready().len());
         self.sent += count;
         while self.sent == self.bytes.len()
@@ -190,7 +189,7 @@ impl Outgoing {
                 Behind::Bytes(bytes) => self.bytes = bytes,
                 Behind::Body(mut rest) => match rest.write_piece(&mut self.bytes) {
                     true => self.behind.push_front(Behind::Body(rest)),
-                    false => sent(rest.into_message()),
+                    false => sent.push(rest),
                 },
             }
         }
@@ -213,10 +212,10 @@ impl Outgoing {
         self.sent = 0;
     }
 
-    /// Nothing more is written: the messages that were not sent.
-    pub(crate) fn into_unsent(self) -> impl Iterator<Item = Arc<Message>> {
+    /// Nothing more is written: the bodies that were not sent.
+    pub(crate) fn into_unsent(self) -> impl Iterator<Item = BodyRest> {
         self.behind.into_iter().filter_map(|behind| match behind {
-            Behind::Body(rest) => Some(rest.into_message()),
+            Behind::Body(rest) => Some(rest),
             Behind::Bytes(_) => None,
         })
     }
@@ -263,16 +262,16 @@ impl Shard {
     pub(crate) fn sent(&mut self, id: ConnectionId, bytes: usize) {
         let now_us = self.now_us;
         let soft = self.out_soft_bytes();
-        let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return };
+        let mut bodies = Vec::new();
+        let Some(connection) = self.connection(id) else { return };
         if connection.is_brimful() {
             // All that can be heard of it, because it is not read.
             connection.received_us = now_us;
         }
-        let (memory_bytes, warm) = (&mut self.memory_bytes, &mut self.warm_messages);
-        if let Some(spare) = connection.out.written(bytes, |sent| release(memory_bytes, warm, sent))
-        {
+        if let Some(spare) = connection.out.written(bytes, &mut bodies) {
             self.warm_out.give(spare);
         }
+        bodies.into_iter().for_each(|body| self.body_left(body));
         let Some(connection) = self.connection(id) else { return };
         connection.sent_us = now_us;
         if connection.starved && connection.out.len() < soft {
@@ -281,6 +280,18 @@ impl Shard {
             self.mark_queues_of(id);
         }
         self.resume_gets(id);
+    }
+
+    /// A body is sent, or nobody is there to read it any more.
+    pub(crate) fn body_left(&mut self, body: BodyRest) {
+        if let Some((key, id)) = body.left
+            && let Some(queue) = self.queues.get_mut(key.0 as usize)
+            && queue.id == id
+        {
+            queue.held_bytes -= body.message.memory_bytes();
+            self.mark_queue(key);
+        }
+        self.release(body.message);
     }
 
     /// The queues that this connection consumes from may go on.
@@ -299,6 +310,7 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::release;
     use proptest::prelude::*;
 
     #[test]
@@ -310,13 +322,13 @@ mod tests {
         out.raise_barrier(5);
         out.buffer().extend_from_slice(b"commit-ok");
         assert_eq!(out.ready(), b"before");
-        out.written(6, |_| {});
+        out.written(6, &mut Vec::new());
         assert_eq!(out.ready(), b"");
         assert!(out.durable(4));
         assert_eq!(out.ready(), b"declare-ok");
         assert!(out.durable(9));
         assert_eq!(out.ready(), b"declare-okcommit-ok");
-        out.written(19, |_| {});
+        out.written(19, &mut Vec::new());
         assert_eq!(out.len(), 0);
     }
 
@@ -339,12 +351,12 @@ mod tests {
         for (written, asked) in
             [(1_000, 5_000), (1_500_000, 5_000), (500_000, 5_000), (2_000, 3_000)]
         {
-            out.written(written, |_| {});
+            out.written(written, &mut Vec::new());
             assert_eq!(out.asked(), asked);
         }
         write(&mut out, 400_000, true);
         assert_eq!((out.asked(), out.len()), (3_000, 403_000));
-        out.written(403_000, |_| {});
+        out.written(403_000, &mut Vec::new());
         write(&mut out, 9_000, false);
         assert_eq!(out.asked(), 9_000);
     }
@@ -359,7 +371,7 @@ mod tests {
             soft in prop::sample::select(vec![16_384_usize, 50_000, 262_144]),
         ) {
             let (mut out, mut memory, mut warm) = (Outgoing::default(), 0_u64, Warm::default());
-            let (mut said, mut arrived) = (Vec::new(), Vec::new());
+            let (mut said, mut arrived, mut sent) = (Vec::new(), Vec::new(), Vec::new());
             let (mut batch, mut synced, mut barriers) = (0, 0, Vec::new());
             for (step, size) in steps {
                 match step {
@@ -378,7 +390,7 @@ mod tests {
                         let way = Way::new(3, frame_max, soft);
                         let method = forebay_wire::basic::GetEmpty::default();
                         let before = out.end();
-                        out.message(way, &method, None, &message, &mut memory);
+                        out.message(way, &method, None, (&message, None), &mut memory);
                         prop_assert_eq!(out.end(), before + encoded(&message, way, &mut said));
                         release(&mut memory, &mut warm, message);
                     }
@@ -398,7 +410,7 @@ mod tests {
                         );
                         let count = ready.len().min(size);
                         arrived.extend_from_slice(&ready[..count]);
-                        out.written(count, |sent| release(&mut memory, &mut warm, sent));
+                        out.written(count, &mut sent);
                     }
                 }
                 prop_assert_eq!(out.len(), said.len() - arrived.len());
@@ -410,9 +422,12 @@ mod tests {
             out.durable(batch);
             while out.len() > 0 {
                 arrived.extend_from_slice(out.ready());
-                out.written(out.ready().len(), |sent| release(&mut memory, &mut warm, sent));
+                out.written(out.ready().len(), &mut sent);
             }
             prop_assert_eq!(arrived, said);
+            for body in sent {
+                release(&mut memory, &mut warm, body.message);
+            }
             prop_assert_eq!(memory, 0);
         }
     }
@@ -424,7 +439,7 @@ mod tests {
         let raw = RawProperties::trusted(message.raw_properties());
         if let Some(rest) = way.write(out, &method, raw, message.body()) {
             let bytes = message.as_stored().to_vec();
-            rest.of(Arc::new(Message::from_bytes(bytes))).write_all(out);
+            rest.of(Arc::new(Message::from_bytes(bytes)), None).write_all(out);
         }
         (out.len() - before) as u64
     }

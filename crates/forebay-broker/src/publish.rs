@@ -353,7 +353,7 @@ impl Shard {
             exchange: message.exchange(),
             routing_key: message.routing_key(),
         };
-        connection.out.message(way, &returned, None, message, &mut self.memory_bytes);
+        connection.out.message(way, &returned, None, (message, None), &mut self.memory_bytes);
         self.mark_connection(id);
     }
 }

@@ -103,7 +103,7 @@ impl Shard {
             exchange: message.exchange(),
             routing_key: message.routing_key(),
         };
-        connection.out.message(way, &deliver, None, message, &mut self.memory_bytes);
+        connection.out.message(way, &deliver, None, (message, None), &mut self.memory_bytes);
         self.counters.delivered += 1;
         self.mark_connection(id);
         true

@@ -6,6 +6,7 @@ use forebay_wire::{
 };
 
 use crate::rig::{Rig, consume, declare, publish_bytes, short};
+use crate::scene::Scene;
 
 const LARGE_BYTES: usize = 1_000_000;
 /// What a connection may have outgoing, and a piece of a message beyond it.
@@ -169,4 +170,49 @@ fn what_nobody_wanted_comes_back_whole_before_its_confirm() {
     let returned = said.iter().find(|(_, name, _)| name == "basic.return").expect("it came back");
     assert!(returned.2 == body(3));
     assert_eq!(rig.shard.status().memory_bytes, 0);
+}
+
+/// As many as the memory holds, whoever holds them: those who read go on, one at a time if need be.
+#[test]
+fn clients_that_do_not_read_are_given_what_fits_into_the_memory() {
+    const BUDGET_BYTES: u64 = 16 << 20;
+    const MESSAGES: usize = 50;
+    for no_ack in [false, true] {
+        // While a disk works time flies here: nobody is late with an acknowledgement.
+        let mut scene = Scene::patient(BUDGET_BYTES);
+        let publisher = scene.client();
+        for number in 0..MESSAGES {
+            scene.rig.publish(publisher, "q", &body(number), true);
+            scene.work().expect("the disk works");
+            scene.answers(publisher);
+        }
+        scene.work().expect("the disk works");
+        assert_eq!(scene.rig.shard.status().ready, MESSAGES as u64);
+        let mut clients = Vec::new();
+        for _ in 0..MESSAGES {
+            let id = scene.rig.client();
+            scene.rig.method(id, 1, &basic::Qos { prefetch_count: 1, ..basic::Qos::default() });
+            scene.rig.method(id, 1, &consume("q", "c", no_ack));
+            scene.work().expect("the disk works");
+            clients.push(id);
+        }
+        let status = scene.rig.shard.status();
+        let most_bytes = BUDGET_BYTES + 3 * LARGE_BYTES as u64;
+        assert!(status.memory_bytes <= most_bytes, "{}", status.memory_bytes);
+        assert!(status.ready > 0, "not all of them have one");
+        let mut got = 0;
+        for _ in 0..MESSAGES {
+            for &id in &clients {
+                for (_, name, _) in read(&mut scene.rig, id, usize::MAX) {
+                    got += usize::from(name == "basic.deliver");
+                }
+                if !no_ack && got < MESSAGES {
+                    let all = basic::Ack { delivery_tag: 0, multiple: true };
+                    scene.rig.method(id, 1, &all);
+                }
+            }
+            scene.work().expect("the disk works");
+        }
+        assert_eq!(got, MESSAGES);
+    }
 }

@@ -31,7 +31,16 @@ impl Scene {
 
     /// With so little memory that backlogs go to disk, and a log of small segments.
     pub fn small(memory_budget_bytes: u64) -> Scene {
-        let config = ShardConfig { memory_budget_bytes, ..ShardConfig::default() };
+        Scene::of_little(ShardConfig { memory_budget_bytes, ..ShardConfig::default() })
+    }
+
+    /// The same without a limit for acknowledgements.
+    pub fn patient(memory_budget_bytes: u64) -> Scene {
+        let default = ShardConfig::default();
+        Scene::of_little(ShardConfig { memory_budget_bytes, ack_timeout_ms: 0, ..default })
+    }
+
+    fn of_little(config: ShardConfig) -> Scene {
         let options = Options {
             segment_bytes: 256 << 10,
             log_cap_bytes: 1 << 20,
