@@ -27,9 +27,10 @@ const PIECE_MAX_BYTES: usize = 128 * 1024;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Way {
     channel: u16,
-    /// Body bytes in a frame, and in a piece.
+    /// Body bytes in a frame.
     frame_body_bytes: usize,
-    piece_body_bytes: usize,
+    /// Bytes of frames in a piece.
+    piece_bytes: usize,
 }
 
 impl Way {
@@ -40,9 +41,7 @@ impl Way {
             0 => piece_bytes,
             max => piece_bytes.min(max as usize),
         };
-        let frame_body_bytes = frame_bytes - FRAME_OVERHEAD_BYTES;
-        let piece_body_bytes = piece_bytes / frame_bytes * frame_body_bytes;
-        Way { channel, frame_body_bytes, piece_body_bytes }
+        Way { channel, frame_body_bytes: frame_bytes - FRAME_OVERHEAD_BYTES, piece_bytes }
     }
 
     /// Writes method, header and the first piece of the body; the rest of it, if there is more, is for the caller to send.
@@ -55,13 +54,20 @@ impl Way {
     ) -> Option<Rest> {
         write_method(out, self.channel, method);
         write_header_frame(out, self.channel, BASIC, body.len() as u64, raw);
+        if body.len() <= self.frame_body_bytes {
+            if !body.is_empty() {
+                write_body_frame(out, self.channel, body);
+            }
+            return None;
+        }
         let from = self.write_piece(out, body);
         (from < body.len()).then_some(Rest { way: self, from })
     }
 
     /// As much of a body as fits into a piece; how much that is.
     fn write_piece(self, out: &mut Vec<u8>, body: &[u8]) -> usize {
-        let piece = &body[..body.len().min(self.piece_body_bytes)];
+        let frames = self.piece_bytes / (self.frame_body_bytes + FRAME_OVERHEAD_BYTES);
+        let piece = &body[..body.len().min(frames * self.frame_body_bytes)];
         for part in piece.chunks(self.frame_body_bytes) {
             write_body_frame(out, self.channel, part);
         }

@@ -112,6 +112,9 @@ impl Outgoing {
     }
 
     fn behind_bytes(&self) -> usize {
+        if self.behind.is_empty() {
+            return 0;
+        }
         self.behind.iter().map(Behind::len).sum()
     }
 

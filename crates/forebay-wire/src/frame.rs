@@ -151,12 +151,19 @@ pub fn frame_size_bytes(input: &[u8]) -> Option<usize> {
     Some((u32::from_be_bytes(*size) as usize).saturating_add(FRAME_OVERHEAD_BYTES))
 }
 
+/// A body is copied in parts of so many bytes: for 2 KiB and more glibc has the processor copy by itself (`rep movsb`), which some
+/// (AMD Zen 3) do at a quarter of the speed where source and destination lie at about the same place of their pages, as they do
+/// when a large body is cut into frames.
+const COPY_BYTES: usize = 1024;
+
 /// Appends a body frame. The caller keeps `payload` within frame-max − 8 bytes.
 #[inline]
 pub fn write_body_frame(out: &mut Vec<u8>, channel: u16, payload: &[u8]) {
     out.reserve(payload.len() + FRAME_OVERHEAD_BYTES);
     let start = begin_frame(out, FrameKind::Body, channel);
-    out.extend_from_slice(payload);
+    for part in payload.chunks(COPY_BYTES) {
+        out.extend_from_slice(part);
+    }
     end_frame(out, start);
 }
 
