@@ -35,6 +35,7 @@ pub(crate) struct Way {
 
 impl Way {
     /// `frame_max_bytes`: as negotiated, 0 is no limit. A connection may have `soft_bytes` outgoing: pieces are no larger.
+    #[inline]
     pub(crate) fn new(channel: u16, frame_max_bytes: u32, soft_bytes: usize) -> Way {
         let piece_bytes = soft_bytes.min(PIECE_MAX_BYTES);
         let frame_bytes = match frame_max_bytes {
@@ -45,6 +46,7 @@ impl Way {
     }
 
     /// Writes method, header and the first piece of the body; the rest of it, if there is more, is for the caller to send.
+    #[inline]
     pub(crate) fn write(
         self,
         out: &mut Vec<u8>,

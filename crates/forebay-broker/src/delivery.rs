@@ -199,8 +199,7 @@ impl Shard {
             if waits || !consumer.no_ack {
                 queue.held_bytes += entry.message.memory_bytes();
             }
-            let size = (out.end() - before) as usize;
-            out.delivered(before);
+            let size = out.delivered(before);
             let number = consumer.channel;
             let traced = self
                 .tracing

@@ -89,6 +89,7 @@ impl Outgoing {
 
     /// Encodes a method with a message as its content. What does not fit into a piece is a reference to it, counted in
     /// `memory_bytes` until it is written; true if there is one. `left`: see [`BodyRest`].
+    #[inline]
     pub(crate) fn message(
         &mut self,
         way: Way,
@@ -118,10 +119,12 @@ impl Outgoing {
         self.behind.iter().map(Behind::len).sum()
     }
 
-    /// What was encoded from `at` on is a delivery.
-    pub(crate) fn delivered(&mut self, at: u64) {
-        debug_assert!(self.begun + self.sent as u64 <= at && at <= self.end());
-        self.delivery = (at, self.end());
+    /// What was encoded from `at` on is a delivery; of how many bytes.
+    pub(crate) fn delivered(&mut self, at: u64) -> usize {
+        let end = self.end();
+        debug_assert!(self.begun + self.sent as u64 <= at && at <= end);
+        self.delivery = (at, end);
+        (end - at) as usize
     }
 
     /// Bytes not written that are no delivery: answers to what the client asked. Less than [`OUT_SOFT_MAX_BYTES`] of it may
