@@ -206,6 +206,7 @@ impl Connection {
     }
 
     /// Whether as much as may waits for it to read.
+    #[inline]
     pub(crate) fn is_brimful(&self) -> bool {
         self.out.asked() >= OUT_HARD_BYTES
     }

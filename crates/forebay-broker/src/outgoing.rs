@@ -108,10 +108,12 @@ impl Outgoing {
     }
 
     /// The end of all that it was ever sent, and is to be.
+    #[inline]
     pub(crate) fn end(&self) -> u64 {
         self.begun + (self.bytes.len() + self.behind_bytes()) as u64
     }
 
+    #[inline]
     fn behind_bytes(&self) -> usize {
         if self.behind.is_empty() {
             return 0;
@@ -129,6 +131,7 @@ impl Outgoing {
 
     /// Bytes not written that are no delivery: answers to what the client asked. Less than [`OUT_SOFT_MAX_BYTES`] of it may
     /// be deliveries all the same.
+    #[inline]
     pub(crate) fn asked(&self) -> usize {
         let (from, to) = self.delivery;
         self.len() - to.saturating_sub(from.max(self.begun + self.sent as u64)) as usize
@@ -178,6 +181,7 @@ impl Outgoing {
     }
 
     /// Bytes not written, whether they may be or not.
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.sent + self.behind_bytes()
     }
