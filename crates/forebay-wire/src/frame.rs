@@ -151,9 +151,9 @@ pub fn frame_size_bytes(input: &[u8]) -> Option<usize> {
     Some((u32::from_be_bytes(*size) as usize).saturating_add(FRAME_OVERHEAD_BYTES))
 }
 
-/// A body is copied in parts of so many bytes: for 2 KiB and more glibc has the processor copy by itself (`rep movsb`), which some
-/// (AMD Zen 3) do at a quarter of the speed where source and destination lie at about the same place of their pages, as they do
-/// when a large body is cut into frames.
+/// A body is copied in parts of so many bytes: for some KiB and more glibc has the processor copy by itself (`rep movsb`), which
+/// some (AMD Zen 3) do slowly where source and destination lie at about the same place of their pages, as they do when a large
+/// body is cut into frames.
 const COPY_BYTES: usize = 1024;
 
 /// Appends a body frame. The caller keeps `payload` within frame-max − 8 bytes.
