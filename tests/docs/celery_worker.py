@@ -1,4 +1,4 @@
-"""The guide's Celery worker, as written: it does a task, on a fresh broker.
+"""The guide's Celery worker, as written: it does a task, on a fresh broker, and who asked for it has the result.
 
     <!-- celery -->
     ```python      the module `tasks`; its `localhost` is the broker of the test
@@ -17,7 +17,7 @@ BLOCK = re.compile(r"<!-- celery -->\n```python\n(?P<module>.*?)```.*?```sh\n(?P
 
 
 def check(document, broker, directory):
-    """The worker says that the task has succeeded, with its result."""
+    """The worker says that the task has succeeded, and its result comes."""
     match = BLOCK.search(document)
     if not match:
         raise RuntimeError("there is no <!-- celery --> block with a module and a command")
@@ -30,9 +30,17 @@ def check(document, broker, directory):
     )
     try:
         # The queue keeps it until the worker is there.
-        publish = [sys.executable, "-c", "import tasks; tasks.add.delay(40, 2)"]
-        subprocess.run(publish, cwd=directory, env=environment, timeout=PATIENCE_S, check=True)
-        wait_for(worker, r"tasks\.add\[.*succeeded in .*: 42$")
+        ask = f"import tasks; print(tasks.add.delay(40, 2).get(timeout={PATIENCE_S}))"
+        caller = subprocess.Popen(
+            [sys.executable, "-c", ask], cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        try:
+            wait_for(worker, r"tasks\.add\[.*succeeded in .*: 42$")
+            result, errors = caller.communicate(timeout=PATIENCE_S)
+        finally:
+            caller.kill()
+        if result.strip() != b"42":
+            raise RuntimeError(f"the caller has {result!r} as its result:\n{errors.decode(errors='replace')}")
     finally:
         worker.kill()
         worker.wait(PATIENCE_S)
