@@ -255,9 +255,19 @@ impl Shard {
             if let Some(place) = place {
                 queue.consumers.freed(place);
             }
-            if !queue.head.is_empty() || !queue.cold.is_empty() {
-                self.mark_queue(delivery.queue);
-            }
+            self.holds_less(delivery.queue);
+        }
+    }
+
+    /// Who takes from a queue holds less of it: more may be delivered, and come from disk for it.
+    pub(crate) fn holds_less(&mut self, key: QueueKey) {
+        let Some(queue) = self.queues.get(key.0 as usize) else { return };
+        let asked = !queue.gets.is_empty();
+        if !queue.head.is_empty() || !queue.cold.is_empty() {
+            self.mark_queue(key);
+        }
+        if asked {
+            self.load_cold(key);
         }
     }
 

@@ -299,7 +299,7 @@ impl Shard {
             && queue.id == id
         {
             queue.held_bytes -= body.message.memory_bytes();
-            self.mark_queue(key);
+            self.holds_less(key);
         }
         self.release(body.message);
     }

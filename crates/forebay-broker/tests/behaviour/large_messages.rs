@@ -216,3 +216,45 @@ fn clients_that_do_not_read_are_given_what_fits_into_the_memory() {
         assert_eq!(got, MESSAGES);
     }
 }
+
+/// Somebody else's deliveries fill the memory, and stay. What lies on disk comes to who holds nothing, a message at a time.
+#[test]
+fn who_has_settled_a_large_message_gets_the_next_though_the_memory_is_full() {
+    let mut scene = Scene::patient(16 << 20);
+    let publisher = scene.client();
+    scene.rig.method(publisher, 1, &declare("hoarded", true));
+    for number in 0..46 {
+        let queue = if number < 6 { "q" } else { "hoarded" };
+        scene.rig.publish(publisher, queue, &body(number), true);
+        scene.work().expect("the disk works");
+        scene.answers(publisher);
+    }
+    let hoarder = scene.rig.client();
+    scene.rig.method(hoarder, 1, &consume("hoarded", "c", false));
+    for _ in 0..60 {
+        scene.work().expect("the disk works");
+        read(&mut scene.rig, hoarder, usize::MAX);
+    }
+    let status = scene.rig.shard.status();
+    assert!(status.memory_bytes >= 16 << 20 && status.unacked < 40, "{}", status.memory_bytes);
+    let id = scene.rig.client();
+    let get = basic::Get { queue: short("q"), ..basic::Get::default() };
+    let mut got = Vec::new();
+    for number in 0..4 {
+        // Whose client still holds the one before waits.
+        scene.rig.method(id, 1, &get);
+        scene.work().expect("the disk works");
+        let said = read(&mut scene.rig, id, usize::MAX);
+        got.push(said.iter().filter(|(_, name, _)| name == "basic.get-ok").count());
+        if number > 0 {
+            scene.rig.method(id, 1, &basic::Ack { delivery_tag: 0, multiple: true });
+            scene.work().expect("the disk works");
+        }
+    }
+    let said = read(&mut scene.rig, id, usize::MAX);
+    got.push(said.iter().filter(|(_, name, _)| name == "basic.get-ok").count());
+    assert_eq!(got[..2], [1, 0], "the second has to wait");
+    assert_eq!(got.iter().sum::<usize>(), 4, "{got:?}");
+    scene.rig.method(id, 1, &basic::Ack { delivery_tag: 0, multiple: true });
+    assert_eq!(scene.rig.shard.status().unacked, status.unacked, "the hoarder has what it had");
+}
