@@ -50,7 +50,7 @@ const AHEAD_PER_MEMORY: u64 = 16;
 
 /// A queue whose consumers hold no more than this is not what fills the memory: so many messages, and so many bytes.
 const SMALL_UNACKED_MESSAGES: u64 = 64;
-const SMALL_HELD_BYTES: u64 = 1024 * 1024;
+const SMALL_UNSETTLED_BYTES: u64 = 1024 * 1024;
 
 /// How hard memory presses: what a queue may keep at its head, and the smallest run worth a file.
 struct Pressure {
@@ -255,7 +255,7 @@ impl Shard {
             && queue.head.len() < LOAD_BELOW_MESSAGES
             && share_of_ready_bytes(queue, queue.head.len()) < LOAD_BELOW_BYTES;
         let holds_little =
-            queue.unacked < SMALL_UNACKED_MESSAGES && queue.held_bytes < SMALL_HELD_BYTES;
+            queue.unacked < SMALL_UNACKED_MESSAGES && queue.unsettled_bytes < SMALL_UNSETTLED_BYTES;
         let needed = queue.head.is_empty() && (self.memory_bytes < budget || holds_little);
         if ahead || needed {
             queue.loading = true;

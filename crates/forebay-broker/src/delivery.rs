@@ -197,7 +197,7 @@ impl Shard {
             let sent = (&entry.message, left);
             let waits = out.message(way, &deliver, raw, sent, &mut self.memory_bytes);
             if waits || !consumer.no_ack {
-                queue.held_bytes += entry.message.memory_bytes();
+                queue.unsettled_bytes += entry.message.memory_bytes();
             }
             let size = out.delivered(before);
             let number = consumer.channel;
@@ -251,7 +251,7 @@ impl Shard {
             && queue.id == delivery.queue_id
         {
             queue.unacked -= 1;
-            queue.held_bytes -= delivery.entry.message.memory_bytes();
+            queue.unsettled_bytes -= delivery.entry.message.memory_bytes();
             if let Some(place) = place {
                 queue.consumers.freed(place);
             }

@@ -174,7 +174,7 @@ impl Shard {
         let sent = (&entry.message, left);
         let waits = connection.out.message(way, &get_ok, None, sent, &mut self.memory_bytes);
         if waits || !no_ack {
-            queue.held_bytes += entry.message.memory_bytes();
+            queue.unsettled_bytes += entry.message.memory_bytes();
         }
         self.counters.delivered += 1;
         let traced = self

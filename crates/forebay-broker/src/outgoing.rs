@@ -298,7 +298,7 @@ impl Shard {
             && let Some(queue) = self.queues.get_mut(key.0 as usize)
             && queue.id == id
         {
-            queue.held_bytes -= body.message.memory_bytes();
+            queue.unsettled_bytes -= body.message.memory_bytes();
             self.holds_less(key);
         }
         self.release(body.message);

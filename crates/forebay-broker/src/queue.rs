@@ -90,7 +90,7 @@ pub(crate) struct Queue {
     /// Delivered and not settled.
     pub(crate) unacked: u64,
     /// Memory of what its consumers hold: delivered and not settled, or not sent.
-    pub(crate) held_bytes: u64,
+    pub(crate) unsettled_bytes: u64,
     /// Highest sequence number delivered.
     pub(crate) delivered_upto: Seq,
     /// Messages up to this number may have been delivered before the broker was started.
@@ -135,7 +135,7 @@ impl Queue {
             tail: VecDeque::new(),
             ready_bytes: 0,
             unacked: 0,
-            held_bytes: 0,
+            unsettled_bytes: 0,
             delivered_upto: 0,
             redelivered_upto: 0,
             loading: false,
