@@ -16,6 +16,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::fmt;
 use std::ops::ControlFlow;
+use std::rc::Rc;
 use std::sync::LazyLock;
 use std::time::Instant;
 
@@ -215,11 +216,13 @@ impl<'a> Generator<'a> {
         self.publishing = true;
         let now_us = self.now_us();
         let (consumers, publishers) = (self.plan.consumers, self.plan.publishers);
+        let confirmed_together = Rc::default();
         for index in 0..self.actors.len() {
             let actor = &mut self.actors[index];
             if let Role::Publisher(publisher) = &mut actor.role {
                 let asked = publisher.is_tuned() && !self.plan.emulated;
                 let kernel_rtt = asked.then(|| kernel_rtt(&actor.peer)).flatten();
+                publisher.counts_with(Rc::clone(&confirmed_together));
                 publisher.broker(actor.peer.machine.server().kind());
                 publisher.start(now_us, index - consumers, publishers, kernel_rtt);
                 self.make_runnable(index);

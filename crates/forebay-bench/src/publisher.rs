@@ -8,6 +8,9 @@
 //! A window set by hand and one that tunes itself (`forebay_flow::Pfw`, as in our client) drive the same
 //! publisher, so that nothing but the window differs between the columns of a comparison.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use forebay_client::KernelRtt;
 use forebay_client::machine::{Machine, PublishError, Settled};
 use forebay_flow::{Amount, BrokerKind, CommitTime, Load, Pfw, PfwOptions, Sample, Window as _};
@@ -69,6 +72,8 @@ pub(crate) struct Publisher {
     next_rtt_us: u64,
     pub(crate) published: u64,
     pub(crate) confirmed: u64,
+    /// Of all publishers, for windows that ask for it, as the client tells them.
+    confirmed_together: Rc<Cell<u64>>,
     pub(crate) rejected: u64,
 }
 
@@ -113,6 +118,7 @@ impl Publisher {
             next_rtt_us: 0,
             published: 0,
             confirmed: 0,
+            confirmed_together: Rc::default(),
             rejected: 0,
         }
     }
@@ -129,6 +135,11 @@ impl Publisher {
         self.schedule.start(now_us, number, of);
         self.kernel_rtt = kernel_rtt.filter(|_| matches!(self.permits, Permits::Tuned(_)));
         self.ask_kernel(now_us);
+    }
+
+    /// All publishers count here.
+    pub(crate) fn counts_with(&mut self, confirmed_together: Rc<Cell<u64>>) {
+        self.confirmed_together = confirmed_together;
     }
 
     /// What is known of the broker.
@@ -268,6 +279,7 @@ impl Publisher {
         if settled.acked {
             confirm.record(run_at, now_us, run);
             self.confirmed += settled.count();
+            self.confirmed_together.update(|messages| messages + settled.count());
         } else {
             self.rejected += settled.count();
         }
@@ -311,6 +323,7 @@ impl Publisher {
             && now_us >= self.next_rtt_us
         {
             self.next_rtt_us = now_us + RTT_INTERVAL_US;
+            window.carried(now_us, self.confirmed_together.get());
             let reading = kernel.read();
             window.link_full(reading.map_or(0, |reading| reading.unsent_bytes));
             window.least_rtt(reading.map_or(0, |reading| reading.least_rtt_us));

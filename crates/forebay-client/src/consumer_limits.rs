@@ -43,9 +43,8 @@ mod tests {
     #[test]
     fn who_keeps_what_it_is_given_first_is_given_less() {
         let server = |names: &[&str]| Server {
-            product: String::new(),
-            version: String::new(),
             capabilities: names.iter().map(ToString::to_string).collect(),
+            ..Server::default()
         };
         assert_eq!(credit_max(None, true, &server(&[])), 1_000);
         assert_eq!(credit_max(None, true, &server(&[LIVE_CREDIT])), CREDIT_MAX);

@@ -33,6 +33,7 @@ pub mod balance;
 mod baseline;
 mod batch_wait;
 mod broker_kind;
+mod carried;
 mod commit_cost;
 mod commit_fill;
 pub mod connections;

@@ -471,6 +471,10 @@ impl Window for Pfw {
         }
     }
 
+    fn carried(&mut self, now_us: u64, messages: u64) {
+        self.delay.set_carried(now_us, messages);
+    }
+
     fn least_rtt(&mut self, us: u64) {
         self.delay.set_least_rtt(us);
     }

@@ -143,6 +143,11 @@ pub trait Window {
         let _ = told;
     }
 
+    /// So many messages of all publishers of this process has the broker confirmed so far; told about ten times a second, or never.
+    fn carried(&mut self, now_us: u64, messages: u64) {
+        let _ = (now_us, messages);
+    }
+
     /// `connection.blocked` arrived. Close the gate as well.
     fn blocked(&mut self, now_us: u64);
 

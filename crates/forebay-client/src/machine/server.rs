@@ -10,6 +10,8 @@ pub struct Server {
     pub product: String,
     /// For instance `3.13.7`. Forebay's own, not that of the RabbitMQ whose behaviour it keeps.
     pub version: String,
+    /// What its cluster is called, or its only node, for instance `rabbit@host`; empty where it does not say.
+    pub cluster: String,
     /// Names of the capabilities it announces as true, for instance `publisher_confirms`.
     pub capabilities: Vec<String>,
 }
@@ -30,7 +32,7 @@ impl Server {
         };
         let own = Some(text("forebay_version")).filter(|version| !version.is_empty());
         let version = own.unwrap_or_else(|| text("version"));
-        Server { product: text("product"), version, capabilities }
+        Server { product: text("product"), version, cluster: text("cluster_name"), capabilities }
     }
 
     /// What a publisher's window may know of it.
@@ -59,7 +61,7 @@ mod tests {
     fn what_a_broker_says_of_its_visits_counts_more_than_its_name() {
         let kind = |product: &str, capabilities: &[&str]| {
             let capabilities = capabilities.iter().map(ToString::to_string).collect();
-            Server { product: product.into(), version: String::new(), capabilities }.kind()
+            Server { product: product.into(), capabilities, ..Server::default() }.kind()
         };
         let fair = BrokerKind::FairVisits { bytes: VISIT_BYTES as u64 };
         assert_eq!(kind("RabbitMQ", &["publisher_confirms"]), BrokerKind::RabbitMq);

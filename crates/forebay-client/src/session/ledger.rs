@@ -143,6 +143,8 @@ pub(crate) struct Ledger {
     blocked: bool,
     handle_gone: bool,
     metrics: PublisherMetrics,
+    /// Of its messages so many were confirmed when this was last asked.
+    confirmed_before: u64,
     /// Outcomes whose futures were dropped.
     unheard: Unheard,
     properties: Vec<u8>,
@@ -186,6 +188,7 @@ impl Ledger {
             blocked: false,
             handle_gone: false,
             metrics: PublisherMetrics::default(),
+            confirmed_before: 0,
             unheard: Unheard::default(),
             properties: Vec::new(),
         }

@@ -173,6 +173,18 @@ impl Session {
         !self.ledgers.is_empty()
     }
 
+    /// Messages that were confirmed since this was last asked.
+    pub(crate) fn take_confirmed(&mut self) -> u64 {
+        self.ledgers.iter_mut().map(|(_, ledger)| ledger.take_confirmed()).sum()
+    }
+
+    /// So many the broker has confirmed to all publishers of the process.
+    pub(crate) fn carried(&mut self, now_us: u64, messages: u64) {
+        for (_, ledger) in &mut self.ledgers {
+            ledger.carried(now_us, messages);
+        }
+    }
+
     /// What is not confirmed, and nobody was told of, over all publishers that there were.
     pub(crate) fn unheard(&self) -> Unheard {
         let mut unheard = self.unheard;

@@ -18,6 +18,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
+use super::broker_tally::BrokerTally;
 use super::dial::Dialer;
 use super::kernel_rtt::KernelRtt;
 use super::link::{Link, random_u64};
@@ -264,6 +265,7 @@ struct Serving<'l> {
     next_beat_us: u64,
     rtt: Option<KernelRtt>,
     next_rtt_us: u64,
+    tally: Option<Arc<BrokerTally>>,
     full_packets: bool,
     up: bool,
     /// Since when the users know that it is up.
@@ -291,6 +293,7 @@ impl<'l> Serving<'l> {
             next_beat_us: u64::MAX,
             rtt: addresses.and_then(|(local, peer)| KernelRtt::new(local, peer)),
             next_rtt_us: now_us,
+            tally: None,
             full_packets: false,
             up: false,
             announced: None,
@@ -397,7 +400,9 @@ impl<'l> Serving<'l> {
         });
         let used = pending.len() - rest.len();
         self.input.consume(used);
-        self.up |= phase_up;
+        if phase_up && !std::mem::replace(&mut self.up, true) {
+            self.tally = self.link.with(|session| BrokerTally::of(session.machine.server()));
+        }
         outcome?;
         let now_us = self.link.now_us();
         if !self.up && std::mem::replace(&mut self.login_steps, steps) != steps {
@@ -406,6 +411,9 @@ impl<'l> Serving<'l> {
         }
         if self.up && now_us >= self.next_rtt_us {
             self.next_rtt_us = now_us + RTT_INTERVAL_US;
+            if let Some(tally) = &self.tally {
+                tally.exchange(self.link);
+            }
             if let Some(rtt) = &mut self.rtt {
                 let mut reading = rtt.read();
                 if self.full_packets

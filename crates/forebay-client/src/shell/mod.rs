@@ -1,5 +1,6 @@
 //! The tokio shell: streams, one task a connection, and the lock between it and the callers.
 
+mod broker_tally;
 mod dial;
 mod driver;
 mod kept_full;

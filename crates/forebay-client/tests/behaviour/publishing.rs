@@ -97,6 +97,33 @@ async fn a_blocked_connection_admits_nobody_and_everything_else_goes_on() {
     assert!(soon("admission", waiting).await.unwrap().is_ok());
 }
 
+/// Before it knows, a window lets a message wait for a hundredth of a second.
+#[tokio::test]
+async fn a_window_hears_that_a_rabbitmq_carries_little() {
+    let (connection, mut peer, _door) = connected(Default::default()).await;
+    let publisher = connection.publisher(Route::queue("q")).build().await.unwrap();
+    let always = tokio::spawn({
+        let publisher = publisher.clone();
+        async move {
+            loop {
+                drop(publisher.publish("more").await.unwrap());
+            }
+        }
+    });
+    let (channel, ..) = peer.published().await;
+    let one_by_one = async {
+        let mut delivery_tag = 0;
+        while publisher.metrics().target_us < 15_000 {
+            tokio::time::sleep(Duration::from_millis(5)).await; // what a message takes it
+            delivery_tag += 1;
+            peer.confirm(channel, delivery_tag, false).await;
+            peer.published().await;
+        }
+    };
+    soon("a longer target", one_by_one).await;
+    always.abort();
+}
+
 #[tokio::test]
 async fn a_missing_exchange_is_an_unknown_outcome_and_the_publisher_goes_on() {
     let broker = Broker::start();

@@ -31,11 +31,51 @@ fn before_rabbitmq_all_steer_for_the_same_latency_whatever_was_the_quickest() {
         target.us()
     };
     for service_us in [10, 1_000, 4_000] {
-        assert!((target_us(service_us, 1.0) - 11_500.0).abs() < 1.0);
-        assert!((target_us(service_us, 256.0) - 5_750.0).abs() < 250.1);
+        assert!((target_us(service_us, 1.0) - 15_000.0).abs() < 1.0);
+        assert!((target_us(service_us, 64.0) - 7_500.0).abs() < 1.0);
     }
     // A slow disk's commits are no queue.
     assert!((target_us(20_000, 16.0) - 30_000.0).abs() < 1.0);
+}
+
+/// A publisher that has it carry more than is told, as in the first tenth of a second, goes by what it sees.
+#[test]
+fn before_a_slow_rabbitmq_messages_may_wait_longer_than_before_a_quick_one() {
+    let target_us = |told_per_s: u64, standing_us| {
+        let mut target = DelayTarget::new(true, u64::MAX);
+        target.set_broker(BrokerKind::RabbitMq);
+        target.add(0, 100);
+        for second in 0..2 {
+            target.set_carried(second * 1_000_000, second * told_per_s);
+        }
+        target.set(standing_us, standing_us, 64.0, 0.0);
+        target.us()
+    };
+    assert!((target_us(50_000, 10_000.0) - 8_500.0).abs() < 1.0);
+    assert!((target_us(34_000, 10_000.0) - 12_500.0).abs() < 1.0);
+    assert!(
+        (target_us(10, 1_280.0) - 8_500.0).abs() < 1.0,
+        "it carries 50,000 a second of its own"
+    );
+}
+
+/// Of twenty that share its queue some never see it short.
+#[test]
+fn what_is_a_queue_is_not_taken_for_the_time_a_rabbitmq_takes() {
+    let target_us = |told_per_s: u64| {
+        let mut target = DelayTarget::new(true, u64::MAX);
+        target.set_broker(BrokerKind::RabbitMq);
+        target.add(0, 15_000);
+        target.add(SERVICE_BUCKET_US, 50_000);
+        for second in 0..2 {
+            target.set_carried(second * 1_000_000, second * told_per_s);
+        }
+        target.set(60_000.0, 60_000.0, 64.0, 0.0);
+        target.us()
+    };
+    assert!((target_us(34_000) - 12_500.0).abs() < 1.0);
+    // Where it carries little it is what the disk takes.
+    assert!((target_us(10_000) - 22_500.0).abs() < 1.0);
 }
 
 #[test]

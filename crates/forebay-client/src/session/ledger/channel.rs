@@ -93,6 +93,17 @@ impl Ledger {
         std::mem::take(&mut self.waited) && longer
     }
 
+    /// Messages that were confirmed since this was last asked.
+    pub(crate) fn take_confirmed(&mut self) -> u64 {
+        let confirmed = self.metrics.confirmed;
+        confirmed - std::mem::replace(&mut self.confirmed_before, confirmed)
+    }
+
+    /// So many the broker has confirmed to all publishers of the process.
+    pub(crate) fn carried(&mut self, now_us: u64, messages: u64) {
+        self.window.carried(now_us, messages);
+    }
+
     pub(crate) fn wants_full_packets(&self) -> bool {
         self.window.wants_full_packets()
     }

@@ -226,6 +226,7 @@ struct Heard {
     publishers: AtomicU32,
     unsent_bytes: AtomicU64,
     least_rtt_us: AtomicU64,
+    carried: AtomicU64,
 }
 
 /// Of a fixed size.
@@ -263,6 +264,10 @@ impl Window for Listening {
         self.1.unsent_bytes.load(Ordering::Relaxed) > 0
     }
 
+    fn carried(&mut self, _now_us: u64, messages: u64) {
+        self.1.carried.store(messages, Ordering::Relaxed);
+    }
+
     fn commit_time(&mut self, told: CommitTime) {
         self.1.commit_us.store(told.us as u32, Ordering::Relaxed);
         self.1.publishers.store(told.publishers, Ordering::Relaxed);
@@ -292,6 +297,18 @@ fn a_window_hears_what_the_kernel_tells() {
         assert_eq!(heard.unsent_bytes.load(Ordering::Relaxed), unsent_bytes);
         assert_eq!(rig.session.wants_full_packets(), unsent_bytes > 0, "and has its way");
     }
+}
+
+#[test]
+fn what_was_confirmed_is_told_once_and_a_window_hears_of_all() {
+    let (mut rig, heard) = Listening::rig();
+    rig.publish(b"one");
+    rig.publish(b"two");
+    assert_eq!(rig.session.take_confirmed(), 0);
+    rig.hear(&basic::Ack { delivery_tag: 2, multiple: true });
+    assert_eq!([rig.session.take_confirmed(), rig.session.take_confirmed()], [2, 0]);
+    rig.session.carried(rig.now_us, 40_002);
+    assert_eq!(heard.carried.load(Ordering::Relaxed), 40_002);
 }
 
 #[test]
