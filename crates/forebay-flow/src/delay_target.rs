@@ -3,7 +3,7 @@
 //! ```text
 //!   net     the kernel's round trip without our own queue, at most the latency; 0 where there is none
 //!   s       least (latency - net) of the last 5 to 10 s, not above 4 * least ever + 0.5 ms;
-//!           where the broker tells what its commits take, that; before RabbitMQ not above a third of the time of what makes it quick
+//!           where the broker tells what its commits take, that; before RabbitMQ not above half the time of what makes it quick
 //!   least ever  of s, and not less than the commit time that the broker tells: 0 elsewhere, and on a quick disk
 //!   base    net + s
 //!   target  base + min(max(commits, batches), 100 ms) + min(net, 4 ms) + min(0.15 net, 20 ms)
@@ -61,7 +61,7 @@
 //!   is where disk and processors are kept busy; one alone, who does nothing while it waits, needs somewhat more.
 //! - **The part** is what our broker [tries out](crate::FillTrial) where few publish next door on a quick disk: how much of all this a machine
 //!   needs differs from one to the next by a factor of two and more, and only the broker sees whether more brings anything.
-//! - **A third of what makes a RabbitMQ quick.** Of twenty that share its queue some never see it short. With service times of 10 to 16
+//! - **Half of what makes a RabbitMQ quick.** Of twenty that share its queue some never see it short. With service times of 10 to 16
 //!   ms, of which they took the fourfold for a change of the broker's, some had targets of 55 to 77 ms beside 25 of the
 //!   others, which stood at their floors, and all had a p99 of 2.3 times the knee's.
 //! - **The cap on s.** With a thousand flows in overload nobody ever sees an empty queue; without the cap
@@ -126,7 +126,7 @@ const COMMIT_MAX_US: f64 = 1_000_000.0;
 const SERVICE_MIN_US: u64 = 10;
 const SERVICE_BUCKET_US: u64 = 5_000_000;
 /// RabbitMQ's service time is not longer than this part of what it takes for the messages that make it quick: what is, waits in a queue.
-const SERVICE_OF_WORK: f64 = 1.0 / 3.0;
+const SERVICE_OF_WORK: f64 = 0.5;
 /// The cap on `s`, from the least ever seen.
 const DRIFT_FACTOR: f64 = 4.0;
 const DRIFT_SLACK_US: f64 = 500.0;

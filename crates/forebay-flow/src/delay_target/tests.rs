@@ -73,7 +73,7 @@ fn what_is_a_queue_is_not_taken_for_the_time_a_rabbitmq_takes() {
         target.set(60_000.0, 60_000.0, 64.0, 0.0);
         target.us()
     };
-    assert!((target_us(34_000) - 12_500.0).abs() < 1.0);
+    assert!((target_us(34_000) - 18_750.0).abs() < 1.0);
     // Where it carries little it is what the disk takes.
     assert!((target_us(10_000) - 22_500.0).abs() < 1.0);
 }
