@@ -216,13 +216,13 @@ impl<'a> Generator<'a> {
         self.publishing = true;
         let now_us = self.now_us();
         let (consumers, publishers) = (self.plan.consumers, self.plan.publishers);
-        let confirmed_together = Rc::default();
+        let tally = Rc::default();
         for index in 0..self.actors.len() {
             let actor = &mut self.actors[index];
             if let Role::Publisher(publisher) = &mut actor.role {
                 let asked = publisher.is_tuned() && !self.plan.emulated;
                 let kernel_rtt = asked.then(|| kernel_rtt(&actor.peer)).flatten();
-                publisher.counts_with(Rc::clone(&confirmed_together));
+                publisher.counts_with(Rc::clone(&tally));
                 publisher.broker(actor.peer.machine.server().kind());
                 publisher.start(now_us, index - consumers, publishers, kernel_rtt);
                 self.make_runnable(index);

@@ -8,12 +8,14 @@
 //! A window set by hand and one that tunes itself (`forebay_flow::Pfw`, as in our client) drive the same
 //! publisher, so that nothing but the window differs between the columns of a comparison.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use forebay_client::KernelRtt;
 use forebay_client::machine::{Machine, PublishError, Settled};
-use forebay_flow::{Amount, BrokerKind, CommitTime, Load, Pfw, PfwOptions, Sample, Window as _};
+use forebay_flow::{
+    Amount, BrokerKind, CommitTime, Load, Pfw, PfwOptions, Sample, Tally, Window as _,
+};
 use forebay_wire::{Properties, RawProperties, ShortStr};
 
 use crate::in_flight::{InFlight, SentAt};
@@ -72,8 +74,12 @@ pub(crate) struct Publisher {
     next_rtt_us: u64,
     pub(crate) published: u64,
     pub(crate) confirmed: u64,
+    /// Those that all publishers have been told of.
+    confirmed_before: u64,
     /// Of all publishers, for windows that ask for it, as the client tells them.
-    confirmed_together: Rc<Cell<u64>>,
+    tally: Rc<RefCell<Tally>>,
+    /// In it.
+    number: u64,
     pub(crate) rejected: u64,
 }
 
@@ -118,7 +124,9 @@ impl Publisher {
             next_rtt_us: 0,
             published: 0,
             confirmed: 0,
-            confirmed_together: Rc::default(),
+            confirmed_before: 0,
+            tally: Rc::default(),
+            number: number as u64,
             rejected: 0,
         }
     }
@@ -138,8 +146,8 @@ impl Publisher {
     }
 
     /// All publishers count here.
-    pub(crate) fn counts_with(&mut self, confirmed_together: Rc<Cell<u64>>) {
-        self.confirmed_together = confirmed_together;
+    pub(crate) fn counts_with(&mut self, tally: Rc<RefCell<Tally>>) {
+        self.tally = tally;
     }
 
     /// What is known of the broker.
@@ -279,7 +287,6 @@ impl Publisher {
         if settled.acked {
             confirm.record(run_at, now_us, run);
             self.confirmed += settled.count();
-            self.confirmed_together.update(|messages| messages + settled.count());
         } else {
             self.rejected += settled.count();
         }
@@ -323,7 +330,11 @@ impl Publisher {
             && now_us >= self.next_rtt_us
         {
             self.next_rtt_us = now_us + RTT_INTERVAL_US;
-            window.carried(now_us, self.confirmed_together.get());
+            let confirmed =
+                self.confirmed - std::mem::replace(&mut self.confirmed_before, self.confirmed);
+            let mut tally = self.tally.borrow_mut();
+            window.together(now_us, tally.tell(self.number, confirmed, window.service_us()));
+            drop(tally);
             let reading = kernel.read();
             window.link_full(reading.map_or(0, |reading| reading.unsent_bytes));
             window.least_rtt(reading.map_or(0, |reading| reading.least_rtt_us));

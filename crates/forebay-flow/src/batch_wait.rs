@@ -2,13 +2,12 @@
 //!
 //! ```text
 //!   our broker   0.3 ms + max(0, 0.3 us * mean size / B - net) + 0.25 s / V
-//!   RabbitMQ     the time of 850 / (1 + mean size / 500 B)^(1/5) messages, 40 ms at most, twice that over a distance;
-//!                15 ms while nobody tells what is carried; of this 1 / W^(1/6), less s, and 1 ms at least
+//!   RabbitMQ     what it should have to do together, [crate::rabbitmq_work]; 15 ms while nobody tells what it carries;
+//!                of this 1 / W^(1/6), less s, and 1 ms at least
 //!   others       2.4 s / V, 1 ms at least
 //!   narrow link  1.2 s / V (2.4 s if the broker does not tell its visits), between 1 and 100 ms
 //!
 //!   V = W * (1 + mean size / 500 B), and 20 ms at most but where the link is narrow
-//!   carried: messages a second, of all publishers of the process to this broker: [crate::carried]
 //! ```
 //!
 //! - **A visit.** What a visit to a publisher costs (the wake-ups, the system calls, the confirm) is shared by the
@@ -20,17 +19,14 @@
 //! - **Our broker** spends little on a visit, and what is left of the law is there to make windows equal. Beside it large
 //!   messages want some time, it is supposed for their commits, which are larger then and fewer: one publisher of 5 kB carries a
 //!   sixth more with 700 in flight than with 400. What is on a long way fills commits meanwhile.
-//! - **RabbitMQ** is quick when some 300 messages are in flight, of one publisher or of twenty, of large ones fewer, on a quick
-//!   machine and on a slow one: about 5 to 10 ms on the one, 10 to 30 on the other. Over a distance it wants twice as many
-//!   beside those that are on the way. How long that is tells what all publishers of the process have it carry; one
-//!   alone in its process among many others would wait for as much of each of them, hence the 40 ms.
-//!   It is the latency as a whole that depends on the window, and not what is added to `s`: of twenty who share one
+//! - **RabbitMQ** is quick when it has enough to do. It is the latency as a whole that depends on the window, and not what is added to `s`: of twenty who share one
 //!   queue each sees another quickest moment, and who sees the slowest would be allowed the most. With a large window
 //!   that is its own doing.
 
 use crate::broker_kind::BrokerKind;
 use crate::delay_target::ALLOWANCE_MAX_US;
 use crate::network_rtt::DISTANT_MIN_US;
+use crate::rabbitmq_work::RabbitMqWork;
 
 /// Microseconds of waiting times messages of window: what a visit costs, weighed against the wait.
 const OURS_VISIT_US: f64 = 250_000.0;
@@ -47,22 +43,10 @@ const BATCH_MAX_US: f64 = 20_000.0;
 pub(crate) const BATCH_BYTES: f64 = 500.0;
 /// RabbitMQ's service time and what waits there, together, for a window of one message; and for larger ones a part of it.
 const RABBITMQ_US: f64 = 15_000.0;
-/// The same where it is told what RabbitMQ carries: the time of so many messages of no size, of large ones the less,
-const RABBITMQ_MESSAGES: f64 = 850.0;
-const RABBITMQ_SIZE_ROOT: f64 = 0.2;
-/// at most this, as nobody tells what the publishers of other processes have it carry.
-const RABBITMQ_MAX_US: f64 = 40_000.0;
-/// And so many times that over a distance.
-const RABBITMQ_FAR: f64 = 2.0;
 const RABBITMQ_ROOT: f64 = 1.0 / 6.0;
 
-/// How long a RabbitMQ takes for as many messages of this size as make it quick, if it carries so many a microsecond.
-pub(crate) fn rabbitmq_work_us(size_bytes: f64, per_us: f64) -> f64 {
-    RABBITMQ_MESSAGES / (1.0 + size_bytes / BATCH_BYTES).powf(RABBITMQ_SIZE_ROOT) / per_us
-}
-
 /// With this round trip and service time, window in messages and mean size; `narrow`: what they wait for is a link that carries
-/// little; `work_us`: of [`rabbitmq_work_us`], where it is told what a RabbitMQ carries.
+/// little; `work`: where it is told what a RabbitMQ carries.
 pub(crate) fn batch_wait_us(
     broker: BrokerKind,
     narrow: bool,
@@ -70,15 +54,14 @@ pub(crate) fn batch_wait_us(
     service_us: f64,
     window: f64,
     size_bytes: f64,
-    work_us: Option<f64>,
+    work: Option<RabbitMqWork>,
 ) -> f64 {
     let visits = window * (1.0 + size_bytes / BATCH_BYTES);
     let batch_us = match broker {
         BrokerKind::RabbitMq if !narrow => {
             // Next door the kernel reads milliseconds, too, where RabbitMQ is late to read.
             let far = network_us >= DISTANT_MIN_US as f64 && network_us > service_us;
-            let times = if far { RABBITMQ_FAR } else { 1.0 };
-            let alone_us = work_us.map_or(RABBITMQ_US, |us| times * us.min(RABBITMQ_MAX_US));
+            let alone_us = work.map_or(RABBITMQ_US, |work| work.together_us(far));
             let together_us = alone_us / window.powf(RABBITMQ_ROOT);
             return (together_us - service_us).max(BATCH_MIN_US);
         }
@@ -119,22 +102,14 @@ mod tests {
     }
 
     #[test]
-    fn a_rabbitmq_has_about_as_many_messages_to_do_whether_it_is_quick_or_slow() {
-        let wait_us = |net_us, per_us, window, size_bytes| {
-            let work_us = Some(rabbitmq_work_us(size_bytes, per_us));
-            batch_wait_us(BrokerKind::RabbitMq, false, net_us, 0.0, window, size_bytes, work_us)
+    fn before_a_rabbitmq_who_has_more_in_flight_waits_for_less_of_its_work() {
+        let work = RabbitMqWork::new(0.05, 0.0, 0.0);
+        let wait_us = |net_us, window| {
+            batch_wait_us(BrokerKind::RabbitMq, false, net_us, 0.0, window, 0.0, Some(work))
         };
-        for per_us in [0.025, 0.05, 0.1] {
-            let messages = |size_bytes| per_us * wait_us(0.0, per_us, 1.0, size_bytes);
-            assert!((messages(0.0) - 850.0).abs() < 1.0);
-            assert!((1.4..1.6).contains(&(messages(200.0) / messages(5_000.0))));
-            let far_us = wait_us(10_000.0, per_us, 1.0, 0.0);
-            assert!((per_us * far_us - 1_700.0).abs() < 1.0, "{far_us}");
-            assert!((per_us * wait_us(0.0, per_us, 64.0, 0.0) - 425.0).abs() < 1.0);
-        }
-        // One that others keep busy seems to be as slow as this.
-        assert!((wait_us(0.0, 0.001, 1.0, 0.0) - 40_000.0).abs() < 1.0);
-        assert!((wait_us(10_000.0, 0.001, 1.0, 0.0) - 80_000.0).abs() < 1.0);
+        assert!((wait_us(0.0, 1.0) - 17_000.0).abs() < 1.0);
+        assert!((wait_us(0.0, 64.0) - 8_500.0).abs() < 1.0);
+        assert!((wait_us(10_000.0, 1.0) - 34_000.0).abs() < 1.0);
     }
 
     #[test]

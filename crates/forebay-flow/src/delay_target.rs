@@ -3,7 +3,8 @@
 //! ```text
 //!   net     the kernel's round trip without our own queue, at most the latency; 0 where there is none
 //!   s       least (latency - net) of the last 5 to 10 s, not above 4 * least ever + 0.5 ms;
-//!           where the broker tells what its commits take, that; before RabbitMQ not above half the time of what makes it quick
+//!           where the broker tells what its commits take, that; before RabbitMQ not above half the time of what makes it quick, nor
+//!           above the least that any publisher of the process has seen, if that is more
 //!   least ever  of s, and not less than the commit time that the broker tells: 0 elsewhere, and on a quick disk
 //!   base    net + s
 //!   target  base + min(max(commits, batches), 100 ms) + min(net, 4 ms) + min(0.15 net, 20 ms)
@@ -19,7 +20,7 @@
 //!   refill    2.25 s / n / (1 + mean size / 500 B) - net, at least 0, where 1 MB is in flight to our broker, or it tells
 //!             its commit time to one that does not know the network; else 0
 //!   part      (16 MB / (n * W * (mean size + 200 B)))^(1/4), between 0.75 and 1.25
-//!   batches   between 0.3 and 20 ms, the less the larger W; before RabbitMQ by what it carries, 80 ms at most: [crate::batch_wait]
+//!   batches   between 0.3 and 20 ms, the less the larger W; before RabbitMQ by what it carries and takes: [crate::batch_wait]
 //!   visit     messages of one visit and a quarter: 80 KiB / (mean size + 200 B) on our broker, in a crowd of one;
 //!             0 elsewhere and where the link is narrow
 //!   visits    messages of 16 visits, and of few: of 35 / n where the broker tells n; where `visit` is not 0
@@ -69,13 +70,15 @@
 //!   for overload, so there the cap is 100 ms above the least, and a window that was 10 s at its floor
 //!   takes what it measures for the base.
 
-use crate::batch_wait::{BATCH_BYTES, batch_wait_us, rabbitmq_work_us};
+use crate::batch_wait::{BATCH_BYTES, batch_wait_us};
 use crate::broker_kind::BrokerKind;
 use crate::carried::Carried;
 use crate::commit_cost::CommitTime;
 use crate::commit_fill::{FILL_MAX_US, fill_messages};
 use crate::crowd::Crowd;
 use crate::network_rtt::{DISTANT_MIN_US, NetworkRtt};
+use crate::rabbitmq_work::RabbitMqWork;
+use crate::together::Together;
 use crate::windowed_min::WindowedMin;
 
 /// Delay above the base that commits and batches are allowed at most: bounds the harm of a wrong `s`.
@@ -125,8 +128,6 @@ const COMMIT_SLOWER: f64 = 1.5;
 const COMMIT_MAX_US: f64 = 1_000_000.0;
 const SERVICE_MIN_US: u64 = 10;
 const SERVICE_BUCKET_US: u64 = 5_000_000;
-/// RabbitMQ's service time is not longer than this part of what it takes for the messages that make it quick: what is, waits in a queue.
-const SERVICE_OF_WORK: f64 = 0.5;
 /// The cap on `s`, from the least ever seen.
 const DRIFT_FACTOR: f64 = 4.0;
 const DRIFT_SLACK_US: f64 = 500.0;
@@ -157,6 +158,8 @@ pub(crate) struct DelayTarget {
     part: f64,
     /// What all publishers of this process have the broker carry.
     carried: Carried,
+    /// The least time that it took for a message of any of them; 0: nobody tells.
+    least_together_us: f64,
     /// Of a message, the overhead included.
     message_bytes: f64,
     /// Messages wait for a link that carries little.
@@ -182,6 +185,7 @@ impl DelayTarget {
             publishers: None,
             part: 1.0,
             carried: Carried::default(),
+            least_together_us: 0.0,
             message_bytes: 0.0,
             narrow: false,
             base_us: 0.0,
@@ -290,9 +294,9 @@ impl DelayTarget {
             true => DRIFT_FACTOR * least_us + DRIFT_SLACK_US,
             false => least_us + DRIFT_UNKNOWN_US,
         });
-        let work_us = self.work_us(window / standing_us, size_bytes);
-        if let Some(work_us) = work_us {
-            service_us = service_us.min((SERVICE_OF_WORK * work_us).max(SERVICE_MIN_US as f64));
+        let work = self.rabbitmq_work(window / standing_us, size_bytes);
+        if let Some(work) = work {
+            service_us = service_us.min(work.service_max_us().max(SERVICE_MIN_US as f64));
         }
         let visit_bytes = if self.narrow { 0.0 } else { self.broker.visit_bytes() as f64 };
         let messages = visit_bytes / (size_bytes + OVERHEAD_BYTES);
@@ -325,7 +329,7 @@ impl DelayTarget {
             service_us,
             window,
             size_bytes,
-            work_us,
+            work,
         );
         let waits_us = if told { commits_us + batches_us } else { commits_us.max(batches_us) };
         let mut allowance_us = waits_us.min(ALLOWANCE_MAX_US)
@@ -364,15 +368,21 @@ impl DelayTarget {
         self.target_us = self.base_us + allowance_us.min(self.added_max_us);
     }
 
-    /// How long a RabbitMQ takes for what makes it quick, if it is told what it carries; this publisher has so many messages carried.
-    fn work_us(&self, own_per_us: f64, size_bytes: f64) -> Option<f64> {
+    /// What makes a RabbitMQ quick, if it is told what that carries; this publisher has so many messages carried.
+    fn rabbitmq_work(&self, own_per_us: f64, size_bytes: f64) -> Option<RabbitMqWork> {
         let per_us = self.carried.per_us().filter(|_| self.broker == BrokerKind::RabbitMq)?;
-        Some(rabbitmq_work_us(size_bytes, per_us.max(own_per_us)))
+        Some(RabbitMqWork::new(per_us.max(own_per_us), size_bytes, self.least_together_us))
     }
 
-    /// So many messages of all publishers of this process has the broker confirmed so far.
-    pub(crate) fn set_carried(&mut self, now_us: u64, messages: u64) {
-        self.carried.add(now_us, messages);
+    /// What all publishers of this process see of the broker.
+    pub(crate) fn set_together(&mut self, now_us: u64, told: Together) {
+        self.carried.add(now_us, told.messages);
+        self.least_together_us = told.least_service_us.unwrap_or(0) as f64;
+    }
+
+    /// The least time, without the network's, of the last 5 to 10 s.
+    pub(crate) fn service_us(&self) -> Option<u64> {
+        self.service.get()
     }
 
     /// A message waits so long for its commit at the broker, whose disk is slow; true if that is much longer than all that was known,

@@ -50,6 +50,7 @@ use crate::edge::{Edge, STEPS};
 use crate::ewma::Ewma;
 use crate::round::Round;
 use crate::startup::{INITIAL_BYTES, Startup, Step};
+use crate::together::Together;
 use crate::window::{Load, Pace, Phase, Sample, Window, WindowState};
 
 /// The window never falls below this, so that what a visit costs is shared, unless it is a narrow link that messages wait for.
@@ -471,8 +472,12 @@ impl Window for Pfw {
         }
     }
 
-    fn carried(&mut self, now_us: u64, messages: u64) {
-        self.delay.set_carried(now_us, messages);
+    fn together(&mut self, now_us: u64, told: Together) {
+        self.delay.set_together(now_us, told);
+    }
+
+    fn service_us(&self) -> Option<u64> {
+        self.delay.service_us()
     }
 
     fn least_rtt(&mut self, us: u64) {

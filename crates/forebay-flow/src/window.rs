@@ -19,6 +19,7 @@
 use crate::amount::Amount;
 use crate::broker_kind::BrokerKind;
 use crate::commit_cost::CommitTime;
+use crate::together::Together;
 
 /// What the gate held at the moment of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -143,9 +144,15 @@ pub trait Window {
         let _ = told;
     }
 
-    /// So many messages of all publishers of this process has the broker confirmed so far; told about ten times a second, or never.
-    fn carried(&mut self, now_us: u64, messages: u64) {
-        let _ = (now_us, messages);
+    /// What all publishers of this process see of the broker; told about ten times a second, or never.
+    fn together(&mut self, now_us: u64, told: Together) {
+        let _ = (now_us, told);
+    }
+
+    /// The least time that the broker took for a message in the last 5 to 10 s, without the network's, in microseconds, for
+    /// [`together`](Window::together); `None`: it does not look.
+    fn service_us(&self) -> Option<u64> {
+        None
     }
 
     /// `connection.blocked` arrived. Close the gate as well.

@@ -1,6 +1,6 @@
 //! A session's publishers: each a [`Ledger`] with a channel of its own.
 
-use forebay_flow::WaiterId;
+use forebay_flow::{Together, WaiterId};
 
 use super::{Ledger, NAMED_PUBLISHERS, Owner, Phase, Published, Session};
 use crate::happening::Happening;
@@ -178,10 +178,15 @@ impl Session {
         self.ledgers.iter_mut().map(|(_, ledger)| ledger.take_confirmed()).sum()
     }
 
-    /// So many the broker has confirmed to all publishers of the process.
-    pub(crate) fn carried(&mut self, now_us: u64, messages: u64) {
+    /// The least time that the broker took for a message of any of them lately, in microseconds.
+    pub(crate) fn service_us(&self) -> Option<u64> {
+        self.ledgers.iter().filter_map(|(_, ledger)| ledger.service_us()).min()
+    }
+
+    /// What all publishers of the process see of the broker.
+    pub(crate) fn together(&mut self, now_us: u64, told: Together) {
         for (_, ledger) in &mut self.ledgers {
-            ledger.carried(now_us, messages);
+            ledger.together(now_us, told);
         }
     }
 

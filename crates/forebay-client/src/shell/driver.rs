@@ -265,7 +265,7 @@ struct Serving<'l> {
     next_beat_us: u64,
     rtt: Option<KernelRtt>,
     next_rtt_us: u64,
-    tally: Option<Arc<BrokerTally>>,
+    tally: Option<BrokerTally>,
     full_packets: bool,
     up: bool,
     /// Since when the users know that it is up.

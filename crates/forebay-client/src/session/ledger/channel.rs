@@ -2,7 +2,7 @@
 
 use std::task::Waker;
 
-use forebay_flow::{BrokerKind, CommitTime};
+use forebay_flow::{BrokerKind, CommitTime, Together};
 
 use super::{Ledger, SETTLED};
 use crate::error::{Lost, Refusal};
@@ -99,9 +99,14 @@ impl Ledger {
         confirmed - std::mem::replace(&mut self.confirmed_before, confirmed)
     }
 
-    /// So many the broker has confirmed to all publishers of the process.
-    pub(crate) fn carried(&mut self, now_us: u64, messages: u64) {
-        self.window.carried(now_us, messages);
+    /// What all publishers of the process see of the broker.
+    pub(crate) fn together(&mut self, now_us: u64, told: Together) {
+        self.window.together(now_us, told);
+    }
+
+    /// The least time that the broker took for a message of it lately, in microseconds.
+    pub(crate) fn service_us(&self) -> Option<u64> {
+        self.window.service_us()
     }
 
     pub(crate) fn wants_full_packets(&self) -> bool {

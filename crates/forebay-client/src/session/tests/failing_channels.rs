@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use forebay_flow::{CommitTime, Load, Pfw, PfwOptions, Sample, Window, WindowState};
+use forebay_flow::{CommitTime, Load, Pfw, PfwOptions, Sample, Together, Window, WindowState};
 use forebay_wire::{channel, forebay};
 
 use super::*;
@@ -264,8 +264,12 @@ impl Window for Listening {
         self.1.unsent_bytes.load(Ordering::Relaxed) > 0
     }
 
-    fn carried(&mut self, _now_us: u64, messages: u64) {
-        self.1.carried.store(messages, Ordering::Relaxed);
+    fn together(&mut self, _now_us: u64, told: Together) {
+        self.1.carried.store(told.messages, Ordering::Relaxed);
+    }
+
+    fn service_us(&self) -> Option<u64> {
+        Some(700)
     }
 
     fn commit_time(&mut self, told: CommitTime) {
@@ -307,7 +311,8 @@ fn what_was_confirmed_is_told_once_and_a_window_hears_of_all() {
     assert_eq!(rig.session.take_confirmed(), 0);
     rig.hear(&basic::Ack { delivery_tag: 2, multiple: true });
     assert_eq!([rig.session.take_confirmed(), rig.session.take_confirmed()], [2, 0]);
-    rig.session.carried(rig.now_us, 40_002);
+    assert_eq!(rig.session.service_us(), Some(700));
+    rig.session.together(rig.now_us, Together { messages: 40_002, least_service_us: None });
     assert_eq!(heard.carried.load(Ordering::Relaxed), 40_002);
 }
 
