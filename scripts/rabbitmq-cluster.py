@@ -30,6 +30,7 @@ only a minority pauses (pause_minority).
 import argparse
 import json
 import os
+import random
 import re
 import secrets
 import shutil
@@ -63,6 +64,18 @@ def wait_until(what, seconds, question):
         if time.monotonic() > end:
             die(f"{what}: not within {seconds} s")
         time.sleep(0.05)
+
+
+def hold_port(address):
+    """Below those that the system gives to outgoing connections: once let go, one of those might be taken before its node listens."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        s = socket.socket()
+        try:
+            s.bind((address, random.randrange(first // 2, first)))
+            return s
+        except OSError:  # taken, or not ours to take
+            s.close()
 
 
 class Node:
@@ -173,12 +186,7 @@ class Cluster:
 
     @classmethod
     def create(cls, directory, count, namespaced):
-        held = []
-        for number in range(count + 1):  # held together, so that all differ
-            for _ in range(2):
-                s = socket.socket()
-                s.bind(("127.0.0.1" + str(number or ""), 0))
-                held.append(s)
+        held = [hold_port("127.0.0.1" + str(number or "")) for number in range(count + 1) for _ in range(2)]  # together, so that all differ
         ports = [s.getsockname()[1] for s in held]
         for s in held:
             s.close()

@@ -23,10 +23,16 @@ bin=/usr/lib/rabbitmq/bin
 if [ ! -f "$dir/ports" ]; then
   [ "$command" = start ] || die "nothing was started in $dir"
   python3 - "${1:-0}" > "$dir/ports" <<'PY'
-import socket, sys
+import random, socket, sys
+# Below those that the system gives to outgoing connections: one of these might be taken before RabbitMQ listens.
+first = int(open("/proc/sys/net/ipv4/ip_local_port_range").read().split()[0])
 held = []
-for _ in range(3):  # held together, so that the three differ
-    s = socket.socket(); s.bind(("127.0.0.1", 0)); held.append(s)
+while len(held) < 3:  # held together, so that the three differ
+    s = socket.socket()
+    try:
+        s.bind(("127.0.0.1", random.randrange(first // 2, first))); held.append(s)
+    except OSError:  # taken, or not ours to take
+        s.close()
 amqp, dist, epmd = (s.getsockname()[1] for s in held)
 print(f"amqp_port={int(sys.argv[1]) or amqp}\ndist_port={dist}\nepmd_port={epmd}")
 PY
