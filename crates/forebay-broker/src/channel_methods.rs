@@ -21,11 +21,11 @@ impl Shard {
                 self.settle(id, number, ack.delivery_tag, ack.multiple, Outcome::Discard)
             }
             Method::BasicNack(nack) => {
-                let outcome = if nack.requeue { Outcome::Requeue } else { Outcome::Discard };
+                let outcome = if nack.requeue { Outcome::Requeue } else { Outcome::Reject };
                 self.settle(id, number, nack.delivery_tag, nack.multiple, outcome)
             }
             Method::BasicReject(reject) => {
-                let outcome = if reject.requeue { Outcome::Requeue } else { Outcome::Discard };
+                let outcome = if reject.requeue { Outcome::Requeue } else { Outcome::Reject };
                 self.settle(id, number, reject.delivery_tag, false, outcome)
             }
             Method::BasicGet(get) => self.get(id, number, get),

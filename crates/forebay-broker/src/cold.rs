@@ -10,6 +10,7 @@ use std::sync::Arc;
 use forebay_store::{Home, QueueId, RunBuilder, RunId, Seq};
 
 use crate::cold_runs::ColdRun;
+use crate::expiring::expires_us;
 use crate::memory::release;
 use crate::message::Message;
 use crate::queue::{Entry, Queue, Spilling};
@@ -239,13 +240,16 @@ impl Shard {
         self.answer_pending_gets(key);
         self.load_cold(key);
         self.mark_queue(key);
+        self.plan_queue(key);
     }
 
     /// Asks for the next block if the head runs low and somebody is there to take it.
     pub(crate) fn load_cold(&mut self, key: QueueKey) {
         let (budget, reads_ahead) = (self.budget_bytes(), self.reads_ahead_pressed());
         let Some(queue) = self.queues.get_mut(key.0 as usize) else { return };
-        let wanted = !queue.consumers.is_empty() || !queue.gets.is_empty();
+        let wanted = !queue.consumers.is_empty()
+            || !queue.gets.is_empty()
+            || queue.expires_on_disk(self.now_us);
         let next = queue.cold.front().map(|run| (run.run, run.next_seq));
         let Some((run, from)) = next.filter(|_| wanted && !queue.loading) else { return };
         // Ahead of need only while memory is not pressed, or has room for that; an empty head is served all the
@@ -305,6 +309,9 @@ impl Shard {
         for (seq, _, bytes) in messages {
             match Message::from_stored(bytes) {
                 Some(message) => {
+                    let expires_us = expires_us(message.raw_properties(), self.now_us);
+                    let message = message.expiring_at(expires_us);
+                    queue.has_expirations |= expires_us.is_some();
                     let size = message.memory_bytes();
                     self.memory_bytes += size;
                     queue.ready_bytes += size;

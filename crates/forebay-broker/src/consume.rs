@@ -56,6 +56,7 @@ impl Shard {
             unacked: 0,
         }) as u32);
         queue.exclusive_consumer = consume.exclusive;
+        queue.note_offered();
         queue.consumers.push(consumer_key);
         queue.had_consumer = true;
         self.mix_ack_limits(id, number, ack_timeout_ms);
@@ -141,9 +142,12 @@ impl Shard {
             if !queue.is_empty() {
                 queue.hold_without_consumer(self.now_us);
             }
+            queue.used(self.now_us);
             let unused = queue.auto_delete && queue.consumers.is_empty();
             if unused {
                 self.delete_queue(consumer.queue);
+            } else {
+                self.plan_queue(consumer.queue);
             }
         }
     }

@@ -109,6 +109,9 @@ impl Shard {
         let mut bytes = 0;
         let mut held = None;
         for _ in 0..VISIT_MESSAGES {
+            if !self.expire(key) {
+                break;
+            }
             match self.deliver_one(key, soft) {
                 Ok(size) => bytes += size,
                 Err(why) => {
@@ -127,7 +130,9 @@ impl Shard {
                 _ => None,
             };
             queue.waits.hold(gate, now_us);
+            queue.offered_below = queue.next_seq;
         }
+        self.plan_queue(key);
         (bytes, held.is_none())
     }
 
@@ -279,6 +284,7 @@ impl Shard {
                 queue.requeue(delivery.entry);
                 queue.hold_without_consumer(self.now_us);
                 self.mark_queue(delivery.queue);
+                self.plan_queue(delivery.queue);
             }
             _ => self.discard(delivery.queue_id, delivery.entry),
         }

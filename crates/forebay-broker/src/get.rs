@@ -30,7 +30,9 @@ impl Shard {
         get: &basic::Get<'_>,
     ) -> Result<(), AmqpError> {
         let key = self.queue_for(id, number, get.queue, Some(Access::Read))?;
-        let queue_id = self.queues[key.0 as usize].id;
+        let queue = &mut self.queues[key.0 as usize];
+        queue.used(self.now_us);
+        let queue_id = queue.id;
         let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else {
             return Ok(());
         };
@@ -49,16 +51,19 @@ impl Shard {
     }
 
     fn get_or_wait(&mut self, id: ConnectionId, number: u16, key: QueueKey, no_ack: bool) {
+        let expired = self.expire_idle(key);
         let queue = &mut self.queues[key.0 as usize];
         queue.take_back();
-        // What is next lies on disk: the answer comes with its block.
-        if queue.head.is_empty() && queue.ready() > 0 && queue.gets.len() < PENDING_GETS_MAX {
+        // What is next lies on disk: the answer comes with its block. Or it has expired, like so many that others go first.
+        let waits = queue.head.is_empty() && queue.ready() > 0 || !expired;
+        if waits && queue.gets.len() < PENDING_GETS_MAX {
             let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else { return };
             channel.get_pending = true;
             let serial = channel.serial;
             let get = PendingGet { connection: id, channel: number, serial, no_ack };
             self.queues[key.0 as usize].gets.push_back(get);
             self.load_cold(key);
+            self.plan_queue(key);
             return;
         }
         self.answer_get(id, number, key, no_ack);
@@ -92,7 +97,8 @@ impl Shard {
 
     /// Answers the gets that waited for messages to come back to RAM.
     pub(crate) fn answer_pending_gets(&mut self, key: QueueKey) {
-        while let Some(queue) = self.queues.get_mut(key.0 as usize)
+        while self.expire_idle(key)
+            && let Some(queue) = self.queues.get_mut(key.0 as usize)
             && (!queue.head.is_empty() || queue.ready() == 0)
             && let Some(get) = queue.gets.pop_front()
         {
@@ -197,5 +203,6 @@ impl Shard {
             self.release(message);
         }
         self.load_cold(key);
+        self.plan_queue(key);
     }
 }

@@ -33,6 +33,12 @@ impl Head {
         self.row.is_empty() && self.returned.is_empty()
     }
 
+    /// What is next.
+    pub(crate) fn first(&self) -> Option<&Entry> {
+        let returned = self.returned.first_key_value().map(|(_, entry)| entry);
+        self.row.front().into_iter().chain(returned).min_by_key(|entry| entry.seq)
+    }
+
     /// Adds one behind all others.
     pub(crate) fn push_back(&mut self, entry: Entry) {
         debug_assert!(self.last_seq().is_none_or(|last| last < entry.seq));
@@ -198,6 +204,7 @@ mod tests {
                     }
                     Op::Pop { count } => for _ in 0..count {
                         let first = (!model.is_empty()).then(|| model.remove(0));
+                        prop_assert_eq!(head.first().map(|entry| entry.seq), first);
                         let entry = head.pop_front();
                         prop_assert_eq!(entry.as_ref().map(|entry| entry.seq), first);
                         out.extend(entry);

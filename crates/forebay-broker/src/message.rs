@@ -25,6 +25,8 @@ pub struct Message {
     bytes: Vec<u8>,
     /// When it was read, if its publisher marked it ([`marks`](crate::marks)).
     received_us: Option<NonZeroU64>,
+    /// When its own time to live is over, by the clock of its broker.
+    expires_us: Option<NonZeroU64>,
 }
 
 impl Message {
@@ -70,7 +72,7 @@ impl Message {
     /// Takes bytes that [`Message::start`] began.
     pub fn from_bytes(bytes: Vec<u8>) -> Message {
         debug_assert!(bytes.len() >= HEAD_BYTES);
-        Message { bytes, received_us: None }
+        Message { bytes, received_us: None, expires_us: None }
     }
 
     /// The same, read at `us` by the clock of its broker.
@@ -84,12 +86,23 @@ impl Message {
         self.received_us.map(NonZeroU64::get)
     }
 
+    /// The same, to expire then by the clock of its broker; `None`: never by itself.
+    #[must_use]
+    pub fn expiring_at(self, expires_us: Option<NonZeroU64>) -> Message {
+        Message { expires_us, ..self }
+    }
+
+    /// When its own time to live is over.
+    pub fn expires_us(&self) -> Option<u64> {
+        self.expires_us.map(NonZeroU64::get)
+    }
+
     /// Takes bytes from the store; `None` when they are not a message.
     pub fn from_stored(bytes: Vec<u8>) -> Option<Message> {
         if bytes.len() < HEAD_BYTES {
             return None;
         }
-        let message = Message { bytes, received_us: None };
+        let message = Message { bytes, received_us: None, expires_us: None };
         if message.body_start() > message.bytes.len() {
             return None;
         }
@@ -161,7 +174,7 @@ impl Message {
             self.body().len(),
         );
         bytes.extend_from_slice(self.body());
-        Message { bytes, received_us: self.received_us }
+        Message { bytes, received_us: self.received_us, expires_us: self.expires_us }
     }
 
     /// The bytes again.

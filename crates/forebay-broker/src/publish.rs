@@ -8,6 +8,7 @@ use forebay_wire::{ContentHeader, Properties, ReplyCode, ShortStr, basic};
 use crate::channel::{Channel, Expects, Mode, Publish};
 use crate::content::Way;
 use crate::error::AmqpError;
+use crate::expiring::expires_us;
 use crate::input::ConnectionId;
 use crate::marks::is_marked;
 use crate::message::Message;
@@ -17,7 +18,7 @@ use crate::shard::Shard;
 use crate::topology::{QueueKey, names_extra_keys};
 
 /// `delivery-mode` of a persistent message (0-9-1 section 1.8, basic properties).
-const PERSISTENT: u8 = 2;
+pub(crate) const PERSISTENT: u8 = 2;
 
 /// The largest body that may be configured; RabbitMQ's, which words its refusal by it.
 const MESSAGE_CEILING_BYTES: u64 = 512 * 1024 * 1024;
@@ -124,6 +125,7 @@ impl Shard {
         assembly.bytes = Message::start_in(bytes, exchange, routing_key, raw);
         assembly.persistent = delivery_mode == Some(PERSISTENT);
         assembly.marked = marked;
+        assembly.expires_us = expires_us(raw, self.now_us);
         assembly.missing_bytes = header.body_size_bytes;
         assembly.expects = Expects::Body;
         let begun_bytes = assembly.bytes.capacity() as u64;
@@ -167,14 +169,14 @@ impl Shard {
         let bytes = std::mem::take(&mut assembly.bytes);
         let size_bytes = bytes.len() as u64;
         let (mandatory, persistent) = (assembly.mandatory, assembly.persistent);
-        let marked = assembly.marked;
+        let (marked, expires_us) = (assembly.marked, assembly.expires_us);
         let permitted_at = assembly.permitted_at;
         let is_remembered = assembly.remembered;
         let is_reply =
             !is_remembered && assembly.exchange.is_empty() && is_reply(&assembly.routing_key);
         self.memory_bytes -= bytes.capacity() as u64;
         self.assembling.bytes -= bytes.capacity() as u64;
-        let mut message = Message::from_bytes(bytes);
+        let mut message = Message::from_bytes(bytes).expiring_at(expires_us);
         if marked {
             message = message.received_at(self.now_us);
         }
@@ -209,7 +211,7 @@ impl Shard {
             return Err(AmqpError::wrong_user_id(user_id, &login.user));
         }
         if let Some(expiration) = properties.expiration {
-            check_expiration(expiration)?;
+            expiration_ms(expiration)?;
         }
         Ok(())
     }
@@ -330,8 +332,16 @@ impl Shard {
         let queue = &mut self.queues[key.0 as usize];
         let seq = queue.take_seq();
         let home = if queue.stored { home } else { Home::NONE };
+        if let Some(ttl) = &mut queue.ttl {
+            ttl.came(self.now_us, seq);
+        }
+        queue.has_expirations |= message.expires_us().is_some();
         queue.push(Entry { seq, message, home, redelivered: false });
         queue.hold_without_consumer(self.now_us);
+        if queue.is_timed() {
+            self.came_to_timed(key);
+        }
+        let queue = &self.queues[key.0 as usize];
         if queue.balanced.is_some() {
             self.came(key, seq);
         }
@@ -360,17 +370,27 @@ impl Shard {
 
 /// Properties that are looked at when a message is published, by their bits in the first flag word
 /// (0-9-1 section 4.2.6.1): headers, reply-to, expiration, user-id.
-const LOOKED_AT: u16 = 1 << 13 | 1 << 9 | 1 << 8 | 1 << 4;
+const LOOKED_AT: u16 = 1 << 13 | 1 << 9 | EXPIRATION | 1 << 4;
+const EXPIRATION: u16 = 1 << 8;
 
 fn needs_a_look(raw: &[u8]) -> bool {
-    matches!(raw, [high, low, ..] if u16::from_be_bytes([*high, *low]) & LOOKED_AT != 0)
+    has_any(raw, LOOKED_AT)
+}
+
+/// Whether a message has a time to live of its own.
+pub(crate) fn has_expiration(raw: &[u8]) -> bool {
+    has_any(raw, EXPIRATION)
+}
+
+fn has_any(raw: &[u8], bits: u16) -> bool {
+    matches!(raw, [high, low, ..] if u16::from_be_bytes([*high, *low]) & bits != 0)
 }
 
 /// The longest time to live that RabbitMQ takes: ten years, in milliseconds.
 const EXPIRATION_MAX_MS: i64 = 315_360_000_000;
 
 /// `expiration` is a decimal number of milliseconds, as text; refusals read as RabbitMQ's.
-fn check_expiration(expiration: ShortStr<'_>) -> Result<u64, AmqpError> {
+pub(crate) fn expiration_ms(expiration: ShortStr<'_>) -> Result<u64, AmqpError> {
     let text = expiration.to_string();
     let invalid = |reason: String| Err(AmqpError::invalid_expiration(&text, reason));
     let digits_from = usize::from(text.starts_with(['+', '-']));

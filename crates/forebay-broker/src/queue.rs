@@ -20,12 +20,20 @@ use forebay_wire::TableBuf;
 
 use crate::balancing::{Balanced, QueueFlow};
 use crate::cold_runs::ColdRuns;
+use crate::dead_letters::DeadLetters;
 use crate::head::Head;
 use crate::input::ConnectionId;
 use crate::message::Message;
 use crate::queue_consumers::QueueConsumers;
+use crate::queue_expiry::QueueExpiry;
 use crate::round_robin::RoundRobin;
+use crate::time_to_live::TimeToLive;
 use crate::waits::{Gate, Waits};
+
+/// The argument that says how long a message may stay, in milliseconds.
+const MESSAGE_TTL: &str = "x-message-ttl";
+/// The one that says how long a queue stays that nobody uses, in milliseconds.
+const EXPIRES: &str = "x-expires";
 
 /// One message's place in one queue.
 #[derive(Debug)]
@@ -101,6 +109,18 @@ pub(crate) struct Queue {
     pub(crate) hungry: bool,
     /// Not spilled before: consumers were quicker than the disk, or there was nothing to spill.
     pub(crate) spill_from_us: u64,
+    /// Its `x-message-ttl`.
+    pub(crate) ttl: Option<Box<TimeToLive>>,
+    /// Some message may have come with a time to live of its own since it was last empty.
+    pub(crate) has_expirations: bool,
+    /// Its `x-expires`.
+    pub(crate) expiry: Option<QueueExpiry>,
+    /// What has a lower number has been offered to all who consume.
+    pub(crate) offered_below: Seq,
+    /// Its place in the shard's timers of queues.
+    pub(crate) timer_us: Option<u64>,
+    /// Its `x-dead-letter-exchange`.
+    pub(crate) dead_letters: Option<Box<DeadLetters>>,
     /// Everybody who consumes, in round-robin order.
     pub(crate) consumers: QueueConsumers,
     pub(crate) turns: RoundRobin,
@@ -141,6 +161,12 @@ impl Queue {
             loading: false,
             hungry: false,
             spill_from_us: 0,
+            ttl: None,
+            has_expirations: false,
+            expiry: None,
+            offered_below: 0,
+            timer_us: None,
+            dead_letters: None,
             consumers: QueueConsumers::default(),
             turns: RoundRobin::default(),
             exclusive_consumer: false,
@@ -149,6 +175,17 @@ impl Queue {
             dirty: false,
             waits: Waits::default(),
         }
+    }
+
+    /// What its arguments ask of it, which were checked when it was declared.
+    pub(crate) fn with_arguments(mut self, now_us: u64, arguments: TableBuf) -> Queue {
+        let table = arguments.as_table();
+        let ms = |name| table.get(name).and_then(|value| u64::try_from(value.as_i64()?).ok());
+        self.ttl = ms(MESSAGE_TTL).map(|ms| Box::new(TimeToLive::of_ms(ms)));
+        self.expiry = ms(EXPIRES).map(|ms| QueueExpiry::after_ms(now_us, ms));
+        self.dead_letters = DeadLetters::of(table).map(Box::new);
+        self.arguments = arguments;
+        self
     }
 
     /// Up to this number a message may be out and come back to its place: what is between must stay in RAM.

@@ -5,6 +5,7 @@ use forebay_wire::{ShortStr, TableBuf, basic, queue};
 use crate::access::Access;
 use crate::ack_timeout::timeout_argument;
 use crate::connection::Stage;
+use crate::dead_letters::EXCHANGE_ARGUMENT;
 use crate::error::AmqpError;
 use crate::input::ConnectionId;
 use crate::memory::release;
@@ -153,10 +154,12 @@ impl Shard {
         if let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) {
             channel.last_queue = Some(name.clone());
         }
+        self.expire_idle(key);
+        let queue = &mut self.queues[key.0 as usize];
+        queue.used(self.now_us);
         if declare.no_wait {
             return Ok(());
         }
-        let queue = &self.queues[key.0 as usize];
         let stored = queue.stored;
         let message_count = queue.ready().min(u64::from(u32::MAX)) as u32;
         let consumer_count = queue.consumers.len() as u32;
@@ -227,16 +230,22 @@ impl Shard {
         let resource = Resource::queue(name, &vhost_name);
         check_queue_arguments(resource, declare.arguments)?;
         let ack_timeout_ms = timeout_argument(resource, declare.arguments)?;
+        let dead_letters = declare.arguments.get(EXCHANGE_ARGUMENT);
+        if let Some(exchange) = dead_letters.and_then(|value| value.as_long_str()) {
+            // What dies is read from one and written to the other.
+            self.permit(id, Access::Read, ResourceKind::Queue, name)?;
+            self.permit(id, Access::Write, ResourceKind::Exchange, exchange)?;
+        }
         let vhost = self.connection(id).map_or(0, |connection| connection.vhost);
         let queue_id = self.next_queue_id;
         self.next_queue_id += 1;
-        let mut queue = Queue::new(queue_id, vhost, name);
+        let arguments = TableBuf::from(declare.arguments);
+        let mut queue = Queue::new(queue_id, vhost, name).with_arguments(self.now_us, arguments);
         queue.durable = declare.durable;
         // What goes with its connection need not survive the broker.
         queue.stored = declare.durable && !declare.exclusive;
         queue.auto_delete = declare.auto_delete;
         queue.owner = declare.exclusive.then_some(id);
-        queue.arguments = TableBuf::from(declare.arguments);
         queue.ack_timeout_ms = ack_timeout_ms;
         queue.balanced = self.balanced(vhost, name, declare.arguments);
         let stored = queue.stored;
@@ -259,6 +268,7 @@ impl Shard {
         if stored {
             self.write_meta(MetaWrite::Put { key: record.key(), value: record.encode() });
         }
+        self.plan_queue(key);
         Ok(key)
     }
 
@@ -412,6 +422,9 @@ impl Shard {
         let count = self.purge(key);
         self.let_go(key);
         let queue = *self.queues.remove(key.0 as usize);
+        if let Some(timer_us) = queue.timer_us {
+            self.queue_timers.remove(&(timer_us, key));
+        }
         self.past_waits.add(&queue.waits, self.now_us);
         for consumer_key in queue.consumers.iter() {
             let Some(consumer) = self.consumers.try_remove(consumer_key.0 as usize) else {

@@ -9,6 +9,7 @@ use hashbrown::HashMap;
 
 use crate::ack_timeout::timeout_argument;
 use crate::cold_runs::ColdRun;
+use crate::expiring::expires_us;
 use crate::memory::another;
 use crate::message::Message;
 use crate::queue::{Entry, Queue};
@@ -62,11 +63,11 @@ impl Shard {
                 }
                 Record::Queue(record) => {
                     let vhost = self.vhost_index(&record.vhost);
-                    let mut queue = Queue::new(record.id, vhost, &record.name);
+                    let mut queue = Queue::new(record.id, vhost, &record.name)
+                        .with_arguments(self.now_us, record.arguments.clone());
                     queue.durable = true;
                     queue.stored = true;
                     queue.auto_delete = record.auto_delete;
-                    queue.arguments = record.arguments.clone();
                     let resource = Resource::queue(&record.name, &record.vhost);
                     // It was checked when the queue was declared.
                     queue.ack_timeout_ms =
@@ -95,6 +96,9 @@ impl Shard {
                 Some(key) => self.restore_queue(*key, queue, clean, &mut payloads)?,
                 None => self.drop_contents(queue),
             }
+        }
+        for key in keys.into_values() {
+            self.plan_queue(key);
         }
         Ok(())
     }
@@ -126,6 +130,10 @@ impl Shard {
             let payload = &mut payloads[index];
             let entry = restored(queue, seq, home, payload, &mut self.memory_bytes)?;
             queue.tail.push_back(entry);
+        }
+        if let Some(ttl) = &mut queue.ttl {
+            // Nobody knows when they came: their time begins anew.
+            ttl.came(self.now_us, 1);
         }
         queue.refill_from_ram();
         if !queue.is_empty() {
@@ -179,6 +187,8 @@ fn restored(
         Payload::Stored(bytes) => {
             let message = Message::from_stored(std::mem::take(bytes))
                 .ok_or_else(|| RestoreError::Message { queue: queue.display_name(), seq })?;
+            let expires_us = expires_us(message.raw_properties(), 0);
+            let message = message.expiring_at(expires_us);
             *memory_bytes += message.memory_bytes();
             let message = Arc::new(message);
             // This reference is not counted: it goes before any other.
@@ -186,6 +196,7 @@ fn restored(
             message
         }
     };
+    queue.has_expirations |= message.expires_us().is_some();
     queue.ready_bytes += message.memory_bytes();
     let redelivered = seq <= queue.redelivered_upto;
     Ok(Entry { seq, message, home, redelivered })

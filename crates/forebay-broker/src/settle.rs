@@ -1,6 +1,7 @@
 //! `basic.ack`, `basic.nack`, `basic.reject` and `basic.recover` (0-9-1 sections 1.8.3.13 to 1.8.3.16).
 
 use crate::channel::Mode;
+use crate::dead_letters::Reason;
 use crate::error::AmqpError;
 use crate::input::ConnectionId;
 use crate::shard::Shard;
@@ -96,7 +97,7 @@ impl Shard {
         }
         match outcome {
             Outcome::Requeue => self.requeue(delivery),
-            Outcome::Discard => {
+            Outcome::Discard | Outcome::Reject => {
                 self.delivery_left(&delivery);
                 // What goes back to its queue is no sign of a consumer that gets on.
                 if delivery.consumer.is_some()
@@ -106,7 +107,13 @@ impl Shard {
                     queue.settled(self.now_us);
                 }
                 self.counters.acknowledged += 1;
-                self.discard(delivery.queue_id, delivery.entry);
+                let Delivery { queue: key, queue_id, entry, .. } = delivery;
+                let queue = self.queues.get(key.0 as usize);
+                if outcome == Outcome::Reject && queue.is_some_and(|queue| queue.id == queue_id) {
+                    self.bury(key, entry, Reason::Rejected);
+                } else {
+                    self.discard(queue_id, entry);
+                }
             }
         }
     }

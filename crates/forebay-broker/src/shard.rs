@@ -1,7 +1,7 @@
 //! The machine: all state of one shard, and the dispatch of its inputs.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 
 use forebay_flow::{CommitCost, CommitSize, FillTrial, Gathering, IngressBudget};
 use forebay_store::{BatchNo, Event, Recovered, Request, RunId, Store, StoreFailed};
@@ -127,6 +127,8 @@ pub struct Shard {
     pub(crate) closed: VecDeque<(ConnectionId, CloseHow)>,
     /// One live entry per connection; older ones are recognised by `Connection::timer_us`.
     pub(crate) timers: BinaryHeap<Reverse<(u64, u32)>>,
+    /// When something is due in a queue, at most once for each.
+    pub(crate) queue_timers: BTreeSet<(u64, QueueKey)>,
     /// Live reply-to consumers by token.
     pub(crate) reply_tokens: HashMap<Vec<u8>, (ConnectionId, u16), foldhash::fast::FixedState>,
     /// Memory of all messages, in bytes.
@@ -176,6 +178,7 @@ pub struct Shard {
     /// Reused by every publish.
     pub(crate) route_set: RouteSet,
     pub(crate) scratch_queues: Vec<QueueKey>,
+    pub(crate) scratch_letters: Vec<QueueKey>,
     pub(crate) scratch_places: Vec<(u64, u64)>,
     pub(crate) scratch_acks: Vec<Ack>,
 }
@@ -220,6 +223,7 @@ impl Shard {
             barrier_waiters: VecDeque::new(),
             closed: VecDeque::new(),
             timers: BinaryHeap::new(),
+            queue_timers: BTreeSet::new(),
             reply_tokens: HashMap::default(),
             memory_bytes: 0,
             transactions_bytes: 0,
@@ -253,6 +257,7 @@ impl Shard {
             sync_latencies: Latencies::default(),
             route_set: RouteSet::new(),
             scratch_queues: Vec::new(),
+            scratch_letters: Vec::new(),
             scratch_places: Vec::new(),
             scratch_acks: Vec::new(),
         };
@@ -288,7 +293,10 @@ impl Shard {
                 }
                 self.store_events();
             }
-            Input::Tick => self.tick(),
+            Input::Tick => {
+                self.tick();
+                self.tick_queues();
+            }
             Input::Connected { connection, peer } => self.connected(connection, peer),
             Input::Disconnected { connection } => self.disconnected(connection),
             Input::Shutdown => self.shutdown(),
@@ -349,7 +357,8 @@ impl Shard {
         let flow = self.flow_deadline_us();
         let balance = self.balance_deadline_us();
         let alarms = self.alarms_deadline_us();
-        [timer, store, flow, balance, alarms].into_iter().flatten().min()
+        let queues = self.queues_deadline_us();
+        [timer, store, flow, balance, alarms, queues].into_iter().flatten().min()
     }
 
     /// Whether all that could be delivered waits for a moment for more to go with it, as it may while the shell is busy.

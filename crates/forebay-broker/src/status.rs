@@ -37,6 +37,12 @@ pub struct Counters {
     pub delivered: u64,
     /// Deliveries acknowledged or rejected for good.
     pub acknowledged: u64,
+    /// Messages that expired in a queue.
+    pub expired: u64,
+    /// Messages that dead-letter exchanges took to a queue.
+    pub dead_lettered: u64,
+    /// Queues that nobody used for as long as they allow.
+    pub queues_expired: u64,
     /// Direct replies dropped because their requester did not read.
     pub replies_dropped: u64,
     /// Traces of the firehose dropped because memory was short.

@@ -26,6 +26,8 @@ const TRANSACTIONS_PER_MEMORY: u64 = 4;
 pub(crate) enum Outcome {
     /// It is done with.
     Discard,
+    /// Its consumer would not have it.
+    Reject,
     /// It goes back to its place.
     Requeue,
 }
@@ -125,7 +127,7 @@ impl Shard {
             }
         }
         for (_, delivery, outcome) in transaction.settled {
-            if outcome == Outcome::Discard && !delivery.entry.home.is_none() {
+            if outcome != Outcome::Requeue && !delivery.entry.home.is_none() {
                 batch = Some(self.store.open_batch());
             }
             self.finish(id, number, delivery, outcome);

@@ -138,6 +138,21 @@ pub fn text(snapshot: &Snapshot) -> String {
         count.ack_timeouts,
     );
     page.counter(
+        "forebay_messages_expired_total",
+        "Messages that expired in a queue.",
+        count.expired,
+    );
+    page.counter(
+        "forebay_messages_dead_lettered_total",
+        "Messages that dead-letter exchanges took to a queue.",
+        count.dead_lettered,
+    );
+    page.counter(
+        "forebay_queues_expired_total",
+        "Queues that nobody used for as long as they allow.",
+        count.queues_expired,
+    );
+    page.counter(
         "forebay_replies_dropped_total",
         "Direct replies dropped because their requester did not read.",
         count.replies_dropped,

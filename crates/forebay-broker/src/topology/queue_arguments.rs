@@ -80,8 +80,8 @@ const DURATION_MAX_MS: i64 = 10 * 365 * 24 * 60 * 60 * 1000;
 
 /// What an argument with a sensible value asks for.
 enum Asks {
-    /// What happens anyway.
-    Nothing,
+    /// What this version does, or what happens anyway.
+    WhatThereIs,
     /// Something that this version does not do.
     Feature,
 }
@@ -140,57 +140,57 @@ fn text(value: Value<'_>) -> Result<&[u8], Reason> {
     }
 }
 
-/// Checks the value of a known argument; unknown ones ask for nothing.
+/// Checks the value of a known argument; unknown ones ask for no more than there is.
 fn asks(name: &[u8], value: Value<'_>, arguments: Table<'_>) -> Result<Asks, Reason> {
     Ok(match name {
         b"x-expires" => match duration_ms(value)? {
             0 => return Err(Reason::ValueZero),
-            _ => Asks::Feature,
+            _ => Asks::WhatThereIs,
         },
         b"x-message-ttl" => {
             duration_ms(value)?;
-            Asks::Feature
+            Asks::WhatThereIs
         }
         b"x-max-length" | b"x-max-length-bytes" => {
             not_negative(value)?;
             Asks::Feature
         }
         b"x-max-priority" => match not_negative(value)? {
-            0 => Asks::Nothing,
+            0 => Asks::WhatThereIs,
             1..=255 => Asks::Feature,
             number => return Err(Reason::MaxValueExceeded(number)),
         },
         b"x-dead-letter-exchange" => {
             text(value)?;
-            Asks::Feature
+            Asks::WhatThereIs
         }
         b"x-dead-letter-routing-key" => {
             text(value)?;
             if arguments.get("x-dead-letter-exchange").is_none() {
                 return Err(Reason::Name("routing_key_but_no_dlx_defined"));
             }
-            Asks::Feature
+            Asks::WhatThereIs
         }
         b"x-overflow" => match text(value)? {
-            b"drop-head" => Asks::Nothing,
+            b"drop-head" => Asks::WhatThereIs,
             b"reject-publish" | b"reject-publish-dlx" => Asks::Feature,
             _ => return Err(Reason::Name("invalid_overflow")),
         },
         b"x-single-active-consumer" => match value {
-            Value::Bool(false) => Asks::Nothing,
+            Value::Bool(false) => Asks::WhatThereIs,
             Value::Bool(true) => Asks::Feature,
             other => return Err(Reason::UnacceptableType(other.type_name())),
         },
         b"x-queue-mode" => match text(value)? {
-            b"default" => Asks::Nothing,
+            b"default" => Asks::WhatThereIs,
             // Every queue keeps its backlog on disk; RabbitMQ ignores the mode since 3.12 too.
-            b"lazy" => Asks::Nothing,
+            b"lazy" => Asks::WhatThereIs,
             mode => {
                 return Err(Reason::Sentence(format!("unsupported queue mode '{}'", Lossy(mode))));
             }
         },
         b"x-flow" => match text(value)? {
-            name if QueueFlow::named(name).is_some() => Asks::Nothing,
+            name if QueueFlow::named(name).is_some() => Asks::WhatThereIs,
             name => {
                 return Err(Reason::Sentence(format!(
                     "flow mode '{}' is neither 'absorb' nor 'balance'",
@@ -199,17 +199,17 @@ fn asks(name: &[u8], value: Value<'_>, arguments: Table<'_>) -> Result<Asks, Rea
             }
         },
         b"x-queue-version" => match not_negative(value)? {
-            1 | 2 => Asks::Nothing,
+            1 | 2 => Asks::WhatThereIs,
             version => {
                 return Err(Reason::Sentence(format!("unsupported queue version '{version}'")));
             }
         },
         b"x-queue-leader-locator" => match text(value)? {
-            b"client-local" | b"balanced" | b"random" | b"least-leaders" => Asks::Nothing,
+            b"client-local" | b"balanced" | b"random" | b"least-leaders" => Asks::WhatThereIs,
             _ => return Err(Reason::Name("invalid_queue_locator_arg")),
         },
         _ if UNSUPPORTED.iter().any(|each| each.as_bytes() == name) => Asks::Feature,
-        _ => Asks::Nothing,
+        _ => Asks::WhatThereIs,
     })
 }
 
@@ -239,7 +239,7 @@ pub fn check_queue_arguments(queue: Resource<'_>, arguments: Table<'_>) -> Resul
     let mut unsupported = None;
     for (name, value) in arguments.iter() {
         match asks(&name, value, arguments).map_err(|reason| invalid(&name, reason))? {
-            Asks::Nothing => {}
+            Asks::WhatThereIs => {}
             Asks::Feature => {
                 unsupported.get_or_insert(name);
             }
@@ -326,13 +326,10 @@ mod tests {
     #[test]
     fn features_that_are_not_there_are_540_and_named() {
         let cases = [
-            ("x-expires", Value::I32(1)),
-            ("x-message-ttl", Value::I32(0)),
             ("x-max-length", Value::I32(10)),
             ("x-max-length-bytes", Value::I64(10)),
             ("x-max-priority", Value::U8(255)),
             ("x-overflow", text("reject-publish")),
-            ("x-dead-letter-exchange", text("")),
             ("x-single-active-consumer", Value::Bool(true)),
             ("x-delayed-retry-type", text("all")),
         ];
@@ -373,6 +370,9 @@ mod tests {
     #[test]
     fn what_happens_anyway_may_be_asked_for() {
         for (name, value) in [
+            ("x-expires", Value::I32(1)),
+            ("x-message-ttl", Value::I32(0)),
+            ("x-dead-letter-exchange", text("")),
             ("x-queue-type", text("classic")),
             ("x-queue-version", Value::I32(2)),
             ("x-queue-master-locator", text("min-masters")),

@@ -10,6 +10,7 @@ mod connections;
 mod consuming;
 mod durability;
 mod evacuating;
+mod expiring;
 mod firehose;
 mod getting;
 mod large_messages;

@@ -85,13 +85,13 @@ fn delete_minds_its_conditions() {
 fn what_this_version_cannot_do_is_refused_not_ignored() {
     let mut rig = Rig::new();
     let id = rig.client();
-    let arguments = TableBuf::new().with("x-message-ttl", Value::I32(1000));
-    let mut fleeting = declare("q", false);
-    fleeting.arguments = arguments.as_table();
-    rig.method(id, 1, &fleeting);
+    let arguments = TableBuf::new().with("x-max-length", Value::I32(1000));
+    let mut bounded = declare("q", false);
+    bounded.arguments = arguments.as_table();
+    rig.method(id, 1, &bounded);
     let trace = rig.trace(id);
     assert!(
-        trace[0].contains("540 NOT_IMPLEMENTED") && trace[0].contains("x-message-ttl"),
+        trace[0].contains("540 NOT_IMPLEMENTED") && trace[0].contains("x-max-length"),
         "{trace:?}"
     );
 }

@@ -43,7 +43,7 @@ const ACCESS_REFUSED: u16 = 403;
 const PRECONDITION_FAILED: u16 = 406;
 
 /// Holds messages of one queue in the broker until they are due, on any broker that knows `x-message-ttl` and
-/// `x-dead-letter-exchange`; ours does not, and lets a consumer hold them for as long as it likes instead. Clones share it.
+/// `x-dead-letter-exchange`; ours knows them too, and lets a consumer hold them for as long as it likes instead. Clones share it.
 ///
 /// Its rungs are durable queues named like the queue with `.retry.1s`, `.retry.2s`, … `.retry.32768s` added. Each is declared
 /// when it is first needed, as a quorum queue that dead-letters at least once (`x-dead-letter-strategy`), and is never

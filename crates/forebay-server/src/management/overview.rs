@@ -27,6 +27,8 @@ pub(super) fn overview(snapshot: &Snapshot) -> Value {
             "acknowledged": count.acknowledged,
             "returned": count.returned,
             "unroutable": count.unroutable,
+            "expired": count.expired,
+            "dead_lettered": count.dead_lettered,
             "ready": broker.ready,
             "unacked": broker.unacked,
         },

@@ -1,0 +1,342 @@
+//! Messages and queues whose time is over, and dead letters.
+
+use forebay_broker::access::{Password, Permissions, User};
+use forebay_broker::{ConnectionId, ShardConfig};
+use forebay_wire::{Properties, TableBuf, Value, basic, exchange, queue};
+
+use crate::rig::{Rig, consume, declare, short};
+use crate::scene::{Scene, range};
+
+/// The queue `name` with these arguments.
+fn declare_with(rig: &mut Rig, id: ConnectionId, name: &str, durable: bool, arguments: &TableBuf) {
+    let mut declare = declare(name, durable);
+    declare.arguments = arguments.as_table();
+    rig.method(id, 1, &declare);
+}
+
+/// Is it there? A closed channel is opened again.
+fn is_there(rig: &mut Rig, name: &str) -> bool {
+    let id = rig.client();
+    let passive = queue::Declare { passive: true, ..declare(name, false) };
+    rig.method(id, 1, &passive);
+    let there = rig.trace(id).iter().any(|line| line.contains("queue.declare-ok"));
+    rig.disconnect(id);
+    there
+}
+
+fn ttl(ms: i32) -> TableBuf {
+    TableBuf::new().with("x-message-ttl", Value::I32(ms))
+}
+
+fn to_dead(arguments: TableBuf) -> TableBuf {
+    arguments
+        .with("x-dead-letter-exchange", Value::LongStr(b""))
+        .with("x-dead-letter-routing-key", Value::LongStr(b"dead"))
+}
+
+/// The bodies in a queue, which are taken.
+fn bodies(rig: &mut Rig, id: ConnectionId, name: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    loop {
+        let get = basic::Get { queue: short(name), no_ack: true, ..basic::Get::default() };
+        rig.method(id, 1, &get);
+        let lines = rig.trace(id);
+        let Some(line) = lines.iter().find(|line| line.contains("basic.get-ok")) else {
+            return found;
+        };
+        let body = line.rsplit_once('[').map_or("", |(_, body)| body.trim_end_matches(']'));
+        found.push(body.to_owned());
+    }
+}
+
+fn expiring(rig: &mut Rig, id: ConnectionId, queue: &str, expiration: &str, body: &str) {
+    let expiration = Some(short(expiration));
+    let properties = Properties { expiration, ..Properties::default() };
+    rig.publish_with(id, "", queue, false, &properties, body.as_bytes());
+}
+
+/// Time passes for a broker with a disk.
+fn pass(scene: &mut Scene, ms: u64) {
+    scene.rig.now_us += ms * 1_000;
+    scene.work().expect("the disk works");
+}
+
+#[test]
+fn a_queue_that_nobody_uses_goes() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    let arguments = TableBuf::new().with("x-expires", Value::I32(1_000));
+    declare_with(&mut rig, id, "q", false, &arguments);
+    rig.publish(id, "q", b"does not keep it", false);
+    rig.pass(900);
+    assert!(is_there(&mut rig, "q"), "and asking for it is a use");
+    rig.pass(900);
+    let get = basic::Get { queue: short("q"), no_ack: true, ..basic::Get::default() };
+    rig.method(id, 1, &get);
+    rig.pass(900);
+    rig.method(id, 1, &consume("q", "c", true));
+    rig.pass(5_000);
+    rig.method(id, 1, &basic::Cancel { consumer_tag: short("c"), no_wait: false });
+    rig.pass(900);
+    declare_with(&mut rig, id, "q", false, &arguments);
+    rig.pass(999);
+    assert_eq!(rig.shard.status().queue_count, 1);
+    rig.pass(2);
+    assert_eq!(rig.shard.status().queue_count, 0);
+    assert_eq!(rig.shard.status().counters.queues_expired, 1);
+    assert!(!is_there(&mut rig, "q"));
+}
+
+#[test]
+fn a_durable_queue_that_goes_is_gone_after_a_restart() {
+    let mut scene = Scene::new();
+    let id = scene.rig.client();
+    let arguments = TableBuf::new().with("x-expires", Value::I32(10_000));
+    declare_with(&mut scene.rig, id, "gone", true, &arguments);
+    scene.work().unwrap();
+    pass(&mut scene, 20_000);
+    declare_with(&mut scene.rig, id, "young", true, &arguments);
+    scene.work().unwrap();
+    let mut scene = scene.kill();
+    assert_eq!(scene.rig.shard.status().queue_count, 1);
+    pass(&mut scene, 9_000);
+    assert_eq!(scene.rig.shard.status().queue_count, 1, "its time began anew");
+    pass(&mut scene, 2_000);
+    assert_eq!(scene.rig.shard.status().queue_count, 0);
+}
+
+#[test]
+fn messages_expire_in_their_queue_and_no_earlier() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    declare_with(&mut rig, id, "q", false, &ttl(1_280));
+    rig.publish(id, "q", b"old", false);
+    rig.pass(1_000);
+    rig.publish(id, "q", b"young", false);
+    rig.pass(279);
+    assert_eq!(rig.shard.status().ready, 2);
+    rig.pass(11);
+    assert_eq!(rig.shard.status().ready, 1, "a step later at most");
+    assert_eq!(bodies(&mut rig, id, "q"), ["young"]);
+    assert_eq!(rig.shard.status().counters.expired, 1);
+}
+
+#[test]
+fn with_none_to_live_a_message_reaches_who_waits_and_nobody_else() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    declare_with(&mut rig, id, "q", false, &ttl(0));
+    declare_with(&mut rig, id, "plain", false, &TableBuf::new());
+    rig.publish(id, "q", b"nobody waits", false);
+    expiring(&mut rig, id, "plain", "0", "nobody waits");
+    rig.pass(1);
+    assert_eq!(rig.shard.status().ready, 0);
+    rig.method(id, 1, &consume("q", "c", true));
+    rig.method(id, 1, &consume("plain", "d", true));
+    rig.trace(id);
+    rig.publish(id, "q", b"somebody waits", false);
+    expiring(&mut rig, id, "plain", "0", "somebody waits");
+    let lines = rig.trace(id);
+    assert_eq!(
+        lines.iter().filter(|line| line.contains("[somebody waits]")).count(),
+        2,
+        "{lines:?}"
+    );
+}
+
+/// It was delivered, and its time went on meanwhile.
+#[test]
+fn a_message_that_comes_back_late_expires() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    declare_with(&mut rig, id, "q", false, &ttl(1_000));
+    rig.publish(id, "q", b"x", false);
+    rig.method(id, 1, &basic::Get { queue: short("q"), ..basic::Get::default() });
+    rig.pass(5_000);
+    assert_eq!(rig.shard.status().unacked, 1, "who holds it, has it");
+    rig.method(id, 1, &basic::Nack { delivery_tag: 1, multiple: false, requeue: true });
+    rig.pass(1);
+    assert_eq!((rig.shard.status().ready, rig.shard.status().unacked), (0, 0));
+}
+
+#[test]
+fn the_smaller_of_two_times_holds_and_only_at_the_head() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    declare_with(&mut rig, id, "dead", false, &TableBuf::new());
+    declare_with(&mut rig, id, "q", false, &to_dead(ttl(1_000)));
+    expiring(&mut rig, id, "q", "60000", "the queue's");
+    expiring(&mut rig, id, "q", "10", "its own, behind it");
+    rig.pass(500);
+    assert_eq!(rig.shard.status().ready, 2);
+    rig.pass(510);
+    assert_eq!(bodies(&mut rig, id, "dead"), ["the queue's", "its own, behind it"]);
+    expiring(&mut rig, id, "q", "10", "its own");
+    rig.pass(11);
+    assert_eq!(bodies(&mut rig, id, "dead"), ["its own"]);
+}
+
+#[test]
+fn what_expired_behind_the_head_is_not_delivered() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    declare_with(&mut rig, id, "q", false, &TableBuf::new());
+    rig.publish(id, "q", b"first", false);
+    expiring(&mut rig, id, "q", "100", "second");
+    rig.publish(id, "q", b"third", false);
+    rig.pass(200);
+    assert_eq!(rig.shard.status().ready, 3);
+    rig.method(id, 1, &consume("q", "c", true));
+    let lines = rig.trace(id);
+    let told = |body: &str| lines.iter().any(|line| line.contains(body));
+    assert!(told("[first]") && told("[third]") && !told("[second]"), "{lines:?}");
+}
+
+#[test]
+fn a_rejected_message_goes_to_the_dead_letters() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    let fanout = exchange::Declare {
+        exchange: short("graves"),
+        type_name: short("fanout"),
+        ..exchange::Declare::default()
+    };
+    rig.method(id, 1, &fanout);
+    for name in ["dead", "dead too"] {
+        declare_with(&mut rig, id, name, false, &TableBuf::new());
+        let bind =
+            queue::Bind { queue: short(name), exchange: short("graves"), ..queue::Bind::default() };
+        rig.method(id, 1, &bind);
+    }
+    let arguments = TableBuf::new().with("x-dead-letter-exchange", Value::LongStr(b"graves"));
+    declare_with(&mut rig, id, "q", false, &arguments);
+    for body in ["nacked", "rejected", "acked"] {
+        rig.publish(id, "q", body.as_bytes(), false);
+        rig.method(id, 1, &basic::Get { queue: short("q"), ..basic::Get::default() });
+    }
+    rig.method(id, 1, &basic::Nack { delivery_tag: 1, multiple: false, requeue: false });
+    rig.method(id, 1, &basic::Reject { delivery_tag: 2, requeue: false });
+    rig.method(id, 1, &basic::Ack { delivery_tag: 3, multiple: false });
+    rig.trace(id);
+    let reader = rig.client();
+    assert_eq!(bodies(&mut rig, reader, "dead"), ["nacked", "rejected"]);
+    assert_eq!(bodies(&mut rig, reader, "dead too"), ["nacked", "rejected"]);
+    assert_eq!(rig.shard.status().counters.dead_lettered, 2);
+    // Without an exchange they are gone, and nothing else happens.
+    rig.method(
+        id,
+        1,
+        &exchange::Delete { exchange: short("graves"), ..exchange::Delete::default() },
+    );
+    rig.publish(id, "q", b"nowhere", false);
+    rig.method(id, 1, &basic::Get { queue: short("q"), ..basic::Get::default() });
+    rig.method(id, 1, &basic::Reject { delivery_tag: 4, requeue: false });
+    rig.trace(id);
+    assert_eq!((rig.shard.status().ready, rig.shard.status().unacked), (0, 0));
+    assert_eq!(rig.shard.status().memory_bytes, 0);
+}
+
+/// A retry queue: what is rejected waits in another queue, and comes back when its time there is over.
+#[test]
+fn what_goes_round_by_rejections_goes_on_and_by_itself_it_does_not() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    let to = |name: &str, arguments: TableBuf| {
+        arguments
+            .with("x-dead-letter-exchange", Value::LongStr(b""))
+            .with("x-dead-letter-routing-key", Value::LongStr(name.as_bytes()))
+    };
+    declare_with(&mut rig, id, "work", false, &to("wait", TableBuf::new()));
+    declare_with(&mut rig, id, "wait", false, &to("work", ttl(100)));
+    rig.publish(id, "work", b"job", false);
+    for round in 1..=3 {
+        let get = basic::Get { queue: short("work"), ..basic::Get::default() };
+        rig.method(id, 1, &get);
+        rig.method(id, 1, &basic::Reject { delivery_tag: round, requeue: false });
+        rig.trace(id);
+        assert_eq!(rig.shard.status().ready, 1, "it waits");
+        rig.pass(110);
+    }
+    assert_eq!(bodies(&mut rig, id, "work"), ["job"]);
+    // Two queues that only wait would have it for ever.
+    declare_with(&mut rig, id, "round", false, &to("about", ttl(100)));
+    declare_with(&mut rig, id, "about", false, &to("round", ttl(100)));
+    rig.publish(id, "round", b"x", false);
+    rig.pass(110);
+    assert_eq!(rig.shard.status().ready, 1);
+    rig.pass(110);
+    assert_eq!(rig.shard.status().ready, 0);
+}
+
+/// Whatever is cut off in between: the message is in the one queue or in the other.
+#[test]
+fn a_dead_letter_is_in_one_queue_after_a_crash() {
+    for rejected_is_synced in [false, true] {
+        let mut scene = Scene::new();
+        let id = scene.client();
+        declare_with(&mut scene.rig, id, "dead", true, &TableBuf::new());
+        declare_with(&mut scene.rig, id, "letters", true, &to_dead(TableBuf::new()));
+        scene.work().unwrap();
+        scene.rig.publish(id, "letters", b"x", true);
+        scene.work().unwrap();
+        let get = basic::Get { queue: short("letters"), ..basic::Get::default() };
+        scene.rig.method(id, 1, &get);
+        scene.rig.method(id, 1, &basic::Reject { delivery_tag: 1, requeue: false });
+        if rejected_is_synced {
+            scene.work().unwrap();
+        }
+        let mut scene = scene.lose_power(7);
+        let id = scene.rig.client();
+        let found = ["letters", "dead"].map(|name| bodies(&mut scene.rig, id, name).len());
+        assert_eq!(found, if rejected_is_synced { [0, 1] } else { [1, 0] });
+    }
+}
+
+/// Nobody consumes, and most of it is on disk.
+#[test]
+fn what_lies_on_disk_expires_too() {
+    let mut scene = Scene::small(4 << 20);
+    let id = scene.client();
+    let arguments = ttl(600_000);
+    declare_with(&mut scene.rig, id, "fleeting", true, &arguments);
+    scene.answers(id);
+    for number in range(0..6_000) {
+        scene.rig.publish(id, "fleeting", crate::scene::body(number).as_bytes(), true);
+        if number % 16 == 0 {
+            scene.work().unwrap();
+        }
+    }
+    scene.work().unwrap();
+    let cold: u64 = scene.rig.shard.status().queues.iter().map(|queue| queue.cold).sum();
+    assert!(cold > 1_000, "{cold} on disk");
+    pass(&mut scene, 700_000);
+    for _ in 0..2_000 {
+        if scene.rig.shard.status().ready == 0 {
+            break;
+        }
+        pass(&mut scene, 10);
+    }
+    let status = scene.rig.shard.status();
+    assert_eq!((status.ready, status.counters.expired), (0, 6_000));
+}
+
+#[test]
+fn a_dead_letter_exchange_wants_permission_to_read_and_to_write() {
+    let arguments = |exchange: &'static [u8]| {
+        TableBuf::new().with("x-dead-letter-exchange", Value::LongStr(exchange))
+    };
+    for (write, read, refused) in [
+        ("^graves$", "^q$", None),
+        ("^graves$", "", Some("read access to queue 'q'")),
+        ("", "^q$", Some("write access to exchange 'graves'")),
+    ] {
+        let permissions = Permissions::new("^q$", write, read).unwrap();
+        let app = User::new("app", Password::Plain("secret".to_owned()));
+        let users = vec![User::guest(), app.with_permissions("/", permissions)];
+        let mut rig = Rig::with(ShardConfig { users, ..ShardConfig::default() });
+        let id = rig.client_as(b"\0app\0secret");
+        declare_with(&mut rig, id, "q", false, &arguments(b"graves"));
+        let answer = rig.trace(id).join("");
+        assert!(answer.contains(refused.unwrap_or("queue.declare-ok q")), "{answer}");
+    }
+}
