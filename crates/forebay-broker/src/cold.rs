@@ -241,6 +241,7 @@ impl Shard {
         self.load_cold(key);
         self.mark_queue(key);
         self.plan_queue(key);
+        self.note_long(key);
     }
 
     /// Asks for the next block if the head runs low and somebody is there to take it.
@@ -249,7 +250,7 @@ impl Shard {
         let Some(queue) = self.queues.get_mut(key.0 as usize) else { return };
         let wanted = !queue.consumers.is_empty()
             || !queue.gets.is_empty()
-            || queue.expires_on_disk(self.now_us);
+            || queue.goes_from_disk(self.now_us);
         let next = queue.cold.front().map(|run| (run.run, run.next_seq));
         let Some((run, from)) = next.filter(|_| wanted && !queue.loading) else { return };
         // Ahead of need only while memory is not pressed, or has room for that; an empty head is served all the
@@ -311,7 +312,9 @@ impl Shard {
                 Some(message) => {
                     let expires_us = expires_us(message.raw_properties(), self.now_us);
                     let message = message.expiring_at(expires_us);
-                    queue.has_expirations |= expires_us.is_some();
+                    if expires_us.is_some() {
+                        queue.note_expiration();
+                    }
                     let size = message.memory_bytes();
                     self.memory_bytes += size;
                     queue.ready_bytes += size;

@@ -1,4 +1,4 @@
-//! Where messages go that were rejected or have expired (`x-dead-letter-exchange`), and what is written on them.
+//! Where messages go that were rejected, have expired or were too many (`x-dead-letter-exchange`), and what is written on them.
 //!
 //! ```text
 //!   routing keys    the queue's x-dead-letter-routing-key, and then without CC; else those it was published with
@@ -29,6 +29,8 @@ pub(crate) enum Reason {
     Rejected,
     /// Its time, or its queue's, was over.
     Expired,
+    /// Its queue was longer than it may be.
+    MaxLength,
 }
 
 impl Reason {
@@ -36,6 +38,7 @@ impl Reason {
         match self {
             Reason::Rejected => b"rejected",
             Reason::Expired => b"expired",
+            Reason::MaxLength => b"maxlen",
         }
     }
 }

@@ -108,8 +108,9 @@ impl Shard {
     fn visit(&mut self, key: QueueKey, soft: usize) -> (usize, bool) {
         let mut bytes = 0;
         let mut held = None;
+        let limited = self.queues.get(key.0 as usize).is_some_and(|queue| queue.limited);
         for _ in 0..VISIT_MESSAGES {
-            if !self.expire(key) {
+            if limited && !self.expire(key) {
                 break;
             }
             match self.deliver_one(key, soft) {
@@ -132,7 +133,12 @@ impl Shard {
             queue.waits.hold(gate, now_us);
             queue.offered_below = queue.next_seq;
         }
-        self.plan_queue(key);
+        if limited {
+            self.plan_queue(key);
+            if held.is_some() {
+                self.shorten(key);
+            }
+        }
         (bytes, held.is_none())
     }
 
@@ -284,7 +290,10 @@ impl Shard {
                 queue.requeue(delivery.entry);
                 queue.hold_without_consumer(self.now_us);
                 self.mark_queue(delivery.queue);
-                self.plan_queue(delivery.queue);
+                if self.queues[delivery.queue.0 as usize].limited {
+                    self.plan_queue(delivery.queue);
+                    self.note_long(delivery.queue);
+                }
             }
             _ => self.discard(delivery.queue_id, delivery.entry),
         }

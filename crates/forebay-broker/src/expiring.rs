@@ -1,4 +1,4 @@
-//! Messages and queues whose time is over.
+//! Messages and queues whose time is over, and messages that are too many.
 //!
 //! ```text
 //!   timer of a queue ──► nobody uses it, x-expires is over? ──yes──► the queue goes
@@ -9,10 +9,13 @@
 //! not delivered then, however soon somebody asks. One that came since the queue was last visited has not been offered to
 //! consumers, so it does not expire before it has: with none to live it reaches who waits for it, and nobody else.
 //!
+//! Of too many (`x-max-length`) the oldest go, once consumers have taken what they can. What is delivered and not settled does not count.
+//!
 //! What is next may lie on disk; then it is read like for a consumer.
 
 use std::num::NonZeroU64;
 
+use forebay_store::Seq;
 use forebay_wire::{Properties, RawProperties};
 
 use crate::dead_letters::{Death, Reason, goes_round};
@@ -27,8 +30,14 @@ const EXPIRE_MESSAGES: usize = 256;
 
 impl Queue {
     /// Whether its messages, or some of them, may expire.
-    pub(crate) fn is_timed(&self) -> bool {
+    fn is_timed(&self) -> bool {
         self.ttl.is_some() || self.has_expirations
+    }
+
+    /// A message with a time of its own came.
+    pub(crate) fn note_expiration(&mut self) {
+        self.has_expirations = true;
+        self.limited = true;
     }
 
     /// When what is next expires; 0 if that has to be found out on disk.
@@ -46,11 +55,14 @@ impl Queue {
         self.ttl.as_ref().map(|ttl| ttl.due_us(next))
     }
 
-    /// Whether what is next lies on disk, and has expired or may have.
-    pub(crate) fn expires_on_disk(&self, now_us: u64) -> bool {
-        self.is_timed()
-            && self.head.is_empty()
-            && self.next_due_us().is_some_and(|due_us| due_us <= now_us)
+    /// Whether what is next lies on disk, and has to go or may have to.
+    pub(crate) fn goes_from_disk(&self, now_us: u64) -> bool {
+        let is_due = || self.is_timed() && self.next_due_us().is_some_and(|us| us <= now_us);
+        self.head.is_empty() && (self.is_too_long() || is_due())
+    }
+
+    fn is_too_long(&self) -> bool {
+        self.ready_max.is_some_and(|ready_max| self.ready() > ready_max)
     }
 
     /// When something is to be done about it.
@@ -145,25 +157,77 @@ impl Shard {
                 }
                 continue;
             }
-            let Some(entry) = queue.pop() else { return true };
-            queue.taken(self.now_us, entry.seq);
-            if queue.is_empty() {
-                queue.has_expirations = queue.unacked > 0;
-                queue.waits.hold(None, self.now_us);
-            }
             self.counters.expired += 1;
-            self.bury(key, entry, Reason::Expired);
+            self.bury_next(key, Reason::Expired);
         }
         false
     }
 
-    /// A message has come, or come back, to a queue that may have to do something about it in time.
-    pub(crate) fn came_to_timed(&mut self, key: QueueKey) {
-        let queue = &self.queues[key.0 as usize];
+    /// Takes out the oldest of what is too many. Consumers have taken what they can.
+    pub(crate) fn shorten(&mut self, key: QueueKey) {
+        while let Some(queue) = self.queues.get_mut(key.0 as usize).filter(|q| q.is_too_long()) {
+            if queue.head.is_empty() {
+                queue.take_back();
+            }
+            if queue.head.is_empty() {
+                return self.load_cold(key);
+            }
+            self.counters.dropped += 1;
+            self.bury_next(key, Reason::MaxLength);
+        }
+    }
+
+    /// Notes a queue that is too long, for [`shorten_queues`](Shard::shorten_queues).
+    pub(crate) fn note_long(&mut self, key: QueueKey) {
+        let Some(queue) = self.queues.get_mut(key.0 as usize) else { return };
+        if !queue.noted_long && queue.is_too_long() {
+            queue.noted_long = true;
+            self.long_queues.push(key);
+        }
+    }
+
+    /// Shortens what was noted since the last time, but for queues whose consumers are still to be offered something. What goes to dead letters may make
+    /// other queues too long: they are noted meanwhile.
+    pub(crate) fn shorten_queues(&mut self) {
+        while let Some(key) = self.long_queues.pop() {
+            let Some(queue) = self.queues.get_mut(key.0 as usize) else { continue };
+            queue.noted_long = false;
+            if !queue.dirty {
+                self.shorten(key);
+            }
+        }
+    }
+
+    /// What is next, and in memory, leaves its queue for good.
+    #[inline(never)]
+    fn bury_next(&mut self, key: QueueKey, reason: Reason) {
+        let queue = &mut self.queues[key.0 as usize];
+        let Some(entry) = queue.pop() else { return };
+        queue.taken(self.now_us, entry.seq);
+        if queue.is_empty() {
+            queue.has_expirations &= queue.unacked > 0;
+            queue.limited = queue.is_timed() || queue.ready_max.is_some();
+            queue.waits.hold(None, self.now_us);
+        }
+        self.bury(key, entry, reason);
+    }
+
+    /// A message was put into a queue where it may expire, or be one too many.
+    #[inline(never)]
+    pub(crate) fn came_to_limited(&mut self, key: QueueKey, seq: Seq) {
+        let queue = &mut self.queues[key.0 as usize];
+        if let Some(ttl) = &mut queue.ttl {
+            ttl.came(self.now_us, seq);
+        }
+        let last = queue.tail.back().or_else(|| queue.head.last());
+        if last.is_some_and(|last| last.message.expires_us().is_some()) {
+            queue.note_expiration();
+        }
         // A timer that runs is planned anew when it is due.
         if queue.timer_us.is_none() || queue.head.len() <= 1 {
             self.plan_queue(key);
         }
+        self.note_long(key);
     }
 
     /// A message leaves its queue for good: to the dead letters, if the queue has any.

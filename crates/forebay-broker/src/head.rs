@@ -96,9 +96,14 @@ impl Head {
         self.row.pop_back_if(|entry| may_go(entry))
     }
 
+    /// What is last.
+    pub(crate) fn last(&self) -> Option<&Entry> {
+        let returned = self.returned.last_key_value().map(|(_, entry)| entry);
+        self.row.back().into_iter().chain(returned).max_by_key(|entry| entry.seq)
+    }
+
     fn last_seq(&self) -> Option<Seq> {
-        let returned = self.returned.last_key_value().map(|(seq, _)| *seq);
-        self.row.back().map(|entry| entry.seq).max(returned)
+        self.last().map(|entry| entry.seq)
     }
 
     /// All of it as one row, to be cut.

@@ -23,9 +23,16 @@ const OVERHEAD_BYTES: usize = 144;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Message {
     bytes: Vec<u8>,
+    /// Of the few that have any: others are no larger for it.
+    times: Option<Box<Times>>,
+}
+
+/// By the clock of the broker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Times {
     /// When it was read, if its publisher marked it ([`marks`](crate::marks)).
     received_us: Option<NonZeroU64>,
-    /// When its own time to live is over, by the clock of its broker.
+    /// When its own time to live is over.
     expires_us: Option<NonZeroU64>,
 }
 
@@ -72,29 +79,38 @@ impl Message {
     /// Takes bytes that [`Message::start`] began.
     pub fn from_bytes(bytes: Vec<u8>) -> Message {
         debug_assert!(bytes.len() >= HEAD_BYTES);
-        Message { bytes, received_us: None, expires_us: None }
+        Message { bytes, times: None }
     }
 
     /// The same, read at `us` by the clock of its broker.
     #[must_use]
     pub fn received_at(self, us: u64) -> Message {
-        Message { received_us: NonZeroU64::new(us.max(1)), ..self }
+        self.timed(|times| times.received_us = NonZeroU64::new(us.max(1)))
     }
 
     /// When it was read, if that was said of it.
     pub fn received_us(&self) -> Option<u64> {
-        self.received_us.map(NonZeroU64::get)
+        self.times.as_ref()?.received_us.map(NonZeroU64::get)
     }
 
     /// The same, to expire then by the clock of its broker; `None`: never by itself.
     #[must_use]
     pub fn expiring_at(self, expires_us: Option<NonZeroU64>) -> Message {
-        Message { expires_us, ..self }
+        match expires_us {
+            None => self,
+            Some(_) => self.timed(|times| times.expires_us = expires_us),
+        }
+    }
+
+    fn timed(self, set: impl FnOnce(&mut Times)) -> Message {
+        let mut times = self.times.unwrap_or_default();
+        set(&mut times);
+        Message { times: Some(times), ..self }
     }
 
     /// When its own time to live is over.
     pub fn expires_us(&self) -> Option<u64> {
-        self.expires_us.map(NonZeroU64::get)
+        self.times.as_ref()?.expires_us.map(NonZeroU64::get)
     }
 
     /// Takes bytes from the store; `None` when they are not a message.
@@ -102,7 +118,7 @@ impl Message {
         if bytes.len() < HEAD_BYTES {
             return None;
         }
-        let message = Message { bytes, received_us: None, expires_us: None };
+        let message = Message { bytes, times: None };
         if message.body_start() > message.bytes.len() {
             return None;
         }
@@ -174,7 +190,7 @@ impl Message {
             self.body().len(),
         );
         bytes.extend_from_slice(self.body());
-        Message { bytes, received_us: self.received_us, expires_us: self.expires_us }
+        Message { bytes, times: self.times.clone() }
     }
 
     /// The bytes again.

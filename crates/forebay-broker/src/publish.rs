@@ -332,18 +332,14 @@ impl Shard {
         let queue = &mut self.queues[key.0 as usize];
         let seq = queue.take_seq();
         let home = if queue.stored { home } else { Home::NONE };
-        if let Some(ttl) = &mut queue.ttl {
-            ttl.came(self.now_us, seq);
-        }
-        queue.has_expirations |= message.expires_us().is_some();
+        let limited = queue.limited || message.expires_us().is_some();
         queue.push(Entry { seq, message, home, redelivered: false });
         queue.hold_without_consumer(self.now_us);
-        if queue.is_timed() {
-            self.came_to_timed(key);
-        }
-        let queue = &self.queues[key.0 as usize];
         if queue.balanced.is_some() {
             self.came(key, seq);
+        }
+        if limited {
+            self.came_to_limited(key, seq);
         }
         self.mark_queue(key);
     }

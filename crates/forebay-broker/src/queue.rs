@@ -32,6 +32,8 @@ use crate::waits::{Gate, Waits};
 
 /// The argument that says how long a message may stay, in milliseconds.
 const MESSAGE_TTL: &str = "x-message-ttl";
+/// The one that says how many may wait in it.
+const MAX_LENGTH: &str = "x-max-length";
 /// The one that says how long a queue stays that nobody uses, in milliseconds.
 const EXPIRES: &str = "x-expires";
 
@@ -109,10 +111,16 @@ pub(crate) struct Queue {
     pub(crate) hungry: bool,
     /// Not spilled before: consumers were quicker than the disk, or there was nothing to spill.
     pub(crate) spill_from_us: u64,
+    /// Its messages may expire or be too many, by one of the three that follow: else nobody looks at them.
+    pub(crate) limited: bool,
     /// Its `x-message-ttl`.
     pub(crate) ttl: Option<Box<TimeToLive>>,
+    /// Its `x-max-length`: more do not wait here.
+    pub(crate) ready_max: Option<u64>,
     /// Some message may have come with a time to live of its own since it was last empty.
     pub(crate) has_expirations: bool,
+    /// In the shard's list of queues that are longer.
+    pub(crate) noted_long: bool,
     /// Its `x-expires`.
     pub(crate) expiry: Option<QueueExpiry>,
     /// What has a lower number has been offered to all who consume.
@@ -161,7 +169,10 @@ impl Queue {
             loading: false,
             hungry: false,
             spill_from_us: 0,
+            limited: false,
             ttl: None,
+            ready_max: None,
+            noted_long: false,
             has_expirations: false,
             expiry: None,
             offered_below: 0,
@@ -180,9 +191,11 @@ impl Queue {
     /// What its arguments ask of it, which were checked when it was declared.
     pub(crate) fn with_arguments(mut self, now_us: u64, arguments: TableBuf) -> Queue {
         let table = arguments.as_table();
-        let ms = |name| table.get(name).and_then(|value| u64::try_from(value.as_i64()?).ok());
-        self.ttl = ms(MESSAGE_TTL).map(|ms| Box::new(TimeToLive::of_ms(ms)));
-        self.expiry = ms(EXPIRES).map(|ms| QueueExpiry::after_ms(now_us, ms));
+        let number = |name| table.get(name).and_then(|value| u64::try_from(value.as_i64()?).ok());
+        self.ttl = number(MESSAGE_TTL).map(|ms| Box::new(TimeToLive::of_ms(ms)));
+        self.ready_max = number(MAX_LENGTH);
+        self.expiry = number(EXPIRES).map(|ms| QueueExpiry::after_ms(now_us, ms));
+        self.limited = self.ttl.is_some() || self.ready_max.is_some();
         self.dead_letters = DeadLetters::of(table).map(Box::new);
         self.arguments = arguments;
         self
@@ -226,6 +239,7 @@ impl Queue {
     }
 
     /// Takes the next message to deliver, if it is in RAM.
+    #[inline]
     pub(crate) fn pop(&mut self) -> Option<Entry> {
         let entry = self.head.pop_front()?;
         self.ready_bytes -= entry.message.memory_bytes();

@@ -99,6 +99,7 @@ impl Shard {
         }
         for key in keys.into_values() {
             self.plan_queue(key);
+            self.note_long(key);
         }
         Ok(())
     }
@@ -196,7 +197,9 @@ fn restored(
             message
         }
     };
-    queue.has_expirations |= message.expires_us().is_some();
+    if message.expires_us().is_some() {
+        queue.note_expiration();
+    }
     queue.ready_bytes += message.memory_bytes();
     let redelivered = seq <= queue.redelivered_upto;
     Ok(Entry { seq, message, home, redelivered })

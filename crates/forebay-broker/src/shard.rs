@@ -129,6 +129,8 @@ pub struct Shard {
     pub(crate) timers: BinaryHeap<Reverse<(u64, u32)>>,
     /// When something is due in a queue, at most once for each.
     pub(crate) queue_timers: BTreeSet<(u64, QueueKey)>,
+    /// Queues that are longer than they may be, each once.
+    pub(crate) long_queues: Vec<QueueKey>,
     /// Live reply-to consumers by token.
     pub(crate) reply_tokens: HashMap<Vec<u8>, (ConnectionId, u16), foldhash::fast::FixedState>,
     /// Memory of all messages, in bytes.
@@ -224,6 +226,7 @@ impl Shard {
             closed: VecDeque::new(),
             timers: BinaryHeap::new(),
             queue_timers: BTreeSet::new(),
+            long_queues: Vec::new(),
             reply_tokens: HashMap::default(),
             memory_bytes: 0,
             transactions_bytes: 0,
@@ -310,6 +313,7 @@ impl Shard {
         self.store_events();
         self.gather.turn(busy);
         self.deliver_dirty_queues(busy);
+        self.shorten_queues();
         self.look_at_balanced_queues();
         self.tell_confirms();
         self.balance_memory();

@@ -39,6 +39,8 @@ pub struct Counters {
     pub acknowledged: u64,
     /// Messages that expired in a queue.
     pub expired: u64,
+    /// Messages that left a queue because it was longer than it may be.
+    pub dropped: u64,
     /// Messages that dead-letter exchanges took to a queue.
     pub dead_lettered: u64,
     /// Queues that nobody used for as long as they allow.

@@ -143,6 +143,11 @@ pub fn text(snapshot: &Snapshot) -> String {
         count.expired,
     );
     page.counter(
+        "forebay_messages_dropped_total",
+        "Messages that left a queue because it was longer than it may be.",
+        count.dropped,
+    );
+    page.counter(
         "forebay_messages_dead_lettered_total",
         "Messages that dead-letter exchanges took to a queue.",
         count.dead_lettered,

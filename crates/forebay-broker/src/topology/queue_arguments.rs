@@ -5,14 +5,14 @@
 //!                        │ yes
 //!                 of a classic queue? ──no──► 406 invalid arg ... of queue type ...
 //!                        │ yes
-//!                 can be kept here?   ──no──► 540 argument 'x-max-length' ... not supported
+//!                 can be kept here?   ──no──► 540 argument 'x-max-priority' ... not supported
 //!                        │ yes
 //!                     declared (unknown arguments are kept and mean nothing)
 //! ```
 //!
 //! A feature is never promised in silence: an argument that would change what happens to messages
 //! is refused until the queue can do it. Values that ask for what happens anyway (priorities up to
-//! 0, `drop-head` without a limit) are taken.
+//! 0) are taken.
 
 use std::fmt;
 
@@ -151,7 +151,11 @@ fn asks(name: &[u8], value: Value<'_>, arguments: Table<'_>) -> Result<Asks, Rea
             duration_ms(value)?;
             Asks::WhatThereIs
         }
-        b"x-max-length" | b"x-max-length-bytes" => {
+        b"x-max-length" => {
+            not_negative(value)?;
+            Asks::WhatThereIs
+        }
+        b"x-max-length-bytes" => {
             not_negative(value)?;
             Asks::Feature
         }
@@ -326,7 +330,6 @@ mod tests {
     #[test]
     fn features_that_are_not_there_are_540_and_named() {
         let cases = [
-            ("x-max-length", Value::I32(10)),
             ("x-max-length-bytes", Value::I64(10)),
             ("x-max-priority", Value::U8(255)),
             ("x-overflow", text("reject-publish")),
@@ -352,7 +355,7 @@ mod tests {
     #[test]
     fn a_bad_value_is_told_before_a_missing_feature() {
         let arguments = TableBuf::new()
-            .with("x-max-length", Value::I32(10))
+            .with("x-max-priority", Value::I32(10))
             .with("x-message-ttl", Value::I32(-1));
         let error = check_queue_arguments(QUEUE, arguments.as_table()).unwrap_err();
         assert!(error.text.starts_with("invalid arg 'x-message-ttl'"), "{error}");
@@ -373,6 +376,7 @@ mod tests {
             ("x-expires", Value::I32(1)),
             ("x-message-ttl", Value::I32(0)),
             ("x-dead-letter-exchange", text("")),
+            ("x-max-length", Value::I32(10)),
             ("x-queue-type", text("classic")),
             ("x-queue-version", Value::I32(2)),
             ("x-queue-master-locator", text("min-masters")),

@@ -321,6 +321,70 @@ fn what_lies_on_disk_expires_too() {
 }
 
 #[test]
+fn of_too_many_the_oldest_go() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    declare_with(&mut rig, id, "dead", false, &TableBuf::new());
+    let arguments = to_dead(TableBuf::new().with("x-max-length", Value::I32(2)));
+    declare_with(&mut rig, id, "q", false, &arguments);
+    for body in ["1", "2", "3", "4"] {
+        rig.publish(id, "q", body.as_bytes(), false);
+    }
+    rig.trace(id);
+    assert_eq!(rig.shard.status().counters.dropped, 2);
+    let reader = rig.client();
+    assert_eq!(bodies(&mut rig, reader, "dead"), ["1", "2"]);
+    // What somebody holds does not count, until it comes back: then it is the oldest.
+    rig.method(id, 1, &basic::Get { queue: short("q"), ..basic::Get::default() });
+    rig.publish(id, "q", b"5", false);
+    rig.trace(id);
+    assert_eq!(rig.shard.status().ready, 2);
+    rig.method(id, 1, &basic::Nack { delivery_tag: 1, multiple: false, requeue: true });
+    rig.trace(id);
+    assert_eq!(bodies(&mut rig, reader, "q"), ["4", "5"]);
+    assert_eq!(bodies(&mut rig, reader, "dead"), ["3"]);
+}
+
+/// A hundred come at once, and a consumer takes them all.
+#[test]
+fn what_consumers_take_is_not_too_many() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    let arguments = TableBuf::new().with("x-max-length", Value::I32(0));
+    declare_with(&mut rig, id, "q", false, &arguments);
+    rig.publish(id, "q", b"nobody waits", false);
+    rig.trace(id);
+    assert_eq!(rig.shard.status().ready, 0);
+    rig.method(id, 1, &consume("q", "c", true));
+    rig.trace(id);
+    for _ in 0..100 {
+        rig.publish(id, "q", b"somebody waits", false);
+    }
+    let lines = rig.trace(id);
+    assert_eq!(lines.iter().filter(|line| line.contains("[somebody waits]")).count(), 100);
+}
+
+/// Each is too long with one message, and hands it to the next: no matter how many there are.
+#[test]
+fn a_letter_that_is_too_many_everywhere_goes_through_all() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    let name = |number: u32| format!("q{number}");
+    for number in 0..2_000 {
+        let to = name(number + 1);
+        let arguments = TableBuf::new()
+            .with("x-max-length", Value::I32(0))
+            .with("x-dead-letter-exchange", Value::LongStr(b""))
+            .with("x-dead-letter-routing-key", Value::LongStr(to.as_bytes()));
+        declare_with(&mut rig, id, &name(number), false, &arguments);
+    }
+    declare_with(&mut rig, id, &name(2_000), false, &TableBuf::new());
+    rig.publish(id, &name(1_900), b"x", false);
+    rig.trace(id);
+    assert_eq!(bodies(&mut rig, id, &name(2_000)), ["x"]);
+}
+
+#[test]
 fn a_dead_letter_exchange_wants_permission_to_read_and_to_write() {
     let arguments = |exchange: &'static [u8]| {
         TableBuf::new().with("x-dead-letter-exchange", Value::LongStr(exchange))

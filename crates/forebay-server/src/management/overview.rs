@@ -28,6 +28,7 @@ pub(super) fn overview(snapshot: &Snapshot) -> Value {
             "returned": count.returned,
             "unroutable": count.unroutable,
             "expired": count.expired,
+            "dropped": count.dropped,
             "dead_lettered": count.dead_lettered,
             "ready": broker.ready,
             "unacked": broker.unacked,
