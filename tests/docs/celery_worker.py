@@ -1,4 +1,4 @@
-"""The guide's Celery worker, as written: it does a task, on a fresh broker, and who asked for it has the result.
+"""The guide's Celery worker, as written: it does a task, on a fresh broker, who asked for it has the result, and `inspect` an answer.
 
     <!-- celery -->
     ```python      the module `tasks`; its `localhost` is the broker of the test
@@ -41,6 +41,11 @@ def check(document, broker, directory):
             caller.kill()
         if result.strip() != b"42":
             raise RuntimeError(f"the caller has {result!r} as its result:\n{errors.decode(errors='replace')}")
+        # Remote control: queues that expire, and messages in them.
+        inspect = ["bash", "-c", f"celery --app tasks inspect ping --timeout {PATIENCE_S} --destination celery@$(hostname)"]
+        done = subprocess.run(inspect, cwd=directory, env=environment, capture_output=True, text=True, timeout=2 * PATIENCE_S)
+        if "pong" not in done.stdout:
+            raise RuntimeError(f"the worker does not answer `inspect ping`:\n{done.stdout}{done.stderr}")
     finally:
         worker.kill()
         worker.wait(PATIENCE_S)

@@ -13,7 +13,7 @@ INTERNAL = {"vhost": "shop", "name": "unrouted", "type": "fanout", "durable": Tr
 LOST_BINDING = "binding of `audit` to `unrouted` in vhost `shop`: "
 # What ours cannot keep of that file, by the beginning of the sentence.
 REFUSED = (
-    "queue `brief` in vhost `shop`: NOT_IMPLEMENTED",
+    "queue `urgent` in vhost `shop`: NOT_IMPLEMENTED",
     "policy `short`: `max-length` of queues means nothing to this version",
 )
 # The ways a queue's messages go: its name, from, to, and which of the two queues is a quorum queue.
@@ -96,7 +96,7 @@ def differ(found, expected):
 
 def left_behind(part, key):
     """What of DEFINITIONS a Forebay cannot have; a user whom it had keeps the password that he had."""
-    return (part, key) in {("queues", ("shop", "brief")), ("policies", ("shop", "short")), ("users", ("guest",))}
+    return (part, key) in {("queues", ("shop", "urgent")), ("policies", ("shop", "short")), ("users", ("guest",))}
 
 
 def definitions(options, conformance, work, brokers):

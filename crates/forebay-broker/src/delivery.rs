@@ -107,10 +107,12 @@ impl Shard {
     /// Delivers up to [`VISIT_MESSAGES`]; returns the bytes and whether it could go on.
     fn visit(&mut self, key: QueueKey, soft: usize) -> (usize, bool) {
         let mut bytes = 0;
-        let mut held = None;
+        let (mut held, mut expires) = (None, false);
         let limited = self.queues.get(key.0 as usize).is_some_and(|queue| queue.limited);
         for _ in 0..VISIT_MESSAGES {
             if limited && !self.expire(key) {
+                // Its timer goes on with that, and then marks it again.
+                expires = true;
                 break;
             }
             match self.deliver_one(key, soft) {
@@ -139,7 +141,7 @@ impl Shard {
                 self.shorten(key);
             }
         }
-        (bytes, held.is_none())
+        (bytes, held.is_none() && !expires)
     }
 
     /// Delivers the head of a queue to the next consumer with credit.

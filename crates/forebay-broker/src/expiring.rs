@@ -125,7 +125,9 @@ impl Shard {
                 self.delete_queue(key);
                 continue;
             }
-            self.expire_idle(key);
+            if self.expire_idle(key) {
+                self.mark_queue(key);
+            }
             self.answer_pending_gets(key);
             self.plan_queue(key);
         }
@@ -238,11 +240,9 @@ impl Shard {
         let time_s = self.clock_began_us.map_or(0, |began_us| (began_us + self.now_us) / 1_000_000);
         let death = Death { queue: &queue.name, reason, time_s };
         let letter = dead.letter(&entry.message, death);
-        // Both or neither, after a crash.
-        self.store.begin_atomic();
+        // Between requests to the disk, and so in one batch of the log: after a crash it is in one of them.
         self.post(vhost, letter);
         self.discard(queue_id, entry);
-        self.store.end_atomic();
     }
 
     /// Takes a dead letter to its queues; nobody hears of it if there are none.

@@ -1,7 +1,7 @@
 //! Messages and queues whose time is over, and dead letters.
 
 use forebay_broker::access::{Password, Permissions, User};
-use forebay_broker::{ConnectionId, ShardConfig};
+use forebay_broker::{ConnectionId, Input, ShardConfig};
 use forebay_wire::{Properties, TableBuf, Value, basic, exchange, queue};
 
 use crate::rig::{Rig, consume, declare, short};
@@ -190,6 +190,29 @@ fn what_expired_behind_the_head_is_not_delivered() {
     let lines = rig.trace(id);
     let told = |body: &str| lines.iter().any(|line| line.contains(body));
     assert!(told("[first]") && told("[third]") && !told("[second]"), "{lines:?}");
+}
+
+/// They go some at a time, others have their turn in between, and what is behind them is delivered.
+#[test]
+fn many_that_expired_do_not_hold_up_everybody_else() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    declare_with(&mut rig, id, "q", false, &TableBuf::new());
+    rig.publish(id, "q", b"first", false);
+    for _ in 0..1_000 {
+        expiring(&mut rig, id, "q", "100", "gone");
+    }
+    rig.publish(id, "q", b"last", false);
+    rig.pass(200);
+    assert_eq!(rig.shard.status().ready, 1_002);
+    rig.method(id, 1, &consume("q", "c", true));
+    rig.step(Input::Turn { busy: false });
+    let gone = rig.shard.status().counters.expired;
+    assert!((1..1_000).contains(&gone), "{gone} in one turn");
+    rig.pass(1);
+    let lines = rig.trace(id);
+    let delivered = |body: &str| lines.iter().filter(|line| line.contains(body)).count();
+    assert_eq!(["[first]", "[gone]", "[last]"].map(delivered), [1, 0, 1]);
 }
 
 #[test]
