@@ -10,6 +10,9 @@
 //! A range may also be held by a queue (see [`balancing`](crate::balancing)): it is settled when its batch is
 //! synced and the queue has let go; what is settled behind it is told one by one.
 //!
+//! What a full queue refused is told at once by a `nack` of its own, and no `ack multiple` reaches over one: some clients
+//! would take it for acknowledged.
+//!
 //! A message that needs no disk is settled at once, the others when their batch is synced. Batches are
 //! synced in order, so ranges wait in order; when the first ones are settled, one `ack multiple` tells
 //! of everything before the first range that still waits.
@@ -54,6 +57,9 @@ pub(crate) struct Confirms {
     open: u64,
     /// Settled while an earlier one waits; told one by one.
     singles: Vec<u64>,
+    /// Refused, and not below what has been told; the last ones, as many as `untold`, have not been told yet.
+    refused: VecDeque<u64>,
+    untold: usize,
 }
 
 /// A batch that is synced: what is in it, and how many channels waited for it.
@@ -63,11 +69,13 @@ pub(crate) struct Committed {
     pub(crate) waiters: u64,
 }
 
-/// A `basic.ack` to send.
+/// A `basic.ack` to send, or a `basic.nack`.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(crate) struct Ack {
     pub(crate) delivery_tag: u64,
     pub(crate) multiple: bool,
+    /// It is a nack.
+    pub(crate) refused: bool,
 }
 
 impl Confirms {
@@ -85,6 +93,8 @@ impl Confirms {
             told_count: 0,
             open: 0,
             singles: Vec::new(),
+            refused: VecDeque::new(),
+            untold: 0,
         }
     }
 
@@ -128,6 +138,13 @@ impl Confirms {
             _ => self.waiting.push_back(Range { first: sequence, last: sequence, batch, held_by }),
         }
         first
+    }
+
+    /// Numbers a publish that a full queue refused.
+    pub(crate) fn refused(&mut self) {
+        self.refused.push_back(self.next);
+        self.untold += 1;
+        self.next += 1;
     }
 
     /// Everything up to and including `batch` is synced. Returns whether this is one of the [modest](CommitWaiter).
@@ -180,17 +197,31 @@ impl Confirms {
     /// The acks that tell what was settled since the last call: after it, all is told that does not wait.
     pub(crate) fn take_acks(&mut self, acks: &mut Vec<Ack>) {
         let settled = self.waiting.front().map_or(self.next, |range| range.first) - 1;
+        let ack = |delivery_tag, multiple| Ack { delivery_tag, multiple, refused: false };
+        let nack = |delivery_tag| Ack { delivery_tag, multiple: false, refused: true };
+        // Behind one that was refused it may have been told before, one by one; of all up to it that is no news.
+        let mut again = false;
+        while let Some(refused) = self.refused.pop_front_if(|refused| *refused <= settled) {
+            if refused > self.told + 1 {
+                acks.push(ack(refused - 1, again || refused > self.told + 2));
+            }
+            again = true;
+            if self.refused.len() < self.untold {
+                acks.push(nack(refused));
+                self.untold -= 1;
+            }
+            self.told = refused;
+        }
         if settled > self.told {
-            acks.push(Ack { delivery_tag: settled, multiple: settled > self.told + 1 });
+            acks.push(ack(settled, again || settled > self.told + 1));
             self.told = settled;
         }
         let told = self.told;
-        acks.extend(
-            self.singles
-                .drain(..)
-                .filter(|single| *single > told)
-                .map(|delivery_tag| Ack { delivery_tag, multiple: false }),
-        );
+        let singles = self.singles.drain(..).filter(|single| *single > told);
+        acks.extend(singles.map(|single| ack(single, false)));
+        let known = self.refused.len() - self.untold;
+        acks.extend(self.refused.iter().skip(known).map(|refused| nack(*refused)));
+        self.untold = 0;
         self.told_count = self.published_count() - self.open;
     }
 
@@ -265,15 +296,42 @@ mod tests {
         assert!(!confirms.is_held_by(1));
     }
 
+    #[test]
+    fn what_is_refused_is_told_at_once_and_no_ack_reaches_over_it() {
+        let mut confirms = Confirms::new();
+        let told = |confirms: &mut Confirms| {
+            let mut acks = Vec::new();
+            confirms.take_acks(&mut acks);
+            let tell = |ack: &Ack| (ack.delivery_tag, ack.multiple, ack.refused);
+            acks.iter().map(tell).collect::<Vec<_>>()
+        };
+        for batch in [Some(7), Some(7)] {
+            confirms.published(1, batch, None);
+        }
+        confirms.refused();
+        confirms.published(1, Some(7), None);
+        confirms.refused();
+        assert_eq!(told(&mut confirms), [(3, false, true), (5, false, true)]);
+        assert_eq!(confirms.unconfirmed(), 3);
+        confirms.durable(7, BATCH);
+        confirms.refused();
+        confirms.published(1, None, None);
+        let wanted = [(2, true, false), (4, true, false), (6, false, true), (7, true, false)];
+        assert_eq!(told(&mut confirms), wanted);
+        assert_eq!((told(&mut confirms), confirms.unconfirmed()), (vec![], 0));
+    }
+
     proptest! {
         #[test]
         fn each_publish_settles_exactly_when_its_batch_is_synced_and_nobody_holds_it(
-            steps in proptest::collection::vec((0u8..7, 1u64..6, 0u64..3), 1..200)
+            steps in proptest::collection::vec((0u8..8, 1u64..6, 0u64..3), 1..200)
         ) {
             let mut confirms = Confirms::new();
             let mut open = 1u64;
             let mut due: Vec<(u64, Option<u64>, Option<u64>)> = Vec::new();
             let mut told = BTreeSet::new();
+            let mut nacked = BTreeSet::new();
+            let mut refused = BTreeSet::new();
             let mut waiting = BTreeSet::new();
             let mut synced = 0;
             for (kind, count, queue) in steps {
@@ -292,6 +350,11 @@ mod tests {
                         synced = open - 1;
                         confirms.durable(synced, BATCH);
                     }
+                    6 => for _ in 0..count {
+                        due.push((due.len() as u64 + 1, None, None));
+                        refused.insert(due.len() as u64);
+                        confirms.refused();
+                    },
                     _ => {
                         confirms.let_go(queue);
                         for (_, _, held_by) in &mut due {
@@ -302,12 +365,18 @@ mod tests {
                 let mut acks = Vec::new();
                 confirms.take_acks(&mut acks);
                 for ack in acks {
-                    if ack.multiple {
-                        told.extend(1..=ack.delivery_tag);
+                    if ack.refused {
+                        prop_assert!(nacked.insert(ack.delivery_tag) && told.insert(ack.delivery_tag));
+                    } else if ack.multiple {
+                        // All below are told; of what is new nothing was refused.
+                        for tag in 1..=ack.delivery_tag {
+                            prop_assert!(!told.insert(tag) || !refused.contains(&tag));
+                        }
                     } else {
                         prop_assert!(told.insert(ack.delivery_tag));
                     }
                 }
+                prop_assert_eq!(&nacked, &refused);
                 let expected: BTreeSet<u64> = due.iter()
                     .filter(|(_, batch, held_by)| {
                         batch.is_none_or(|batch| batch <= synced) && held_by.is_none()

@@ -69,6 +69,17 @@ impl Shard {
         }
     }
 
+    /// Numbers a publish in confirm mode that a full queue refused.
+    pub(crate) fn refuse(&mut self, id: ConnectionId, number: u16) {
+        self.counters.refused += 1;
+        let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else { return };
+        let Mode::Confirm(confirms) = &mut channel.mode else { return };
+        confirms.refused();
+        if !std::mem::replace(&mut channel.confirms_dirty, true) {
+            self.dirty_confirms.push((id, number));
+        }
+    }
+
     /// A channel is gone, and what it waited for with it: others of its connection may publish again.
     pub(crate) fn confirms_left(&mut self, id: ConnectionId) {
         let Some(connection) = self.connection(id) else { return };
@@ -134,8 +145,13 @@ impl Shard {
                 let commit_us = u32::try_from(us).unwrap_or(u32::MAX);
                 write_method(out, 0, &forebay::CommitTime { commit_us, publishers, part_permille });
             }
-            for Ack { delivery_tag, multiple } in acks.drain(..) {
-                write_method(out, number, &basic::Ack { delivery_tag, multiple });
+            for Ack { delivery_tag, multiple, refused } in acks.drain(..) {
+                if refused {
+                    let nack = basic::Nack { delivery_tag, multiple, requeue: false };
+                    write_method(out, number, &nack);
+                } else {
+                    write_method(out, number, &basic::Ack { delivery_tag, multiple });
+                }
             }
             self.counters.confirmed += told;
             self.mark_connection(id);

@@ -105,7 +105,7 @@ impl Shard {
     }
 
     /// Delivers up to [`VISIT_MESSAGES`]; returns the bytes and whether it could go on.
-    fn visit(&mut self, key: QueueKey, soft: usize) -> (usize, bool) {
+    pub(crate) fn visit(&mut self, key: QueueKey, soft: usize) -> (usize, bool) {
         let mut bytes = 0;
         let (mut held, mut expires) = (None, false);
         let limited = self.queues.get(key.0 as usize).is_some_and(|queue| queue.limited);

@@ -9,7 +9,8 @@
 //! not delivered then, however soon somebody asks. One that came since the queue was last visited has not been offered to
 //! consumers, so it does not expire before it has: with none to live it reaches who waits for it, and nobody else.
 //!
-//! Of too many (`x-max-length`) the oldest go, once consumers have taken what they can. What is delivered and not settled does not count.
+//! Of too many (`x-max-length`) the oldest go, once consumers have taken what they can, or, with `reject-publish`, new ones are refused. What is delivered
+//! and not settled does not count.
 //!
 //! What is next may lie on disk; then it is read like for a consumer.
 
@@ -62,7 +63,11 @@ impl Queue {
     }
 
     fn is_too_long(&self) -> bool {
-        self.ready_max.is_some_and(|ready_max| self.ready() > ready_max)
+        !self.rejects && self.ready_max.is_some_and(|ready_max| self.ready() > ready_max)
+    }
+
+    fn is_full(&self) -> bool {
+        self.rejects && self.ready_max.is_some_and(|ready_max| self.ready() >= ready_max)
     }
 
     /// When something is to be done about it.
@@ -200,6 +205,24 @@ impl Shard {
         }
     }
 
+    /// Leaves out the queues that are full and refuse more. Returns whether there were any.
+    pub(crate) fn leave_out_full(&mut self, queues: &mut Vec<QueueKey>) -> bool {
+        if !queues.iter().any(|key| self.queues[key.0 as usize].rejects) {
+            return false;
+        }
+        let before = queues.len();
+        queues.retain(|key| {
+            let queue = &self.queues[key.0 as usize];
+            if queue.is_full() && queue.dirty {
+                // What consumers can take does not make it full.
+                let soft_bytes = self.out_soft_bytes();
+                while self.visit(*key, soft_bytes).1 {}
+            }
+            !self.queues[key.0 as usize].is_full()
+        });
+        queues.len() < before
+    }
+
     /// What is next, and in memory, leaves its queue for good.
     #[inline(never)]
     fn bury_next(&mut self, key: QueueKey, reason: Reason) {
@@ -260,6 +283,7 @@ impl Shard {
             self.queues.get(key.0 as usize).is_some_and(|queue| !goes_round(&letter, &queue.name))
         };
         queues.extend(self.route_set.queues().iter().copied().filter(sound));
+        self.leave_out_full(&mut queues);
         self.counters.dead_lettered += u64::from(!queues.is_empty());
         let letter = self.shared(letter);
         // A queue that balances makes those wait who publish, and nobody does here.

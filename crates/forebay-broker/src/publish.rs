@@ -193,7 +193,11 @@ impl Shard {
         let remembered = is_remembered && self.topology(id).version() == version;
         let batch = self.route_and_enqueue(id, number, publish, remembered)?;
         let held_by = self.hold_confirm(id, number);
-        self.confirm(id, number, size_bytes, batch, held_by);
+        if std::mem::take(&mut self.refused) {
+            self.refuse(id, number);
+        } else {
+            self.confirm(id, number, size_bytes, batch, held_by);
+        }
         Ok(())
     }
 
@@ -282,6 +286,7 @@ impl Shard {
                 self.return_message(id, number, &message);
             }
         }
+        self.refused = self.leave_out_full(&mut queues);
         let batch = self.enqueue(message, persistent, &queues);
         if let Some((as_published, message)) = traced {
             self.trace_publish(id, number, &as_published, &message, &queues);

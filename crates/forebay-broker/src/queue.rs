@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use forebay_store::{Home, QueueId, RunId, Seq};
-use forebay_wire::TableBuf;
+use forebay_wire::{TableBuf, Value};
 
 use crate::balancing::{Balanced, QueueFlow};
 use crate::cold_runs::ColdRuns;
@@ -34,6 +34,8 @@ use crate::waits::{Gate, Waits};
 const MESSAGE_TTL: &str = "x-message-ttl";
 /// The one that says how many may wait in it.
 const MAX_LENGTH: &str = "x-max-length";
+/// The one that says what becomes of more.
+const OVERFLOW: &str = "x-overflow";
 /// The one that says how long a queue stays that nobody uses, in milliseconds.
 const EXPIRES: &str = "x-expires";
 
@@ -117,6 +119,8 @@ pub(crate) struct Queue {
     pub(crate) ttl: Option<Box<TimeToLive>>,
     /// Its `x-max-length`: more do not wait here.
     pub(crate) ready_max: Option<u64>,
+    /// Its `x-overflow` is `reject-publish`: who publishes more is refused, in place of the oldest going.
+    pub(crate) rejects: bool,
     /// Some message may have come with a time to live of its own since it was last empty.
     pub(crate) has_expirations: bool,
     /// In the shard's list of queues that are longer.
@@ -172,6 +176,7 @@ impl Queue {
             limited: false,
             ttl: None,
             ready_max: None,
+            rejects: false,
             noted_long: false,
             has_expirations: false,
             expiry: None,
@@ -194,6 +199,7 @@ impl Queue {
         let number = |name| table.get(name).and_then(|value| u64::try_from(value.as_i64()?).ok());
         self.ttl = number(MESSAGE_TTL).map(|ms| Box::new(TimeToLive::of_ms(ms)));
         self.ready_max = number(MAX_LENGTH);
+        self.rejects = table.get(OVERFLOW) == Some(Value::LongStr(b"reject-publish"));
         self.expiry = number(EXPIRES).map(|ms| QueueExpiry::after_ms(now_us, ms));
         self.limited = self.ttl.is_some() || self.ready_max.is_some();
         self.dead_letters = DeadLetters::of(table).map(Box::new);

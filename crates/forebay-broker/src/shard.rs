@@ -153,6 +153,8 @@ pub struct Shard {
     /// Queues that balance and have something to be looked at; each once.
     pub(crate) balanced_queues: Vec<(QueueKey, u64)>,
     pub(crate) balanced_looked_us: u64,
+    /// A full queue did not take the message that was published last.
+    pub(crate) refused: bool,
     /// A queue that holds the message that is being published.
     pub(crate) held_by: Option<QueueKey>,
     pub(crate) ingress: IngressBudget,
@@ -241,6 +243,7 @@ impl Shard {
             low_space: false,
             balanced_queues: Vec::new(),
             balanced_looked_us: 0,
+            refused: false,
             held_by: None,
             ingress,
             commit_cost: CommitCost::default(),

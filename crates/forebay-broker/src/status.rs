@@ -39,6 +39,8 @@ pub struct Counters {
     pub acknowledged: u64,
     /// Messages that expired in a queue.
     pub expired: u64,
+    /// Publishes that a full queue did not take.
+    pub refused: u64,
     /// Messages that left a queue because it was longer than it may be.
     pub dropped: u64,
     /// Messages that dead-letter exchanges took to a queue.

@@ -143,6 +143,11 @@ pub fn text(snapshot: &Snapshot) -> String {
         count.expired,
     );
     page.counter(
+        "forebay_publishes_refused_total",
+        "Publishes that a full queue did not take.",
+        count.refused,
+    );
+    page.counter(
         "forebay_messages_dropped_total",
         "Messages that left a queue because it was longer than it may be.",
         count.dropped,

@@ -176,8 +176,8 @@ fn asks(name: &[u8], value: Value<'_>, arguments: Table<'_>) -> Result<Asks, Rea
             Asks::WhatThereIs
         }
         b"x-overflow" => match text(value)? {
-            b"drop-head" => Asks::WhatThereIs,
-            b"reject-publish" | b"reject-publish-dlx" => Asks::Feature,
+            b"drop-head" | b"reject-publish" => Asks::WhatThereIs,
+            b"reject-publish-dlx" => Asks::Feature,
             _ => return Err(Reason::Name("invalid_overflow")),
         },
         b"x-single-active-consumer" => match value {
@@ -332,7 +332,7 @@ mod tests {
         let cases = [
             ("x-max-length-bytes", Value::I64(10)),
             ("x-max-priority", Value::U8(255)),
-            ("x-overflow", text("reject-publish")),
+            ("x-overflow", text("reject-publish-dlx")),
             ("x-single-active-consumer", Value::Bool(true)),
             ("x-delayed-retry-type", text("all")),
         ];
@@ -383,6 +383,7 @@ mod tests {
             ("x-queue-leader-locator", text("balanced")),
             ("x-max-priority", Value::I32(0)),
             ("x-overflow", text("drop-head")),
+            ("x-overflow", text("reject-publish")),
             ("x-single-active-consumer", Value::Bool(false)),
             ("x-queue-mode", text("default")),
             ("x-consumer-timeout", Value::I32(1)),

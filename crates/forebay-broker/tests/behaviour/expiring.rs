@@ -2,7 +2,7 @@
 
 use forebay_broker::access::{Password, Permissions, User};
 use forebay_broker::{ConnectionId, Input, ShardConfig};
-use forebay_wire::{Properties, TableBuf, Value, basic, exchange, queue};
+use forebay_wire::{Properties, TableBuf, Value, basic, confirm, exchange, queue};
 
 use crate::rig::{Rig, consume, declare, short};
 use crate::scene::{Scene, range};
@@ -385,6 +385,57 @@ fn what_consumers_take_is_not_too_many() {
     }
     let lines = rig.trace(id);
     assert_eq!(lines.iter().filter(|line| line.contains("[somebody waits]")).count(), 100);
+}
+
+#[test]
+fn a_full_queue_refuses_what_its_consumers_cannot_take() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    let arguments = TableBuf::new()
+        .with("x-max-length", Value::I32(2))
+        .with("x-overflow", Value::LongStr(b"reject-publish"));
+    declare_with(&mut rig, id, "q", false, &arguments);
+    rig.method(id, 1, &confirm::Select::default());
+    rig.trace(id);
+    for body in ["1", "2", "3", "4"] {
+        rig.publish(id, "q", body.as_bytes(), false);
+    }
+    let answers = ["1 basic.ack 2 multiple", "1 basic.nack 3", "1 basic.nack 4"];
+    assert_eq!(rig.trace(id), answers);
+    assert_eq!(rig.shard.status().counters.refused, 2);
+    let reader = rig.client();
+    assert_eq!(bodies(&mut rig, reader, "q"), ["1", "2"]);
+    // A hundred at once, and a consumer takes them all.
+    rig.method(reader, 1, &consume("q", "c", true));
+    rig.trace(reader);
+    for _ in 0..100 {
+        rig.publish(id, "q", b"x", false);
+    }
+    assert_eq!(rig.trace(id), ["1 basic.ack 104 multiple"]);
+    assert_eq!(rig.trace(reader).len(), 100);
+}
+
+/// The copy of another queue is there all the same, as with RabbitMQ.
+#[test]
+fn one_full_queue_of_two_is_a_nack() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    let arguments = TableBuf::new()
+        .with("x-max-length", Value::I32(0))
+        .with("x-overflow", Value::LongStr(b"reject-publish"));
+    declare_with(&mut rig, id, "full", false, &arguments);
+    declare_with(&mut rig, id, "other", false, &TableBuf::new());
+    for name in ["full", "other"] {
+        let exchange = short("amq.fanout");
+        let bind = queue::Bind { queue: short(name), exchange, ..queue::Bind::default() };
+        rig.method(id, 1, &bind);
+    }
+    rig.method(id, 1, &confirm::Select::default());
+    rig.trace(id);
+    rig.publish_with(id, "amq.fanout", "", false, &Properties::default(), b"x");
+    assert_eq!(rig.trace(id), ["1 basic.nack 1"]);
+    let reader = rig.client();
+    assert_eq!(bodies(&mut rig, reader, "other"), ["x"]);
 }
 
 /// Each is too long with one message, and hands it to the next: no matter how many there are.

@@ -1,11 +1,11 @@
 //! Any sequence of operations on one queue against the plainest model of it: a list. Checked are order,
-//! bodies, redelivered flags, the places that requeued messages return to, counts, prefetch, and that
-//! nobody waits for a message who could have one.
+//! bodies, redelivered flags, the places that requeued messages return to, counts, prefetch, that
+//! nobody waits for a message who could have one, and what limits send to the dead letters, which has to be there.
 
 use std::collections::BTreeMap;
 
 use forebay_broker::ConnectionId;
-use forebay_wire::{basic, queue};
+use forebay_wire::{TableBuf, Value, basic, queue};
 use proptest::prelude::*;
 
 use crate::rig::{Rig, consume, declare, short};
@@ -24,7 +24,18 @@ enum Op {
     Recover,
     Purge,
     Reconnect,
+    Pass { tens_ms: u8 },
 }
+
+/// What the queue was declared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit {
+    None,
+    Ttl,
+    MaxLength(usize),
+}
+
+const TTL_MS: u64 = 125;
 
 fn op() -> impl Strategy<Value = Op> {
     let tag = 0..TAGS.len();
@@ -41,7 +52,12 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Recover),
         1 => Just(Op::Purge),
         1 => Just(Op::Reconnect),
+        2 => (1u8..10).prop_map(|tens_ms| Op::Pass { tens_ms }),
     ]
+}
+
+fn limit() -> impl Strategy<Value = Limit> {
+    prop_oneof![Just(Limit::None), Just(Limit::Ttl), (0usize..6).prop_map(Limit::MaxLength)]
 }
 
 struct Consumer {
@@ -51,6 +67,11 @@ struct Consumer {
 }
 
 struct World {
+    limit: Limit,
+    /// When each message came.
+    came_us: BTreeMap<u32, u64>,
+    /// Rejected, expired or too many.
+    dead: Vec<u32>,
     rig: Rig,
     client: ConnectionId,
     /// Ready messages by number, which is their order, and whether each was delivered before.
@@ -63,12 +84,17 @@ struct World {
 }
 
 impl World {
-    fn new() -> World {
+    fn new(limit: Limit) -> World {
         let mut rig = Rig::new();
         let client = rig.client();
-        rig.method(client, 1, &declare("q", false));
+        let arguments = World::arguments(limit);
+        rig.method(client, 1, &declare("dead", false));
+        rig.method(client, 1, &World::queue(&arguments));
         rig.trace(client);
         World {
+            limit,
+            came_us: BTreeMap::new(),
+            dead: Vec::new(),
             rig,
             client,
             ready: BTreeMap::new(),
@@ -77,6 +103,38 @@ impl World {
             next_number: 1,
             next_tag: 1,
         }
+    }
+
+    fn arguments(limit: Limit) -> TableBuf {
+        let arguments = TableBuf::new()
+            .with("x-dead-letter-exchange", Value::LongStr(b""))
+            .with("x-dead-letter-routing-key", Value::LongStr(b"dead"));
+        match limit {
+            Limit::None => arguments,
+            Limit::Ttl => arguments.with("x-message-ttl", Value::I64(TTL_MS as i64)),
+            Limit::MaxLength(most) => arguments.with("x-max-length", Value::I64(most as i64)),
+        }
+    }
+
+    fn queue(arguments: &TableBuf) -> queue::Declare<'_> {
+        queue::Declare { arguments: arguments.as_table(), ..declare("q", false) }
+    }
+
+    /// What is ready and too old dies. Time passes until there is no doubt: a message may be late by a step.
+    fn expire(&mut self) {
+        if self.limit != Limit::Ttl {
+            return;
+        }
+        let held = self.unacked.values().map(|(number, _)| number);
+        let numbers: Vec<u32> = self.ready.keys().chain(held).copied().collect();
+        let age_us = |rig: &Rig, number: &u32| rig.now_us - self.came_us[number];
+        let doubt_us = TTL_MS * 1_000..(TTL_MS + 2) * 1_000;
+        while numbers.iter().any(|number| doubt_us.contains(&age_us(&self.rig, number))) {
+            self.rig.pass(1);
+        }
+        let rig = &self.rig;
+        let expired = |number: &u32, _: &mut bool| age_us(rig, number) >= doubt_us.end;
+        self.dead.extend(self.ready.extract_if(.., expired).map(|(number, _)| number));
     }
 
     /// The first ready message leaves the queue as the broker says it did.
@@ -115,14 +173,20 @@ impl World {
         let idle = |consumer: &Consumer| {
             consumer.no_ack || consumer.prefetch == 0 || consumer.unacked < consumer.prefetch
         };
+        self.expire();
         if self.consumers.values().any(idle) {
             assert_eq!(self.ready.len(), 0, "somebody could have had it");
+        }
+        if let Limit::MaxLength(most) = self.limit {
+            while self.ready.len() > most {
+                self.dead.extend(self.ready.pop_first().map(|(number, _)| number));
+            }
         }
         others
     }
 
     /// What happens to unacknowledged messages: gone, or back in their places.
-    fn settled(&mut self, tags: Vec<u64>, requeue: bool) {
+    fn settled(&mut self, tags: Vec<u64>, requeue: bool, dies: bool) {
         for tag in tags {
             let (number, consumer) = self.unacked.remove(&tag).expect("it was picked");
             if let Some(consumer) = consumer.and_then(|tag| self.consumers.get_mut(&tag)) {
@@ -130,8 +194,11 @@ impl World {
             }
             if requeue {
                 self.ready.insert(number, true);
+            } else if dies {
+                self.dead.push(number);
             }
         }
+        self.expire();
     }
 
     /// A tag that is unacknowledged, and all that are meant with it.
@@ -143,6 +210,7 @@ impl World {
     }
 
     fn step(&mut self, op: &Op) {
+        self.expire();
         let client = self.client;
         match *op {
             Op::Publish { count } => {
@@ -150,6 +218,7 @@ impl World {
                     let number = self.next_number;
                     self.next_number += 1;
                     self.ready.insert(number, false);
+                    self.came_us.insert(number, self.rig.now_us);
                     self.rig.publish(client, "q", number.to_string().as_bytes(), false);
                 }
                 assert_eq!(self.settle(), [""; 0]);
@@ -158,7 +227,8 @@ impl World {
                 let before = self.ready.len();
                 let get = basic::Get { queue: short("q"), no_ack, ..basic::Get::default() };
                 self.rig.method(client, 1, &get);
-                let answers = self.settle();
+                // Before time passes.
+                let answers = self.rig.sent(client);
                 assert_eq!(answers.len(), 1, "{answers:?}");
                 if before == 0 {
                     assert_eq!(answers, ["1 basic.get-empty"]);
@@ -166,6 +236,7 @@ impl World {
                     assert!(answers[0].contains(&format!("left={}", before - 1)), "{answers:?}");
                     self.taken(&answers[0], None, no_ack);
                 }
+                assert_eq!(self.settle(), [""; 0]);
             }
             Op::Consume { tag, prefetch, no_ack } => {
                 if self.consumers.contains_key(&tag) || self.holds(tag) {
@@ -190,30 +261,39 @@ impl World {
             Op::Ack { pick, multiple } => {
                 if let Some((delivery_tag, tags)) = self.pick(pick, multiple) {
                     self.rig.method(client, 1, &basic::Ack { delivery_tag, multiple });
-                    self.settled(tags, false);
+                    self.settled(tags, false, false);
                     assert_eq!(self.settle(), [""; 0]);
                 }
             }
             Op::Nack { pick, multiple, requeue } => {
                 if let Some((delivery_tag, tags)) = self.pick(pick, multiple) {
                     self.rig.method(client, 1, &basic::Nack { delivery_tag, multiple, requeue });
-                    self.settled(tags, requeue);
+                    self.settled(tags, requeue, true);
                     assert_eq!(self.settle(), [""; 0]);
                 }
             }
             Op::Reject { pick, requeue } => {
                 if let Some((delivery_tag, tags)) = self.pick(pick, false) {
                     self.rig.method(client, 1, &basic::Reject { delivery_tag, requeue });
-                    self.settled(tags, requeue);
+                    self.settled(tags, requeue, true);
                     assert_eq!(self.settle(), [""; 0]);
                 }
             }
             Op::Recover => {
                 self.rig.method(client, 1, &basic::Recover { requeue: true });
-                self.settled(self.unacked.keys().copied().collect(), true);
+                self.settled(self.unacked.keys().copied().collect(), true, false);
                 assert_eq!(self.settle(), ["1 basic.recover-ok"]);
             }
+            Op::Pass { tens_ms } => {
+                self.rig.pass(u64::from(tens_ms) * 10);
+                self.expire();
+                assert_eq!(self.settle(), [""; 0]);
+            }
             Op::Purge => {
+                // What has expired is gone.
+                self.rig.pass(1);
+                self.expire();
+                assert_eq!(self.settle(), [""; 0]);
                 let purge = queue::Purge { queue: short("q"), ..queue::Purge::default() };
                 self.rig.method(client, 1, &purge);
                 let answer = format!("1 queue.purge-ok {}", self.ready.len());
@@ -223,7 +303,7 @@ impl World {
             Op::Reconnect => {
                 self.rig.disconnect(client);
                 self.consumers.clear();
-                self.settled(self.unacked.keys().copied().collect(), true);
+                self.settled(self.unacked.keys().copied().collect(), true, false);
                 self.client = self.rig.client();
                 self.next_tag = 1;
                 assert_eq!(self.settle(), [""; 0]);
@@ -242,12 +322,24 @@ impl World {
         self.step(&Op::Reconnect);
         let count = self.ready.len();
         let counted = format!("1 queue.declare-ok q {count} 0");
-        self.rig.method(self.client, 1, &declare("q", false));
+        let arguments = World::arguments(self.limit);
+        self.rig.method(self.client, 1, &World::queue(&arguments));
         assert_eq!(self.rig.trace(self.client), [counted]);
         for _ in 0..=count {
             self.step(&Op::Get { no_ack: true });
         }
         assert!(self.ready.is_empty());
+        let get = basic::Get { queue: short("dead"), no_ack: true, ..basic::Get::default() };
+        let mut found = Vec::new();
+        loop {
+            self.rig.method(self.client, 1, &get);
+            let answer = self.rig.trace(self.client).concat();
+            let Some((_, body)) = answer.split_once('[') else { break };
+            found.push(body.trim_end_matches(']').parse::<u32>().expect("a number"));
+        }
+        found.sort_unstable();
+        self.dead.sort_unstable();
+        assert_eq!(found, self.dead, "each that died is there, once");
     }
 }
 
@@ -264,8 +356,8 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn a_queue_is_a_list(ops in prop::collection::vec(op(), 1..60)) {
-        let mut world = World::new();
+    fn a_queue_is_a_list(limit in limit(), ops in prop::collection::vec(op(), 1..60)) {
+        let mut world = World::new(limit);
         for op in &ops {
             world.step(op);
         }

@@ -345,6 +345,7 @@ fn line(channel: u16, payload: &[u8]) -> String {
             flag(m.redelivered, " redelivered"),
             m.message_count
         ),
+        Method::BasicNack(m) => format!(" {}", m.delivery_tag),
         Method::BasicAck(m) => format!(" {}{}", m.delivery_tag, flag(m.multiple, " multiple")),
         Method::BasicReturn(m) => format!(" {} {}", m.reply_code, m.reply_text),
         Method::BasicCancel(m) => format!(" {}", m.consumer_tag),

@@ -29,6 +29,7 @@ pub(super) fn overview(snapshot: &Snapshot) -> Value {
             "unroutable": count.unroutable,
             "expired": count.expired,
             "dropped": count.dropped,
+            "refused": count.refused,
             "dead_lettered": count.dead_lettered,
             "ready": broker.ready,
             "unacked": broker.unacked,
