@@ -46,7 +46,7 @@ impl Reason {
 /// What a queue does with its dead letters.
 #[derive(Debug, Clone)]
 pub(crate) struct DeadLetters {
-    pub(crate) exchange: Box<[u8]>,
+    exchange: Box<[u8]>,
     routing_key: Option<Box<[u8]>>,
 }
 

@@ -70,6 +70,12 @@ impl Queue {
         self.rejects && self.ready_max.is_some_and(|ready_max| self.ready() >= ready_max)
     }
 
+    /// Whether it takes what the broker itself puts into it. What consumers may still take does not make it full, and they are not asked here:
+    /// what they leave may die as well, and so on.
+    pub(crate) fn takes_more(&self) -> bool {
+        self.dirty || !self.is_full()
+    }
+
     /// When something is to be done about it.
     fn due_us(&self) -> Option<u64> {
         let unused = self.expiry.filter(|_| self.consumers.is_empty());
@@ -280,10 +286,10 @@ impl Shard {
         let mut queues = std::mem::take(&mut self.scratch_letters);
         queues.clear();
         let sound = |key: &QueueKey| {
-            self.queues.get(key.0 as usize).is_some_and(|queue| !goes_round(&letter, &queue.name))
+            let queue = &self.queues[key.0 as usize];
+            queue.takes_more() && !goes_round(&letter, &queue.name)
         };
         queues.extend(self.route_set.queues().iter().copied().filter(sound));
-        self.leave_out_full(&mut queues);
         self.counters.dead_lettered += u64::from(!queues.is_empty());
         let letter = self.shared(letter);
         // A queue that balances makes those wait who publish, and nobody does here.

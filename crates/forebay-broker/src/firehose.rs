@@ -113,7 +113,8 @@ impl Shard {
         if let Some(exchange) = topology.exchange_key(TRACE_EXCHANGE) {
             let raw = RawProperties::trusted(told.raw_properties());
             topology.route(exchange, &trace.key, &[], raw, &mut self.route_set);
-            let queues = self.route_set.queues().to_vec();
+            let mut queues = self.route_set.queues().to_vec();
+            queues.retain(|key| self.queues[key.0 as usize].takes_more());
             let held_by = self.held_by;
             self.enqueue(told, false, &queues);
             // Nobody waits for a trace to be consumed.

@@ -243,6 +243,7 @@ impl Shard {
         remembered: bool,
     ) -> Result<Option<BatchNo>, AmqpError> {
         let Publish { message, mandatory, persistent, permitted_at, is_reply } = publish;
+        self.refused = false;
         if is_reply {
             let delivered = self.deliver_reply(&message);
             if !delivered && mandatory {

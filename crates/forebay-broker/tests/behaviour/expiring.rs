@@ -2,7 +2,7 @@
 
 use forebay_broker::access::{Password, Permissions, User};
 use forebay_broker::{ConnectionId, Input, ShardConfig};
-use forebay_wire::{Properties, TableBuf, Value, basic, confirm, exchange, queue};
+use forebay_wire::{Properties, TableBuf, Value, basic, confirm, exchange, queue, tx};
 
 use crate::rig::{Rig, consume, declare, short};
 use crate::scene::{Scene, range};
@@ -436,6 +436,30 @@ fn one_full_queue_of_two_is_a_nack() {
     assert_eq!(rig.trace(id), ["1 basic.nack 1"]);
     let reader = rig.client();
     assert_eq!(bodies(&mut rig, reader, "other"), ["x"]);
+}
+
+/// What a transaction was refused is no news for who publishes next, be it a reply, which goes to no queue.
+#[test]
+fn a_refusal_is_told_to_nobody_else() {
+    let mut rig = Rig::new();
+    let (id, requester) = (rig.client(), rig.client());
+    let arguments = TableBuf::new()
+        .with("x-max-length", Value::I32(0))
+        .with("x-overflow", Value::LongStr(b"reject-publish"));
+    declare_with(&mut rig, id, "full", false, &arguments);
+    declare_with(&mut rig, id, "asked", false, &TableBuf::new());
+    rig.method(requester, 1, &consume("amq.rabbitmq.reply-to", "r", true));
+    let reply_to = Some(short("amq.rabbitmq.reply-to"));
+    let question = Properties { reply_to, ..Properties::default() };
+    rig.publish_with(requester, "", "asked", false, &question, b"?");
+    rig.method(id, 1, &tx::Select::default());
+    rig.publish(id, "full", b"x", false);
+    rig.method(id, 1, &tx::Commit::default());
+    let answerer = rig.client();
+    rig.method(answerer, 1, &confirm::Select::default());
+    rig.trace(answerer);
+    rig.publish(answerer, "amq.rabbitmq.reply-to.of-nobody", b"!", false);
+    assert_eq!(rig.trace(answerer), ["1 basic.ack 1"]);
 }
 
 /// Each is too long with one message, and hands it to the next: no matter how many there are.
