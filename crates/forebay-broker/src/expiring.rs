@@ -26,6 +26,9 @@ use crate::queue::{Entry, Queue};
 use crate::shard::Shard;
 use crate::topology::{QueueKey, extra_routing_keys};
 
+/// Times to live go on over a restart: what waits here may wait for long.
+pub(crate) const CAPABILITY: &str = "forebay.lasting_expiry";
+
 /// Messages of one queue that expire before others have their turn.
 const EXPIRE_MESSAGES: usize = 256;
 
@@ -241,6 +244,34 @@ impl Shard {
             queue.waits.hold(None, self.now_us);
         }
         self.bury(key, entry, reason);
+    }
+
+    /// A persistent message is about to be put into a queue: the log says first when it came, or a restart would let it expire with those
+    /// before it.
+    #[inline(never)]
+    pub(crate) fn write_arrival(&mut self, key: QueueKey) {
+        let queue = &mut self.queues[key.0 as usize];
+        if let (Some(ttl), Some(began_us)) = (&mut queue.ttl, self.clock_began_us)
+            && let Some(arrival) =
+                ttl.comes_to_stay(self.now_us, began_us, (queue.id, queue.next_seq))
+        {
+            self.store.put_meta(&arrival.key(), &arrival.value());
+        }
+    }
+
+    /// When the clock of [`Shard::step`] began, in microseconds since 1970: the shell knows, and may say so again when the
+    /// system's clock was set. Until it is said no marks are told, and messages with a time to live count as if they came with the start.
+    pub fn set_clock(&mut self, began_us: u64) {
+        if self.clock_began_us.replace(began_us).is_some() {
+            return;
+        }
+        let keys: Vec<_> = self.queues.iter().map(|(key, _)| QueueKey(key as u32)).collect();
+        for key in keys {
+            if let Some(ttl) = &mut self.queues[key.0 as usize].ttl {
+                ttl.clock_known(self.now_us, began_us);
+                self.plan_queue(key);
+            }
+        }
     }
 
     /// A message was put into a queue where it may expire, or be one too many.

@@ -21,6 +21,7 @@ pub mod access;
 mod ack_timeout;
 mod active_publishers;
 mod alarms;
+mod arrivals;
 mod balancing;
 mod channel;
 mod channel_methods;

@@ -11,7 +11,6 @@ use forebay_wire::{
 };
 
 use crate::message::Message;
-use crate::shard::Shard;
 
 /// What a broker calls it.
 pub(crate) const CAPABILITY: &str = "forebay.marks";
@@ -22,6 +21,8 @@ pub(crate) const ARGUMENT: &str = "x-forebay-marks";
 const OFFERED: &str = "x-forebay-offered-us";
 const RECEIVED: &str = "x-forebay-received-us";
 const SENT: &str = "x-forebay-sent-us";
+/// Told by a client that publishes it again, to wait for another attempt: its way is known up to there, and what follows is a pause.
+const DELIVERED: &str = "x-forebay-delivered-us";
 
 /// Bytes of a header frame before its properties.
 const HEADER_BYTES: usize = 12;
@@ -38,12 +39,13 @@ pub(crate) struct Clock {
     pub(crate) now_us: u64,
 }
 
-/// The properties with which a marked message is delivered now; `None`: as they are, for it is not marked, or a frame has
-/// no room for more.
+/// The properties with which a marked message is delivered now; `None`: as they are, for it is not marked, or was delivered before, or a
+/// frame has no room for more.
 pub(crate) fn told(message: &Message, clock: Clock, frame_max_bytes: u32) -> Option<Vec<u8>> {
     let properties = RawProperties::trusted(message.raw_properties());
     let headers = properties.headers()?;
-    if message.received_us().is_none() && !is_marked(headers) {
+    let unmarked = message.received_us().is_none() && !is_marked(headers);
+    if unmarked || headers.get(DELIVERED).is_some() {
         return None;
     }
     let since_1970 = |us: u64| Value::I64((clock.began_us + us) as i64);
@@ -70,14 +72,6 @@ pub(crate) fn told(message: &Message, clock: Clock, frame_max_bytes: u32) -> Opt
 /// Whether a header is one of those that [`told`] adds.
 fn is_ours(name: ShortStr<'_>) -> bool {
     [RECEIVED, SENT].iter().any(|mark| name.as_bytes() == mark.as_bytes())
-}
-
-impl Shard {
-    /// When the clock of [`Shard::step`] began, in microseconds since 1970: the shell knows, and may say so again when the
-    /// system's clock was set. Until it is said no marks are told.
-    pub fn set_clock(&mut self, began_us: u64) {
-        self.clock_began_us = Some(began_us);
-    }
 }
 
 #[cfg(test)]
@@ -124,6 +118,13 @@ mod tests {
         assert_eq!(marks(&raw), (Some(1_000_020), Some(1_000_070)));
         let names = RawProperties::trusted(&raw).headers().unwrap().iter().count();
         assert_eq!(names, 3);
+    }
+
+    #[test]
+    fn what_waited_for_another_attempt_tells_of_its_first_way() {
+        let before = TableBuf::new().with(RECEIVED, Value::I64(1)).with(SENT, Value::I64(2));
+        let headers = before.with(OFFERED, Value::I64(5)).with(DELIVERED, Value::I64(3));
+        assert_eq!(told(&message(&headers, Some(20)), CLOCK, 0), None);
     }
 
     #[test]

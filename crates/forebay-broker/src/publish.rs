@@ -316,6 +316,9 @@ impl Shard {
                 let queue = &self.queues[key.0 as usize];
                 if queue.stored {
                     places.push((queue.id, queue.next_seq));
+                    if queue.limited {
+                        self.write_arrival(*key);
+                    }
                 }
             }
         }

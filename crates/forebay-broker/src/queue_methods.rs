@@ -4,6 +4,7 @@ use forebay_wire::{ShortStr, TableBuf, basic, queue};
 
 use crate::access::Access;
 use crate::ack_timeout::timeout_argument;
+use crate::arrivals::Arrival;
 use crate::connection::Stage;
 use crate::dead_letters::EXCHANGE_ARGUMENT;
 use crate::error::AmqpError;
@@ -472,6 +473,9 @@ impl Shard {
         self.write_changes(changes);
         if queue.stored {
             self.write_meta(MetaWrite::Delete { key: record.key() });
+            for slot in queue.ttl.iter().flat_map(|ttl| ttl.slots()) {
+                self.store.delete_meta(&Arrival::key_of(queue.id, slot));
+            }
             self.store.forget_queue(queue.id);
         }
         count

@@ -8,6 +8,7 @@ use forebay_store::{Recovered, RecoveredQueue};
 use hashbrown::HashMap;
 
 use crate::ack_timeout::timeout_argument;
+use crate::arrivals::Arrival;
 use crate::cold_runs::ColdRun;
 use crate::expiring::expires_us;
 use crate::memory::another;
@@ -28,6 +29,8 @@ pub enum RestoreError {
         /// Its sequence number there.
         seq: u64,
     },
+    /// What says when messages came says nothing.
+    Arrival,
 }
 
 impl fmt::Display for RestoreError {
@@ -41,6 +44,11 @@ impl fmt::Display for RestoreError {
                 "message {seq} of queue '{queue}' has a right checksum but is no message; \
                  another version of Forebay may have written it"
             ),
+            RestoreError::Arrival => write!(
+                f,
+                "a stored time at which messages came has a right checksum and cannot be read; \
+                 another version of Forebay may have written it"
+            ),
         }
     }
 }
@@ -52,7 +60,13 @@ impl Shard {
     /// possibly delivered: nobody knows which were on their way.
     pub(crate) fn restore(&mut self, recovered: Recovered) -> Result<(), RestoreError> {
         let mut records = Vec::with_capacity(recovered.meta.len());
+        let mut arrivals = HashMap::<u64, Vec<Arrival>, foldhash::fast::FixedState>::default();
         for (key, value) in &recovered.meta {
+            if let Some(arrival) = Arrival::decode(key, value) {
+                let arrival = arrival.map_err(|_| RestoreError::Arrival)?;
+                arrivals.entry(arrival.queue).or_default().push(arrival);
+                continue;
+            }
             records.push(Record::decode(key, value).map_err(RestoreError::Topology)?);
         }
         let mut keys = HashMap::<u64, QueueKey, foldhash::fast::FixedState>::default();
@@ -93,9 +107,19 @@ impl Shard {
         for queue in recovered.queues {
             self.next_queue_id = self.next_queue_id.max(queue.id + 1);
             match keys.get(&queue.id) {
-                Some(key) => self.restore_queue(*key, queue, clean, &mut payloads)?,
+                Some(key) => {
+                    let came = arrivals.remove(&queue.id).unwrap_or_default();
+                    self.restore_queue(*key, queue, clean, &mut payloads)?;
+                    if let Some(ttl) = &mut self.queues[key.0 as usize].ttl {
+                        ttl.restored(self.now_us, came);
+                    }
+                }
                 None => self.drop_contents(queue),
             }
+        }
+        // Of queues that are gone, or whose messages are numbered anew.
+        for arrival in arrivals.into_values().flatten() {
+            self.store.delete_meta(&arrival.key());
         }
         for key in keys.into_values() {
             self.plan_queue(key);
@@ -131,10 +155,6 @@ impl Shard {
             let payload = &mut payloads[index];
             let entry = restored(queue, seq, home, payload, &mut self.memory_bytes)?;
             queue.tail.push_back(entry);
-        }
-        if let Some(ttl) = &mut queue.ttl {
-            // Nobody knows when they came: their time begins anew.
-            ttl.came(self.now_us, 1);
         }
         queue.refill_from_ram();
         if !queue.is_empty() {

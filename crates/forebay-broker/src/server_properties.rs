@@ -8,7 +8,7 @@ use forebay_wire::{TableBuf, Value};
 /// The RabbitMQ behaviour that is kept.
 pub const COMPATIBILITY: &str = "3.13.0";
 
-const CAPABILITIES: [&str; 16] = [
+const CAPABILITIES: [&str; 17] = [
     "publisher_confirms",
     "exchange_exchange_bindings",
     "basic.nack",
@@ -23,6 +23,7 @@ const CAPABILITIES: [&str; 16] = [
     crate::publisher::CAPABILITY,
     crate::ack_timeout::LEASES,
     crate::marks::CAPABILITY,
+    crate::expiring::CAPABILITY,
     crate::channel::PAUSE,
     forebay_flow::FAIR_VISITS,
     forebay_flow::COMMIT_TIMES,
@@ -31,8 +32,7 @@ const CAPABILITIES: [&str; 16] = [
 pub(crate) fn server_properties(node_name: &str) -> TableBuf {
     let mut capabilities = TableBuf::new();
     for name in CAPABILITIES {
-        // Consumer priorities come with a later version; a client that sees `true` would rely on them.
-        capabilities.push(name.as_bytes(), Value::Bool(name != "consumer_priorities"));
+        capabilities.push(name.as_bytes(), Value::Bool(true));
     }
     let text = |text: &'static str| Value::LongStr(text.as_bytes());
     let mut table = TableBuf::new();

@@ -7,19 +7,25 @@
 //! ```
 //! Messages come in the order of their numbers, so a mark says of all from its number on when they came: at its time, or up to a
 //! *step* later. A step is the 128th part of the time to live: nobody expires early, and nobody later than by that part. Marks whose
-//! messages have all expired are forgotten, so there are 130 at most, however long the queue is.
+//! messages have all expired are forgotten, so there are 130 at most, however long the queue is. After a restart there are those that
+//! [were written](crate::arrivals), which are coarser.
 
 use std::collections::VecDeque;
 
 use forebay_store::Seq;
 
+use crate::arrivals::{Arrival, Arrivals};
+
 /// Steps in a time to live.
 const STEPS: u64 = 128;
+/// Those of a time to live, one that begins and one that ends; and those of before a restart.
+const MARKS_MAX: usize = STEPS as usize + 2 + crate::arrivals::SLOTS as usize;
 
 #[derive(Debug)]
 struct Mark {
     first: Seq,
-    came_us: u64,
+    /// They had come by then: before the clock began, where a restart was in between.
+    by_us: i64,
 }
 
 /// Of one queue. Times are in microseconds of one monotonic clock.
@@ -29,34 +35,79 @@ pub(crate) struct TimeToLive {
     marks: VecDeque<Mark>,
     /// All before this one have expired, wherever they are.
     gone_before: Seq,
+    arrivals: Arrivals,
+    /// What a restart found counts as if it came with it, and nothing has come since.
+    anew: bool,
 }
 
 impl TimeToLive {
     pub(crate) fn of_ms(ttl_ms: u64) -> TimeToLive {
-        TimeToLive { ttl_us: ttl_ms.saturating_mul(1_000), marks: VecDeque::new(), gone_before: 0 }
+        TimeToLive {
+            ttl_us: ttl_ms.saturating_mul(1_000),
+            marks: VecDeque::new(),
+            gone_before: 0,
+            arrivals: Arrivals::default(),
+            anew: false,
+        }
     }
 
     fn step_us(&self) -> u64 {
         self.ttl_us / STEPS
     }
 
-    fn due_after_us(&self, came_us: u64) -> u64 {
-        came_us.saturating_add(self.step_us()).saturating_add(self.ttl_us)
+    /// When those are due that had come by then; 0 if that was before the clock began.
+    fn due_after_us(&self, by_us: i64) -> u64 {
+        self.ttl_us.saturating_add_signed(by_us)
     }
 
     /// Message `seq` came, behind all others.
     pub(crate) fn came(&mut self, now_us: u64, seq: Seq) {
+        self.anew = false;
         while let Some(mark) = self.marks.front()
-            && self.due_after_us(mark.came_us) <= now_us
+            && self.due_after_us(mark.by_us) <= now_us
         {
             self.marks.pop_front();
             self.gone_before = self.marks.front().map_or(seq, |next| next.first);
         }
-        let ends_us = self.marks.back().map(|mark| mark.came_us + self.step_us());
-        if ends_us.is_none_or(|ends_us| ends_us < now_us) {
-            self.marks.push_back(Mark { first: seq, came_us: now_us });
+        let now_us = i64::try_from(now_us).unwrap_or(i64::MAX);
+        if self.marks.back().is_none_or(|mark| mark.by_us < now_us) {
+            let by_us = now_us.saturating_add_unsigned(self.step_us());
+            self.marks.push_back(Mark { first: seq, by_us });
         }
-        debug_assert!(self.marks.len() <= STEPS as usize + 2, "{} marks", self.marks.len());
+        debug_assert!(self.marks.len() <= MARKS_MAX, "{} marks", self.marks.len());
+    }
+
+    /// Message `place` of a queue's comes, and is to survive a restart: what is to be written before it is. The clock began
+    /// `began_us` after 1970.
+    pub(crate) fn comes_to_stay(
+        &mut self,
+        now_us: u64,
+        began_us: u64,
+        place: (u64, Seq),
+    ) -> Option<Arrival> {
+        self.arrivals.comes(now_us, began_us, self.ttl_us, place)
+    }
+
+    /// What a start found of when messages came. Until the time of day is [known](TimeToLive::clock_known) they count as if they came now.
+    pub(crate) fn restored(&mut self, now_us: u64, arrivals: impl IntoIterator<Item = Arrival>) {
+        self.came(now_us, 1);
+        self.anew = true;
+        for arrival in arrivals {
+            self.arrivals.found(arrival);
+        }
+    }
+
+    /// The time of day is known for the first time: the clock began `began_us` after 1970. If something came before, it is too late.
+    pub(crate) fn clock_known(&mut self, now_us: u64, began_us: u64) {
+        let found = self.arrivals.take_found(now_us, began_us, self.ttl_us);
+        if self.anew && !found.is_empty() {
+            self.marks = found.into_iter().map(|(first, by_us)| Mark { first, by_us }).collect();
+        }
+    }
+
+    /// The slots of its arrivals that are on disk.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = u8> + use<> {
+        self.arrivals.slots()
     }
 
     /// When message `seq` has expired. One that nobody has seen come, say before a restart, counts as if it came with the next.
@@ -66,7 +117,7 @@ impl TimeToLive {
         }
         let behind = self.marks.partition_point(|mark| mark.first <= seq);
         let mark = self.marks.get(behind.saturating_sub(1));
-        mark.map_or(u64::MAX, |mark| self.due_after_us(mark.came_us))
+        mark.map_or(u64::MAX, |mark| self.due_after_us(mark.by_us))
     }
 }
 

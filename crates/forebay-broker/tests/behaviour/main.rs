@@ -14,6 +14,7 @@ mod expiring;
 mod firehose;
 mod getting;
 mod large_messages;
+mod lasting;
 mod marks;
 mod modest;
 mod permissions;

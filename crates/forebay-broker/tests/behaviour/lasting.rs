@@ -1,0 +1,171 @@
+//! Times to live that go on over a restart.
+
+use forebay_wire::{TableBuf, Value, confirm, queue};
+
+use crate::rig::{declare, short};
+use crate::scene::Scene;
+
+/// 2020-09-13.
+const BEGAN_US: u64 = 1_600_000_000_000_000;
+const SECOND_US: u64 = 1_000_000;
+/// After a restart a message of a minute expires up to a 16th part later.
+const TTL_S: u64 = 60;
+const LATE_S: u64 = 4;
+
+/// A broker whose clock begins now, with the durable queue `q` of messages that live for a minute.
+fn minute() -> Scene {
+    let mut scene = Scene::new();
+    scene.rig.shard.set_clock(BEGAN_US);
+    let id = scene.rig.client();
+    let arguments = TableBuf::new().with("x-message-ttl", Value::I32(TTL_S as i32 * 1_000));
+    let mut declare = declare("q", true);
+    declare.arguments = arguments.as_table();
+    scene.rig.method(id, 1, &declare);
+    scene.work().unwrap();
+    scene
+}
+
+/// A persistent message is confirmed.
+fn publish(scene: &mut Scene) {
+    let id = scene.rig.client();
+    scene.rig.method(id, 1, &confirm::Select::default());
+    scene.rig.publish(id, "q", b"m", true);
+    let answers = scene.answers(id);
+    assert!(answers.iter().any(|line| line.contains("basic.ack")), "{answers:?}");
+    scene.rig.disconnect(id);
+}
+
+/// It is so many seconds after its clock began.
+fn at(scene: &mut Scene, seconds: u64) {
+    scene.rig.now_us = scene.rig.now_us.max(seconds * SECOND_US);
+    scene.work().unwrap();
+}
+
+fn ready(scene: &Scene) -> u64 {
+    scene.rig.shard.status().ready
+}
+
+/// It is killed, and started again so many seconds after 2020-09-13.
+fn killed(scene: Scene, seconds: u64) -> Scene {
+    let mut scene = scene.kill();
+    scene.rig.shard.set_clock(BEGAN_US + seconds * SECOND_US);
+    scene.work().unwrap();
+    scene
+}
+
+/// How many entries a store has beside messages.
+fn entries(scene: Scene) -> usize {
+    let Scene { disk, rig, .. } = scene;
+    drop(rig);
+    disk.kill();
+    let (_, recovered) = forebay_store::open(disk, Default::default()).expect("it opens");
+    recovered.meta.len()
+}
+
+#[test]
+fn a_time_to_live_goes_on_over_a_restart() {
+    for killed_after_s in [1, 20, 50] {
+        let mut scene = minute();
+        publish(&mut scene);
+        at(&mut scene, killed_after_s);
+        // It was away for 5 s.
+        let mut scene = killed(scene, killed_after_s + 5);
+        at(&mut scene, TTL_S - killed_after_s - 6);
+        assert_eq!(ready(&scene), 1, "{killed_after_s}");
+        at(&mut scene, TTL_S - killed_after_s - 5 + LATE_S);
+        assert_eq!(ready(&scene), 0, "{killed_after_s}");
+        assert_eq!(scene.rig.shard.status().counters.expired, 1);
+    }
+}
+
+#[test]
+fn what_expired_while_the_broker_was_away_is_gone() {
+    let mut scene = minute();
+    publish(&mut scene);
+    let scene = killed(scene, TTL_S + LATE_S + 1);
+    assert_eq!(ready(&scene), 0);
+}
+
+/// One every 7 s, for ten minutes: more than the slots on disk, and most have expired.
+#[test]
+fn each_message_has_its_own_time() {
+    let mut scene = minute();
+    let last_s = 600;
+    for second in (0..=last_s).step_by(7) {
+        at(&mut scene, second);
+        publish(&mut scene);
+    }
+    let came_s: Vec<u64> = (0..=last_s).step_by(7).collect();
+    let began_s = last_s + 1;
+    let mut scene = killed(scene, began_s);
+    for second in began_s..=last_s + TTL_S + LATE_S + 1 {
+        at(&mut scene, second - began_s);
+        let ready = ready(&scene) as usize;
+        // Working takes up to a second of the rig's time.
+        let must = came_s.iter().filter(|came_s| **came_s + TTL_S > second + 1).count();
+        let may = came_s.iter().filter(|came_s| **came_s + TTL_S + LATE_S >= second).count();
+        assert!((must..=may).contains(&ready), "{second}: {ready} of {must} to {may}");
+    }
+    assert_eq!(ready(&scene), 0);
+}
+
+#[test]
+fn it_goes_on_over_many_restarts() {
+    let mut scene = minute();
+    publish(&mut scene);
+    for began_s in [10, 20, 30, 40] {
+        scene = killed(scene, began_s);
+        publish(&mut scene);
+    }
+    // A clean stop is no other.
+    let mut scene = scene.stop();
+    scene.rig.shard.set_clock(BEGAN_US + 50 * SECOND_US);
+    at(&mut scene, 8);
+    assert_eq!(ready(&scene), 5);
+    at(&mut scene, 25);
+    assert_eq!(ready(&scene), 3);
+    at(&mut scene, 54);
+    assert_eq!(ready(&scene), 0);
+}
+
+#[test]
+fn without_the_time_of_day_a_time_to_live_begins_anew() {
+    let mut scene = minute();
+    publish(&mut scene);
+    at(&mut scene, 50);
+    let mut scene = scene.kill();
+    at(&mut scene, TTL_S - 1);
+    assert_eq!(ready(&scene), 1);
+    at(&mut scene, TTL_S + LATE_S);
+    assert_eq!(ready(&scene), 0);
+}
+
+#[test]
+fn a_clock_that_was_set_back_makes_nothing_live_twice_as_long() {
+    let mut scene = minute();
+    publish(&mut scene);
+    let mut scene = scene.kill();
+    scene.rig.shard.set_clock(BEGAN_US - 86_400 * SECOND_US);
+    at(&mut scene, TTL_S - 1);
+    assert_eq!(ready(&scene), 1);
+    at(&mut scene, TTL_S + LATE_S);
+    assert_eq!(ready(&scene), 0);
+}
+
+#[test]
+fn a_queue_that_goes_leaves_nothing() {
+    for restarted in [false, true] {
+        let mut scene = minute();
+        for second in [0, 10, 20] {
+            at(&mut scene, second);
+            publish(&mut scene);
+        }
+        if restarted {
+            scene = killed(scene, 21);
+        }
+        let id = scene.rig.client();
+        scene.rig.method(id, 1, &queue::Delete { queue: short("q"), ..queue::Delete::default() });
+        scene.work().unwrap();
+        assert_eq!(entries(scene), 0);
+    }
+}
