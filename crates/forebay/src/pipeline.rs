@@ -67,7 +67,7 @@ impl Queues for Connection {
 /// being fixed ([`ConsumerBuilder::fitted`]). What was corrected is among the findings. [`QueueSource::keep_credit`] leaves it.
 ///
 /// **Pauses before another attempt** that take [`LADDER_FROM`](crate::LADDER_FROM) or longer are spent in the broker where that is a
-/// RabbitMQ, on a [`WaitLadder`]: attempts are remembered and nothing is held here. Elsewhere, and where keys are in order,
+/// Forebay or a RabbitMQ, on a [`WaitLadder`]: attempts are remembered and nothing is held here. Elsewhere, and where keys are in order,
 /// messages are held, unacknowledged.
 pub struct QueueSource {
     state: State,
@@ -90,7 +90,7 @@ enum State {
 
 /// Where long pauses are spent.
 enum Ladder {
-    /// On RabbitMQ in the broker.
+    /// In the broker, where [it is known](WaitLadder::is_known_on).
     Unset,
     Off,
     From(Duration),
@@ -107,8 +107,7 @@ impl QueueSource {
     }
 
     /// Pauses before another attempt that take so long or longer, at least 1 s, are spent in the broker, whatever it calls
-    /// itself, unless it is a Forebay, which lets messages be held. [`LADDER_FROM`](crate::LADDER_FROM) on RabbitMQ, and none on others,
-    /// unless set.
+    /// itself. [`LADDER_FROM`](crate::LADDER_FROM) on a Forebay and on RabbitMQ, and none on others, unless set.
     #[must_use]
     pub fn ladder_from(mut self, pause: Duration) -> QueueSource {
         self.ladder = Ladder::From(pause);
@@ -197,14 +196,13 @@ impl Source for QueueSource {
                 limit => AckTimeout::After(limit.unwrap_or(RABBITMQ_ACK_TIMEOUT)),
             };
             let ladder = WaitLadder::new(fitting.connection(), fitting.queue());
-            let leases = self.ack_timeout == AckTimeout::Leases;
             let chosen = match &self.ladder {
                 Ladder::Off => None,
                 Ladder::Chosen(chosen) => chosen.clone(),
                 Ladder::From(pause) => Some(ladder.from_pause(*pause)),
-                Ladder::Unset => Some(ladder).filter(|_| server.product == "RabbitMQ"),
+                Ladder::Unset => Some(ladder).filter(|_| WaitLadder::is_known_on(&server)),
             };
-            self.ladder = Ladder::Chosen(chosen.filter(|_| !leases && !needs.ordered));
+            self.ladder = Ladder::Chosen(chosen.filter(|_| !needs.ordered));
             *consumer = fitting;
         } else if self.free {
             // More workers than there were to be; one that is being opened is told when it is open.

@@ -21,6 +21,7 @@ use tokio::time::{Instant, timeout};
 use crate::channel::DeclareQueue;
 use crate::connection::Connection;
 use crate::error::{ChannelFault, DeclareError};
+use crate::machine::Server;
 use crate::message::{Message, since_1970_us};
 use crate::outcome::{NotPublishedReason, Unconfirmed};
 use crate::publisher::{Publisher, Route};
@@ -37,17 +38,19 @@ pub const LADDER_FROM: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// After a refusal the broker is not asked again for so long.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
+/// A Forebay that knows `x-message-ttl` says so, and that a time to live goes on over a restart.
+const LASTING_EXPIRY: &str = "forebay.lasting_expiry";
 /// Reply codes of AMQP 0-9-1, section 1.1.
 const ACCESS_REFUSED: u16 = 403;
 /// See [`ACCESS_REFUSED`].
 const PRECONDITION_FAILED: u16 = 406;
 
 /// Holds messages of one queue in the broker until they are due, on any broker that knows `x-message-ttl` and
-/// `x-dead-letter-exchange`; ours knows them too, and lets a consumer hold them for as long as it likes instead. Clones share it.
+/// `x-dead-letter-exchange`. Clones share it.
 ///
 /// Its rungs are durable queues named like the queue with `.retry.1s`, `.retry.2s`, … `.retry.32768s` added. Each is declared
-/// when it is first needed, as a quorum queue that dead-letters at least once (`x-dead-letter-strategy`), and is never
-/// removed, as messages may wait in it. Where a broker refuses that (RabbitMQ before 3.10) it is a classic
+/// when it is first needed, and never removed, as messages may wait in it. On a Forebay it is a plain queue, which loses no dead letter; elsewhere
+/// a quorum queue that dead-letters at least once (`x-dead-letter-strategy`). Where a broker refuses that (RabbitMQ before 3.10) it is a classic
 /// queue: one that loses a message if the broker dies between taking it out and having it in the queue again.
 ///
 /// Needs permission to configure the rungs, unless they exist; to read them, and to write to the default exchange.
@@ -73,6 +76,13 @@ struct State {
 }
 
 impl WaitLadder {
+    /// Whether a pause may be spent in this broker unless it is [set](WaitLadder::from_pause): a RabbitMQ, or a Forebay whose times to
+    /// live go on over a restart.
+    #[must_use]
+    pub fn is_known_on(server: &Server) -> bool {
+        server.product == "RabbitMQ" || server.can(LASTING_EXPIRY)
+    }
+
     /// For messages that came from `queue` by this connection. Nothing is asked of the broker before one is put off.
     pub fn new(connection: &Connection, queue: impl Into<String>) -> WaitLadder {
         WaitLadder::made(connection.clone(), queue.into(), LADDER_FROM)
@@ -201,10 +211,18 @@ impl Shared {
         let quorum = plain(Queue::quorum(&name))
             .argument("x-dead-letter-strategy", Value::LongStr(b"at-least-once"))
             .argument("x-overflow", Value::LongStr(b"reject-publish"));
-        let mut tried = self.declared(&name, quorum).await;
-        if matches!(code(&tried), Some(PRECONDITION_FAILED)) {
-            tried = self.declared(&name, plain(Queue::durable(&name))).await;
-        }
+        let plain = plain(Queue::durable(&name));
+        // A Forebay has no quorum queues: to ask for one would cost the connection.
+        let tried = if self.connection.server().can(LASTING_EXPIRY) {
+            self.declared(&name, plain).await
+        } else {
+            match self.declared(&name, quorum).await {
+                refused if code(&refused) == Some(PRECONDITION_FAILED) => {
+                    self.declared(&name, plain).await
+                }
+                tried => tried,
+            }
+        };
         if matches!(code(&tried), Some(ACCESS_REFUSED)) && self.exists(&name).await {
             return Ok(()); // who may, has made it
         }
