@@ -32,13 +32,15 @@ impl Shard {
         let prefetch = channel.prefetch;
         let key = self.queue_for(id, number, consume.queue, Some(Access::Read))?;
         let resource = Resource::queue(&consume.queue, &vhost);
-        check_consume_arguments(resource, consume.arguments)?;
+        let priority = priority_argument(resource, consume.arguments)?;
         let own_timeout_ms = timeout_argument(resource, consume.arguments)?;
         let marks = marks_argument(resource, consume.arguments)?;
         let serial = NonZeroU64::new(self.take_serial()).expect("serials count from 1");
         let configured_ms = self.config.ack_timeout_ms;
         let queue = &mut self.queues[key.0 as usize];
-        if queue.exclusive_consumer || (consume.exclusive && !queue.consumers.is_empty()) {
+        // On a queue with a single active consumer RabbitMQ lets nobody be exclusive.
+        let taken = !queue.consumers.is_empty() || queue.consumers.is_single_active();
+        if queue.exclusive_consumer || (consume.exclusive && taken) {
             return Err(AmqpError::queue_in_exclusive_use(queue.display_name(), &vhost));
         }
         let ack_timeout_ms = own_timeout_ms.or(queue.ack_timeout_ms).unwrap_or(configured_ms);
@@ -57,7 +59,14 @@ impl Shard {
         }) as u32);
         queue.exclusive_consumer = consume.exclusive;
         queue.note_offered();
-        queue.consumers.push(consumer_key);
+        let (place, moved) = queue.consumers.push(consumer_key, priority);
+        for behind in moved {
+            self.consumers[behind.0 as usize].place += 1;
+        }
+        self.consumers[consumer_key.0 as usize].place = place;
+        if place + 1 < queue.consumers.len() {
+            queue.turns.inserted(place);
+        }
         queue.had_consumer = true;
         self.mix_ack_limits(id, number, ack_timeout_ms);
         if let Some(connection) = self.connection(id) {
@@ -139,6 +148,7 @@ impl Shard {
             }
             queue.turns.removed(consumer.place);
             queue.exclusive_consumer = false;
+            let next_is_active = queue.consumers.is_single_active() && consumer.place == 0;
             if !queue.is_empty() {
                 queue.hold_without_consumer(self.now_us);
             }
@@ -148,6 +158,9 @@ impl Shard {
                 self.delete_queue(consumer.queue);
             } else {
                 self.plan_queue(consumer.queue);
+                if next_is_active {
+                    self.mark_queue(consumer.queue);
+                }
             }
         }
     }
@@ -200,24 +213,16 @@ fn marks_argument(queue: Resource<'_>, arguments: Table<'_>) -> Result<bool, Amq
     }
 }
 
-/// `x-priority` comes with a later version; what is not understood is never ignored silently.
-fn check_consume_arguments(queue: Resource<'_>, arguments: Table<'_>) -> Result<(), AmqpError> {
-    match arguments.get("x-priority") {
-        None => {}
-        Some(value) if value.as_i64().is_none() => {
-            let reason = format!("\"expected integer, got {}\"", value.type_name());
-            return Err(AmqpError::invalid_arg("x-priority", queue, reason));
-        }
-        Some(_) => {
-            return Err(AmqpError::not_implemented(
-                "consumer argument 'x-priority' is not available in this version".to_owned(),
-            ));
-        }
-    }
+/// A consumer's priority, 0 unless set. Streams come with a later version; what is not understood is never ignored silently.
+fn priority_argument(queue: Resource<'_>, arguments: Table<'_>) -> Result<i64, AmqpError> {
     if !matches!(arguments.get("x-stream-offset"), None | Some(Value::Void)) {
         return Err(AmqpError::not_implemented(
             "consumer argument 'x-stream-offset' is not available in this version".to_owned(),
         ));
     }
-    Ok(())
+    let Some(value) = arguments.get("x-priority") else { return Ok(0) };
+    value.as_i64().ok_or_else(|| {
+        let reason = format!("\"expected integer, got {}\"", value.type_name());
+        AmqpError::invalid_arg("x-priority", queue, reason)
+    })
 }

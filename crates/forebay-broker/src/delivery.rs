@@ -89,7 +89,7 @@ impl Shard {
     /// How many messages in a row consumers of a queue get now, or that it waits for more before its next consumer gets some.
     fn portion(&self, key: QueueKey, working_us: u64) -> Result<usize, Gathers> {
         let queue = &self.queues[key.0 as usize];
-        let (count, ready) = (queue.consumers.len(), queue.head.len());
+        let (count, ready) = (queue.consumers.sharers(), queue.head.len());
         // Before the consumers are looked at: they may be many, and none of them may have credit.
         if let Ok(portion) = queue.turns.portion(self.now_us, ready, count, working_us) {
             return Ok(portion);

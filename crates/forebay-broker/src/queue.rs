@@ -32,6 +32,7 @@ use crate::waits::{Gate, Waits};
 
 /// The argument that says how long a message may stay, in milliseconds.
 const MESSAGE_TTL: &str = "x-message-ttl";
+const SINGLE_ACTIVE_CONSUMER: &str = "x-single-active-consumer";
 /// The one that says how many may wait in it.
 const MAX_LENGTH: &str = "x-max-length";
 /// The one that says what becomes of more.
@@ -203,6 +204,9 @@ impl Queue {
         self.expiry = number(EXPIRES).map(|ms| QueueExpiry::after_ms(now_us, ms));
         self.limited = self.ttl.is_some() || self.ready_max.is_some();
         self.dead_letters = DeadLetters::of(table).map(Box::new);
+        if table.get(SINGLE_ACTIVE_CONSUMER) == Some(Value::Bool(true)) {
+            self.consumers.only_one_active();
+        }
         self.arguments = arguments;
         self
     }

@@ -9,6 +9,16 @@
 //!   marked  x x . x . x x x x …      from 5:  64 marked ones at a time are passed over, then 2
 //! ```
 //! A mark says "has no credit of its own" and nothing about its channel or socket.
+//!
+//! Consumers of a higher priority (`x-priority`, RabbitMQ's) stand before those of a lower one, and these get what the others cannot
+//! take:
+//!
+//! ```text
+//!   place     0 1 2 │ 3 4 5 6 7 │ 8 9         a turn goes round among those of one priority;
+//!   priority    10  │     0     │ -5          then, if none of them can take it, among the next
+//! ```
+//! Of a queue with a single active consumer only the first gets anything. Priorities do not count there, so that whoever is first
+//! stays it.
 
 use std::ops::Range;
 
@@ -22,6 +32,17 @@ pub(crate) struct QueueConsumers {
     keys: Vec<ConsumerKey>,
     /// A bit for each place, lowest first; those at `len` and above are 0.
     full: Vec<u64>,
+    /// By priority, the highest first; none is empty.
+    groups: Vec<Group>,
+    single_active: bool,
+}
+
+/// Those of one priority.
+#[derive(Debug, Clone, Copy)]
+struct Group {
+    priority: i64,
+    /// The place behind its last.
+    end: usize,
 }
 
 impl QueueConsumers {
@@ -45,12 +66,49 @@ impl QueueConsumers {
         self.keys[place]
     }
 
-    /// Adds one with credit, behind all others; returns its place.
-    pub(crate) fn push(&mut self, key: ConsumerKey) -> usize {
-        let place = self.keys.len();
-        self.keys.push(key);
+    /// Only the first one gets anything from now on. For a queue that has no consumers yet.
+    pub(crate) fn only_one_active(&mut self) {
+        debug_assert!(self.keys.is_empty());
+        self.single_active = true;
+    }
+
+    /// Whether only the first one gets anything.
+    pub(crate) fn is_single_active(&self) -> bool {
+        self.single_active
+    }
+
+    /// Among how many what comes is shared out, as long as they can take it.
+    pub(crate) fn sharers(&self) -> usize {
+        self.group(0).map_or(0, |group| group.len())
+    }
+
+    /// The places of those of one priority who may get something; 0 is the highest.
+    fn group(&self, at: usize) -> Option<Range<usize>> {
+        let end = self.groups.get(at)?.end;
+        let start = at.checked_sub(1).map_or(0, |before| self.groups[before].end);
+        match self.single_active {
+            true => (at == 0).then_some(0..1),
+            false => Some(start..end),
+        }
+    }
+
+    /// Adds one with credit, behind all others of its priority; returns its place, and who moved down by one for it.
+    pub(crate) fn push(&mut self, key: ConsumerKey, priority: i64) -> (usize, &[ConsumerKey]) {
+        let priority = if self.single_active { 0 } else { priority };
+        let at = self.groups.partition_point(|group| group.priority > priority);
+        if self.groups.get(at).is_none_or(|group| group.priority != priority) {
+            let end = at.checked_sub(1).map_or(0, |before| self.groups[before].end);
+            self.groups.insert(at, Group { priority, end });
+        }
+        let place = self.groups[at].end;
+        self.groups[at..].iter_mut().for_each(|group| group.end += 1);
+        self.keys.insert(place, key);
+        if place + 1 < self.keys.len() {
+            // As when one goes.
+            self.full.clear();
+        }
         self.full.resize(self.keys.len().div_ceil(WORD_BITS), 0);
-        place
+        (place, &self.keys[place + 1..])
     }
 
     /// Takes the one at `place` out; those behind it move up by one and are returned.
@@ -59,6 +117,11 @@ impl QueueConsumers {
     /// If nobody is there.
     pub(crate) fn remove(&mut self, place: usize) -> &[ConsumerKey] {
         self.keys.remove(place);
+        let mut start = 0;
+        self.groups.retain_mut(|group| {
+            group.end -= usize::from(group.end > place);
+            std::mem::replace(&mut start, group.end) < group.end
+        });
         // One is looked at in vain now and then rather than all bits moved.
         self.full.clear();
         self.full.resize(self.keys.len().div_ceil(WORD_BITS), 0);
@@ -92,30 +155,46 @@ impl QueueConsumers {
     }
 }
 
-/// Once around, from the one whose turn it is to the one before it.
+/// Once around among those of each priority, from the one whose turn it is to the one before it.
 #[derive(Debug)]
 pub(crate) struct Round {
+    first: usize,
     now: Range<usize>,
     /// Those before the first.
     then: Range<usize>,
+    /// Whose turn comes after these.
+    next_group: usize,
 }
 
 impl Round {
-    /// From `first`; at or beyond the end means from the beginning.
+    /// From `first`; where nobody of a priority stands there it means from the beginning.
     pub(crate) fn from(first: usize, consumers: &QueueConsumers) -> Round {
-        let first = if first < consumers.len() { first } else { 0 };
-        Round { now: first..consumers.len(), then: 0..first }
+        let mut round = Round { first, now: 0..0, then: 0..0, next_group: 0 };
+        round.enter_group(consumers);
+        round
+    }
+
+    fn enter_group(&mut self, consumers: &QueueConsumers) -> bool {
+        let Some(group) = consumers.group(self.next_group) else { return false };
+        self.next_group += 1;
+        let first = if group.contains(&self.first) { self.first } else { group.start };
+        (self.now, self.then) = (first..group.end, group.start..first);
+        true
     }
 
     /// The place of the next one that is not marked as full; each comes once at most. Nobody may have come or gone since
     /// the round began.
     pub(crate) fn next(&mut self, consumers: &QueueConsumers) -> Option<usize> {
-        let found = consumers.next_in(self.now.clone()).or_else(|| {
-            self.now = std::mem::take(&mut self.then);
-            consumers.next_in(self.now.clone())
-        });
-        self.now.start = found.map_or(self.now.end, |place| place + 1);
-        found
+        loop {
+            let found = consumers.next_in(self.now.clone()).or_else(|| {
+                self.now = std::mem::take(&mut self.then);
+                consumers.next_in(self.now.clone())
+            });
+            self.now.start = found.map_or(self.now.end, |place| place + 1);
+            if found.is_some() || !self.enter_group(consumers) {
+                return found;
+            }
+        }
     }
 }
 
@@ -128,7 +207,7 @@ mod tests {
     fn those_that_are_full_are_passed_over_until_they_are_freed() {
         let mut consumers = QueueConsumers::default();
         for number in 0..200 {
-            assert_eq!(consumers.push(ConsumerKey(number)), number as usize);
+            assert_eq!(consumers.push(ConsumerKey(number), 0), (number as usize, &[][..]));
         }
         for place in (0..200).filter(|place| *place != 150) {
             consumers.full(place);
@@ -145,7 +224,7 @@ mod tests {
     fn when_one_goes_those_behind_it_move_up_and_are_looked_at() {
         let mut consumers = QueueConsumers::default();
         for number in 0..3 {
-            consumers.push(ConsumerKey(number));
+            consumers.push(ConsumerKey(number), 0);
             consumers.full(number as usize);
         }
         assert_eq!(consumers.remove(1), [ConsumerKey(2)]);
@@ -162,7 +241,7 @@ mod tests {
         let mut consumers = QueueConsumers::default();
         assert!(round(0, &consumers).is_empty());
         for number in 0..5 {
-            consumers.push(ConsumerKey(number));
+            consumers.push(ConsumerKey(number), 0);
         }
         assert_eq!(round(0, &consumers), [0, 1, 2, 3, 4]);
         assert_eq!(round(3, &consumers), [3, 4, 0, 1, 2]);
@@ -173,27 +252,70 @@ mod tests {
         assert_eq!(round(4, &consumers), [1, 2, 3]);
     }
 
+    #[test]
+    fn those_of_a_lower_priority_get_what_the_others_cannot_take() {
+        let mut consumers = QueueConsumers::default();
+        for (number, priority) in [(0, 0), (1, 0), (2, 5), (3, -1), (4, 5)] {
+            consumers.push(ConsumerKey(number), priority);
+        }
+        let keys: Vec<_> = consumers.iter().map(|key| key.0).collect();
+        assert_eq!((keys, consumers.sharers()), (vec![2, 4, 0, 1, 3], 2));
+        assert_eq!(round(1, &consumers), [1, 0, 2, 3, 4]);
+        assert_eq!(round(3, &consumers), [0, 1, 3, 2, 4]);
+        consumers.full(0);
+        consumers.full(1);
+        assert_eq!(round(2, &consumers), [2, 3, 4]);
+        let (place, moved) = consumers.push(ConsumerKey(5), 5);
+        assert_eq!((place, moved), (2, &[ConsumerKey(0), ConsumerKey(1), ConsumerKey(3)][..]));
+        assert_eq!(round(0, &consumers), [0, 1, 2, 3, 4, 5], "looked at in vain once more");
+        for _ in 0..3 {
+            consumers.remove(0);
+        }
+        assert_eq!((consumers.sharers(), round(0, &consumers)), (2, vec![0, 1, 2]));
+    }
+
+    #[test]
+    fn a_single_active_one_is_the_first_until_it_goes() {
+        let mut consumers = QueueConsumers::default();
+        consumers.only_one_active();
+        for (number, priority) in [(0, 0), (1, 9), (2, 0)] {
+            consumers.push(ConsumerKey(number), priority);
+        }
+        assert_eq!((consumers.sharers(), round(2, &consumers)), (1, vec![0]));
+        consumers.full(0);
+        assert_eq!(round(0, &consumers), []);
+        assert_eq!(consumers.remove(0), [ConsumerKey(1), ConsumerKey(2)]);
+        assert_eq!(round(0, &consumers), [0]);
+    }
+
     proptest! {
-        /// As a list of keys and marks that is searched from the front.
+        /// As a list of keys and marks that is sorted by priority and searched from the front.
         #[test]
         fn it_finds_what_a_plain_search_finds(
-            orders in proptest::collection::vec((0..4u8, 0..300usize, 0..300usize), 1..200),
+            orders in proptest::collection::vec((0..4u8, 0..300usize, 0..300usize, -1..2i64), 1..200),
+            most in 0..130u32,
         ) {
             let (mut consumers, mut plain) = (QueueConsumers::default(), Vec::new());
-            for number in 0..130 {
-                consumers.push(ConsumerKey(number));
-                plain.push((ConsumerKey(number), false));
+            for number in 0..most {
+                consumers.push(ConsumerKey(number), 0);
+                plain.push((ConsumerKey(number), false, 0));
             }
-            for (number, (order, place, other)) in orders.into_iter().enumerate() {
+            for (number, (order, place, other, priority)) in orders.into_iter().enumerate() {
                 match order {
                     0 => {
-                        consumers.push(ConsumerKey(1000 + number as u32));
-                        plain.push((ConsumerKey(1000 + number as u32), false));
+                        let key = ConsumerKey(1000 + number as u32);
+                        let at = consumers.push(key, priority).0;
+                        plain.push((key, false, priority));
+                        plain.sort_by_key(|(.., priority)| -priority);
+                        prop_assert_eq!(plain[at].0, key);
+                        if at + 1 < plain.len() {
+                            plain.iter_mut().for_each(|(_, full, _)| *full = false);
+                        }
                     }
                     1 if place < plain.len() => {
                         consumers.remove(place);
                         plain.remove(place);
-                        plain.iter_mut().for_each(|(_, full)| *full = false);
+                        plain.iter_mut().for_each(|(_, full, _)| *full = false);
                     }
                     2 if place < plain.len() => {
                         consumers.full(place);
@@ -206,9 +328,16 @@ mod tests {
                     _ => {}
                 }
                 let range = place.min(other)..place.max(other);
-                let found = range.clone().find(|at| plain.get(*at).is_some_and(|(_, full)| !full));
+                let found = range.clone().find(|at| plain.get(*at).is_some_and(|(_, full, _)| !full));
                 prop_assert_eq!(consumers.next_in(range), found);
-                prop_assert!(consumers.iter().eq(plain.iter().map(|(key, _)| *key)));
+                prop_assert!(consumers.iter().eq(plain.iter().map(|(key, ..)| *key)));
+                // Everybody who is not full, those of a higher priority first.
+                let in_turn = round(place, &consumers);
+                let mut all = in_turn.clone();
+                all.sort_unstable();
+                let free = (0..plain.len()).filter(|at| !plain[*at].1);
+                prop_assert!(all.into_iter().eq(free));
+                prop_assert!(in_turn.windows(2).all(|two| plain[two[0]].2 >= plain[two[1]].2));
             }
         }
     }

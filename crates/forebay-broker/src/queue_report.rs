@@ -21,6 +21,8 @@ pub struct ConsumerStatus {
     pub channel: u16,
     /// Its deliveries need no acknowledgement.
     pub no_ack: bool,
+    /// It gets messages: not so, where only one at a time does, those that wait to be it.
+    pub active: bool,
     /// Deliveries that it may hold, the channel's bound included; 0: as many as there are.
     pub prefetch: u16,
     /// Deliveries that it holds.
@@ -76,6 +78,7 @@ impl Shard {
                 user: login.map(|login| login.user.to_string()).unwrap_or_default(),
                 channel: consumer.channel,
                 no_ack: consumer.no_ack,
+                active: consumer.place == 0 || !queue.consumers.is_single_active(),
                 prefetch: bounds.into_iter().filter(|bound| *bound > 0).min().unwrap_or(0),
                 unacked: consumer.unacked,
                 publishes_held_us: connection.waits.publishes_held_us(now_us),

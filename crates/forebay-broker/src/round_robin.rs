@@ -104,6 +104,11 @@ impl RoundRobin {
         }
     }
 
+    /// A consumer came to `at`, and those behind it have moved down.
+    pub(crate) fn inserted(&mut self, at: usize) {
+        self.at += usize::from(self.at >= at);
+    }
+
     /// The consumer at `at` is gone, and those behind it have moved up.
     pub(crate) fn removed(&mut self, at: usize) {
         if self.at > at {

@@ -181,8 +181,7 @@ fn asks(name: &[u8], value: Value<'_>, arguments: Table<'_>) -> Result<Asks, Rea
             _ => return Err(Reason::Name("invalid_overflow")),
         },
         b"x-single-active-consumer" => match value {
-            Value::Bool(false) => Asks::WhatThereIs,
-            Value::Bool(true) => Asks::Feature,
+            Value::Bool(_) => Asks::WhatThereIs,
             other => return Err(Reason::UnacceptableType(other.type_name())),
         },
         b"x-queue-mode" => match text(value)? {
@@ -333,7 +332,6 @@ mod tests {
             ("x-max-length-bytes", Value::I64(10)),
             ("x-max-priority", Value::U8(255)),
             ("x-overflow", text("reject-publish-dlx")),
-            ("x-single-active-consumer", Value::Bool(true)),
             ("x-delayed-retry-type", text("all")),
         ];
         for (name, value) in cases {
@@ -384,6 +382,7 @@ mod tests {
             ("x-max-priority", Value::I32(0)),
             ("x-overflow", text("drop-head")),
             ("x-overflow", text("reject-publish")),
+            ("x-single-active-consumer", Value::Bool(true)),
             ("x-single-active-consumer", Value::Bool(false)),
             ("x-queue-mode", text("default")),
             ("x-consumer-timeout", Value::I32(1)),

@@ -1,5 +1,5 @@
 use forebay_broker::{ConnectionId, Input};
-use forebay_wire::{basic, channel, connection, queue};
+use forebay_wire::{TableBuf, Value, basic, channel, connection, queue};
 
 use crate::rig::{Rig, consume, declare, short};
 
@@ -228,6 +228,108 @@ fn consumers_take_turns() {
             "1 basic.deliver b 4 [4]"
         ]
     );
+}
+
+fn with_priority<'a>(tag: &'static str, arguments: &'a TableBuf) -> basic::Consume<'a> {
+    basic::Consume { arguments: arguments.as_table(), ..consume("q", tag, false) }
+}
+
+fn priority(priority: i32) -> TableBuf {
+    TableBuf::new().with("x-priority", Value::I32(priority))
+}
+
+#[test]
+fn who_has_a_lower_priority_gets_what_the_others_cannot_take() {
+    let (mut rig, id) = filled(0);
+    let [low, high] = [priority(-1), priority(10)];
+    rig.method(id, 1, &qos(1, false));
+    rig.method(id, 1, &with_priority("low", &low));
+    rig.method(id, 1, &consume("q", "plain", false));
+    rig.method(id, 1, &with_priority("high", &high));
+    rig.method(id, 1, &with_priority("also", &high));
+    rig.trace(id);
+    for number in 1..=5 {
+        rig.publish(id, "q", number.to_string().as_bytes(), false);
+    }
+    assert_eq!(
+        rig.trace(id),
+        [
+            "1 basic.deliver high 1 [1]",
+            "1 basic.deliver also 2 [2]",
+            "1 basic.deliver plain 3 [3]",
+            "1 basic.deliver low 4 [4]"
+        ]
+    );
+    rig.method(id, 1, &basic::Ack { delivery_tag: 4, multiple: false });
+    assert_eq!(rig.trace(id), ["1 basic.deliver low 5 [5]"], "better than to wait");
+    rig.method(id, 1, &basic::Cancel { consumer_tag: short("high"), no_wait: true });
+    rig.method(id, 1, &basic::Ack { delivery_tag: 3, multiple: true });
+    for number in 6..=8 {
+        rig.publish(id, "q", number.to_string().as_bytes(), false);
+    }
+    assert_eq!(
+        rig.trace(id),
+        ["1 basic.deliver also 6 [6]", "1 basic.deliver plain 7 [7]"],
+        "and the last one waits"
+    );
+}
+
+#[test]
+fn a_priority_is_a_number() {
+    let (mut rig, id) = filled(0);
+    let arguments = TableBuf::new().with("x-priority", Value::LongStr(b"high"));
+    rig.method(id, 1, &with_priority("c", &arguments));
+    let answer = rig.trace(id);
+    assert!(answer[0].contains("406") && answer[0].contains("x-priority"), "{answer:?}");
+}
+
+/// A queue of which one consumer at a time gets messages, its consumers `a` and `b` on a connection each, and who publishes.
+fn single_active() -> (Rig, [ConnectionId; 3]) {
+    let mut rig = Rig::new();
+    let ids = [(); 3].map(|()| rig.client());
+    let arguments = TableBuf::new().with("x-single-active-consumer", Value::Bool(true));
+    rig.method(
+        ids[2],
+        1,
+        &queue::Declare { arguments: arguments.as_table(), ..declare("q", false) },
+    );
+    let high = priority(9);
+    rig.method(ids[0], 1, &qos(2, false));
+    rig.method(ids[0], 1, &consume("q", "a", false));
+    rig.method(ids[1], 1, &with_priority("b", &high));
+    for id in ids {
+        rig.trace(id);
+    }
+    (rig, ids)
+}
+
+#[test]
+fn of_a_single_active_consumer_the_next_is_active_when_it_goes() {
+    let (mut rig, [first, second, other]) = single_active();
+    for number in 1..=3 {
+        rig.publish(other, "q", number.to_string().as_bytes(), false);
+    }
+    assert_eq!(rig.trace(first), ["1 basic.deliver a 1 [1]", "1 basic.deliver a 2 [2]"]);
+    assert!(rig.trace(second).is_empty(), "though the first is full");
+    let report = rig.shard.queue_report("/", b"q", rig.now_us).expect("it is there");
+    assert_eq!(report.consumers.iter().map(|one| one.active).collect::<Vec<_>>(), [true, false]);
+    rig.method(first, 1, &basic::Cancel { consumer_tag: short("a"), no_wait: true });
+    assert_eq!(rig.trace(second), ["1 basic.deliver b 1 [3]"], "what the first holds is its own");
+    rig.disconnect(first);
+    let back = ["1 basic.deliver b 2 redelivered [1]", "1 basic.deliver b 3 redelivered [2]"];
+    assert_eq!(rig.trace(second), back);
+}
+
+#[test]
+fn nobody_is_exclusive_where_one_is_active() {
+    let (mut rig, [first, second, other]) = single_active();
+    for id in [first, second] {
+        rig.disconnect(id);
+    }
+    let exclusive = basic::Consume { exclusive: true, ..consume("q", "c", false) };
+    rig.method(other, 1, &exclusive);
+    let answer = rig.trace(other);
+    assert!(answer[0].contains("403"), "{answer:?}");
 }
 
 #[test]

@@ -44,12 +44,19 @@ struct Consumer {
     consumer_tag: String,
     #[serde(default)]
     prefetch_count: u64,
+    /// Where only one at a time gets messages, who waits to be it gets none.
+    #[serde(default = "is_active")]
+    active: bool,
     unacknowledged: Option<u64>,
     /// Only a Forebay counts it: a total that never falls.
     #[serde(default)]
     publishes_held_us: u64,
     #[serde(default)]
     channel_details: Channel,
+}
+
+fn is_active() -> bool {
+    true
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -121,7 +128,8 @@ impl Seen {
         look.arrived = is.publish.saturating_sub(was.publish);
         look.left = gone(is).saturating_sub(gone(was));
         (look.ready, look.unacked) = (self.messages_ready, self.messages_unacknowledged);
-        look.consumers = self.consumer_details.iter().map(|one| one.since(before)).collect();
+        let active = self.consumer_details.iter().filter(|one| one.active);
+        look.consumers = active.map(|one| one.since(before)).collect();
         if let Some(now) = &self.forebay {
             let was = before.forebay.clone().unwrap_or_default();
             look.waits = Some(waited(&now.waits, &was.waits));
@@ -196,6 +204,23 @@ mod tests {
         assert_eq!(look.consumers[0].name, "the consumer of 10.0.0.1:4000 (1)");
         assert_eq!(look.consumers[0].publishes_held_us, 5_000);
         assert_eq!(look.cause().name(), "credit-used");
+    }
+
+    #[test]
+    fn who_waits_to_be_the_single_active_consumer_is_not_idle() {
+        let look = |waits: bool| {
+            seen(json!({
+                "messages_unacknowledged": 24, "message_stats": { "publish": 25, "ack": 25 },
+                "consumer_details": [
+                    { "consumer_tag": "a", "active": true, "unacknowledged": 24 },
+                    { "consumer_tag": "b", "active": !waits, "unacknowledged": 0 }],
+            }))
+            .since(&seen(json!({})), 5_000_000)
+        };
+        assert_eq!(
+            [look(true), look(false)].map(|look| look.cause().name()),
+            ["nothing", "hoarded"]
+        );
     }
 
     #[test]

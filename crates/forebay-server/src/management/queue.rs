@@ -35,6 +35,7 @@ fn consumer(consumer: &ConsumerStatus) -> Value {
     json!({
         "consumer_tag": String::from_utf8_lossy(&consumer.tag),
         "ack_required": !consumer.no_ack,
+        "active": consumer.active,
         "prefetch_count": consumer.prefetch,
         "unacknowledged": consumer.unacked,
         "publishes_held_us": consumer.publishes_held_us,
