@@ -191,6 +191,25 @@ mod tests {
         assert_eq!(arrivals.slots().collect::<Vec<_>>(), [3, 4, 5]);
     }
 
+    /// One each half a second, for a time to live of 32 s: as many slots as it can have are in use.
+    #[test]
+    fn a_slot_is_used_again_when_its_messages_have_expired() {
+        const TTL_US: u64 = 32_000_000;
+        let (mut arrivals, mut disk) = (Arrivals::default(), BTreeMap::new());
+        for seq in 1..400 {
+            let now_us = seq * 500_000;
+            if let Some(arrival) = arrivals.comes(now_us, BEGAN_US, TTL_US, (1, seq)) {
+                disk.insert(arrival.slot, arrival);
+            }
+            let first = disk.values().map(|arrival| arrival.first).min().expect("one");
+            let oldest = seq.saturating_sub(TTL_US / 500_000).max(1);
+            assert!(
+                first <= oldest,
+                "message {oldest} is still there, and {first} the first known"
+            );
+        }
+    }
+
     proptest! {
         /// Whatever is on disk at any time: for every message that has not expired it says when it came, at most a span late.
         #[test]

@@ -9,7 +9,7 @@ use forebay::pipeline::{
     Backoff, Batch, Batching, Item, Outcome, Pipeline, QueueSource, Queues, Running, ToBatch,
     source,
 };
-use forebay::{Connection, Message, Publisher, Received, Topology};
+use forebay::{Message, Publisher, Received, Topology};
 use forebay_wire::Value;
 use tokio::sync::watch;
 
