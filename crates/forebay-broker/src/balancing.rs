@@ -45,6 +45,12 @@ impl QueueFlow {
         }
     }
 
+    /// What arguments ask for, which were checked.
+    fn of(arguments: Table<'_>) -> QueueFlow {
+        let asked = arguments.get(FLOW_ARGUMENT).and_then(|value| value.as_long_str());
+        asked.and_then(QueueFlow::named).unwrap_or_default()
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -68,22 +74,14 @@ pub(crate) struct Balanced {
     connections: BTreeMap<ConnectionId, u64>,
 }
 
-impl Shard {
-    /// The mode of a queue: its argument's, or else its policy's.
-    pub(crate) fn balanced(
-        &self,
-        vhost: u32,
-        name: &[u8],
-        arguments: Table<'_>,
-    ) -> Option<Box<Balanced>> {
-        let asked = arguments.get(FLOW_ARGUMENT).and_then(|value| value.as_long_str());
-        let flow = match asked.and_then(QueueFlow::named) {
-            Some(flow) => flow,
-            None => self.vhosts[vhost as usize].topology.policies.flow(name),
-        };
-        (flow == QueueFlow::Balance).then(Box::default)
+impl Balanced {
+    /// For a queue that was declared with these arguments, or has them from a policy.
+    pub(crate) fn of(arguments: Table<'_>) -> Option<Box<Balanced>> {
+        (QueueFlow::of(arguments) == QueueFlow::Balance).then(Box::default)
     }
+}
 
+impl Shard {
     /// A message was put into a queue that balances. If it holds, whoever published has to wait.
     pub(crate) fn came(&mut self, key: QueueKey, seq: u64) {
         let now_us = self.now_us;

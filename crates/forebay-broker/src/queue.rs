@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use forebay_store::{Home, QueueId, RunId, Seq};
-use forebay_wire::{TableBuf, Value};
+use forebay_wire::{Table, TableBuf, Value};
 
 use crate::balancing::{Balanced, QueueFlow};
 use crate::cold_runs::ColdRuns;
@@ -194,9 +194,13 @@ impl Queue {
         }
     }
 
-    /// What its arguments ask of it, which were checked when it was declared.
-    pub(crate) fn with_arguments(mut self, now_us: u64, arguments: TableBuf) -> Queue {
-        let table = arguments.as_table();
+    /// Declared with these arguments, and what they and its policy ask of it together; all were checked.
+    pub(crate) fn with_arguments(
+        mut self,
+        now_us: u64,
+        declared: TableBuf,
+        table: Table<'_>,
+    ) -> Queue {
         let number = |name| table.get(name).and_then(|value| u64::try_from(value.as_i64()?).ok());
         self.ttl = number(MESSAGE_TTL).map(|ms| Box::new(TimeToLive::of_ms(ms)));
         self.ready_max = number(MAX_LENGTH);
@@ -207,7 +211,8 @@ impl Queue {
         if table.get(SINGLE_ACTIVE_CONSUMER) == Some(Value::Bool(true)) {
             self.consumers.only_one_active();
         }
-        self.arguments = arguments;
+        self.balanced = Balanced::of(table);
+        self.arguments = declared;
         self
     }
 

@@ -230,7 +230,6 @@ impl Shard {
         let vhost_name = self.vhost_name(id);
         let resource = Resource::queue(name, &vhost_name);
         check_queue_arguments(resource, declare.arguments)?;
-        let ack_timeout_ms = timeout_argument(resource, declare.arguments)?;
         let dead_letters = declare.arguments.get(EXCHANGE_ARGUMENT);
         if let Some(exchange) = dead_letters.and_then(|value| value.as_long_str()) {
             // What dies is read from one and written to the other.
@@ -240,15 +239,18 @@ impl Shard {
         let vhost = self.connection(id).map_or(0, |connection| connection.vhost);
         let queue_id = self.next_queue_id;
         self.next_queue_id += 1;
-        let arguments = TableBuf::from(declare.arguments);
-        let mut queue = Queue::new(queue_id, vhost, name).with_arguments(self.now_us, arguments);
+        let policies = &self.vhosts[vhost as usize].topology.policies;
+        let all = policies.queue_arguments(name, declare.arguments);
+        let ack_timeout_ms = timeout_argument(resource, all.as_table())?;
+        let declared = TableBuf::from(declare.arguments);
+        let mut queue =
+            Queue::new(queue_id, vhost, name).with_arguments(self.now_us, declared, all.as_table());
         queue.durable = declare.durable;
         // What goes with its connection need not survive the broker.
         queue.stored = declare.durable && !declare.exclusive;
         queue.auto_delete = declare.auto_delete;
         queue.owner = declare.exclusive.then_some(id);
         queue.ack_timeout_ms = ack_timeout_ms;
-        queue.balanced = self.balanced(vhost, name, declare.arguments);
         let stored = queue.stored;
         let record = QueueRecord {
             vhost: vhost_name,

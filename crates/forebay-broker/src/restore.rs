@@ -77,16 +77,20 @@ impl Shard {
                 }
                 Record::Queue(record) => {
                     let vhost = self.vhost_index(&record.vhost);
-                    let mut queue = Queue::new(record.id, vhost, &record.name)
-                        .with_arguments(self.now_us, record.arguments.clone());
+                    let policies = &self.vhosts[vhost as usize].topology.policies;
+                    let all = policies.queue_arguments(&record.name, record.arguments.as_table());
+                    let mut queue = Queue::new(record.id, vhost, &record.name).with_arguments(
+                        self.now_us,
+                        record.arguments.clone(),
+                        all.as_table(),
+                    );
                     queue.durable = true;
                     queue.stored = true;
                     queue.auto_delete = record.auto_delete;
                     let resource = Resource::queue(&record.name, &record.vhost);
                     // It was checked when the queue was declared.
                     queue.ack_timeout_ms =
-                        timeout_argument(resource, queue.arguments.as_table()).unwrap_or(None);
-                    queue.balanced = self.balanced(vhost, &record.name, queue.arguments.as_table());
+                        timeout_argument(resource, all.as_table()).unwrap_or(None);
                     let key = QueueKey(self.queues.insert(Box::new(queue)) as u32);
                     self.vhosts[vhost as usize].topology.add_queue(&record.name, key, true);
                     keys.insert(record.id, key);
@@ -108,16 +112,16 @@ impl Shard {
             self.next_queue_id = self.next_queue_id.max(queue.id + 1);
             match keys.get(&queue.id) {
                 Some(key) => {
-                    let came = arrivals.remove(&queue.id).unwrap_or_default();
+                    let id = queue.id;
                     self.restore_queue(*key, queue, clean, &mut payloads)?;
                     if let Some(ttl) = &mut self.queues[key.0 as usize].ttl {
-                        ttl.restored(self.now_us, came);
+                        ttl.restored(self.now_us, arrivals.remove(&id).unwrap_or_default());
                     }
                 }
                 None => self.drop_contents(queue),
             }
         }
-        // Of queues that are gone, or whose messages are numbered anew.
+        // Of queues that are gone, or whose messages are numbered anew, or are not timed any more: what comes meanwhile is not written.
         for arrival in arrivals.into_values().flatten() {
             self.store.delete_meta(&arrival.key());
         }

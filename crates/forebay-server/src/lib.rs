@@ -50,6 +50,7 @@ mod start_error;
 
 pub use config::{Config, ConfigError, Data, DurabilitySetting, Layer, LogFormat, UserSetting};
 pub use forebay_broker::Gate;
+pub use forebay_broker::topology::QUEUE_POLICY_KEYS;
 pub use in_process::{IN_PROCESS_PIPE_BYTES_MAX, InProcessStream};
 pub use mailbox::{ShellCounters, Snapshot};
 pub use outcome::ServerFailed;

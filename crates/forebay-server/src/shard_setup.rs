@@ -69,7 +69,8 @@ fn open_store(
 }
 
 fn shard_config(config: &Config) -> Result<ShardConfig, StartError> {
-    let policies: Result<Vec<Policy>, StartError> = config.policies.iter().map(policy).collect();
+    let policies: Result<Vec<Vec<Policy>>, StartError> =
+        config.policies.iter().map(policies).collect();
     let host = rustix::system::uname();
     Ok(ShardConfig {
         users: users(config)?,
@@ -80,7 +81,7 @@ fn shard_config(config: &Config) -> Result<ShardConfig, StartError> {
             .iter()
             .map(|limit| (limit.vhost.clone(), limit.connections_max))
             .collect(),
-        policies: policies?,
+        policies: policies?.concat(),
         channel_max: config.channel_max,
         frame_max_bytes: config.frame_max_bytes,
         heartbeat_s: config.heartbeat_s,
@@ -106,18 +107,11 @@ pub(crate) fn users(config: &Config) -> Result<Vec<User>, StartError> {
     config.users.iter().map(|setting| user(setting, &config.loopback_users)).collect()
 }
 
-fn policy(setting: &PolicySetting) -> Result<Policy, StartError> {
-    let error = |what: String| {
-        let text = format!("`{}` in `{}`: {what}", setting.name, setting.vhost);
+fn policies(setting: &PolicySetting) -> Result<Vec<Policy>, StartError> {
+    setting.policies().map_err(|what| {
+        let text = format!("`{}` in `{}` {what}", setting.name, setting.vhost);
         StartError::Config(ConfigError::value("policies", text))
-    };
-    let (vhost, pattern, priority) = (&setting.vhost, &setting.pattern, setting.priority);
-    let policy = match (setting.alternate_exchange(), setting.flow()) {
-        (Some(alternate), _) => Policy::new(vhost, pattern, priority, alternate),
-        (None, Some(flow)) => Policy::of_flow(vhost, pattern, priority, flow),
-        (None, None) => return Err(error("nothing known in its definition".to_owned())),
-    };
-    policy.map_err(|e| error(e.to_string()))
+    })
 }
 
 fn user(setting: &UserSetting, loopback_users: &[String]) -> Result<User, StartError> {

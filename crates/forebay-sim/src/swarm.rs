@@ -1,8 +1,8 @@
 //! What one seed switches on. Runs that do everything at once find less than runs that each do some of
 //! it (Groce et al., "Swarm Testing", 2012): a feature that is off lets another one reach further.
 
+use forebay_broker::ShardConfig;
 use forebay_broker::topology::Policy;
-use forebay_broker::{QueueFlow, ShardConfig};
 use forebay_store::{Durability, Options};
 
 use crate::model::BaseBinding;
@@ -256,7 +256,8 @@ impl Swarm {
     /// The broker's settings.
     pub(crate) fn config(&self, seed: u64) -> ShardConfig {
         let default = ShardConfig::default();
-        let balanced = Policy::of_flow("/", BALANCED, 0, QueueFlow::Balance);
+        let balance = [("flow", forebay_wire::Value::LongStr(b"balance"))];
+        let balanced = Policy::of_queues("/", BALANCED, 0, balance);
         ShardConfig {
             policies: match self.balance {
                 true => vec![balanced.expect("the pattern is constant")],

@@ -367,3 +367,38 @@ def consumers_of_new(t, name):
     ch = t.channel()
     ch.queue_declare(name)
     return consumers(ch, name)
+
+
+@case("queue.policy")
+def policy(t):
+    """Both brokers have the policies `short` and `timed` for queues whose names contain `.queue.policy.`."""
+    ch = t.channel()
+    ch.confirm_delivery()
+    for name in ("policed.dead", "policed.other"):
+        ch.queue_declare(name)
+        t.cleanup.append(lambda ch, name=name: ch.queue_delete(name))
+
+    def filled(short, dead="policed.dead", **arguments):
+        name = t.queue(ch, short, arguments=arguments)
+        for body in "1234":
+            ch.basic_publish("", name, body)
+        # RabbitMQ confirms before the dead letters are where they go.
+        await_until(ch, lambda: ready(ch, dead) == len("1234") - ready(ch, name))
+        return name
+
+    plain = filled("plain")
+    t.see("by policy", [drain(ch, plain), drain(ch, "policed.dead")], want=[["3", "4"], ["1", "2"]])
+    t.see("a smaller argument", drain(ch, filled("smaller", **{"x-max-length": 1})), want=["4"])
+    drain(ch, "policed.dead")
+    t.see("a larger argument", drain(ch, filled("larger", **{"x-max-length": 9})), want=["3", "4"])
+    drain(ch, "policed.dead")
+    argued = filled("argued", "policed.other", **{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "policed.other"})
+    t.see(
+        "arguments of dead letters go before it",
+        [drain(ch, argued), drain(ch, "policed.dead"), drain(ch, "policed.other")],
+        want=[["3", "4"], [], ["1", "2"]],
+    )
+    timed = filled("x.timed")
+    await_until(ch, lambda: ready(ch, "policed.dead") == 4)
+    t.see("all of one policy", [drain(ch, "policed.dead"), drain(ch, timed)], want=[["1", "2", "3", "4"], []])
+    t.refused("a policy is no argument", lambda ch: ch.queue_declare(plain), want="ok")

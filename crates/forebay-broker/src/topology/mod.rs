@@ -37,7 +37,7 @@ pub use arguments::{
 pub use change::{Change, MetaWrite};
 pub use destination::{Destination, ExchangeKey, QueueKey};
 pub use exchange::{Exchange, ExchangeKind};
-pub use policy::{Policy, PolicyError};
+pub use policy::{Policy, PolicyError, QUEUE_POLICY_KEYS};
 pub use queue_arguments::{QueueDeclaration, check_queue_arguments, check_queue_equivalent};
 pub use record::{BindingRecord, ExchangeRecord, QueueRecord, RECORD_VERSION, Record, RecordError};
 pub use resource::{Lossy, RESERVED_PREFIX, Resource, ResourceKind, is_reserved, stripped};

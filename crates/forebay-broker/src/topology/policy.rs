@@ -2,19 +2,37 @@
 //! policies).
 //!
 //! ```text
-//!   declared with an argument? ──yes──► the argument
+//!   of the policies whose pattern is found in the name: the one with the highest priority, all of it and nothing of the others
+//!        │
+//!   declared with an argument, too? ──yes──► the argument, or of two bounds (x-message-ttl, x-expires, x-max-length) the smaller
 //!        │ no
-//!   of the policies whose pattern is found in the name: the one with the highest priority
+//!   what the policy says
 //! ```
-//! A policy gives exchanges an alternate or queues a flow mode. The default exchange has none. Policies
+//! A policy gives exchanges an alternate, or queues what arguments would give them. The default exchange has none. Policies
 //! come with the configuration; they are not part of a declaration, are not compared when it is
 //! repeated, and are not stored.
 
 use std::fmt;
 
-use crate::balancing::QueueFlow;
+use forebay_wire::{Table, TableBuf, Value};
 use regex::bytes::{Regex, RegexBuilder};
 
+use super::queue_arguments::check_queue_arguments;
+use super::resource::Resource;
+
+/// What a policy may give to queues, in the words of RabbitMQ's definitions: arguments without their `x-`.
+pub const QUEUE_POLICY_KEYS: [&str; 8] = [
+    "consumer-timeout",
+    "dead-letter-exchange",
+    "dead-letter-routing-key",
+    "expires",
+    "flow",
+    "max-length",
+    "message-ttl",
+    "overflow",
+];
+/// Of these the smaller value holds, if an argument gives one, too.
+const BOUNDS: [&str; 3] = ["x-expires", "x-max-length", "x-message-ttl"];
 /// Bound on a compiled pattern, in bytes.
 const COMPILED_MAX_BYTES: usize = 1 << 20;
 
@@ -35,20 +53,32 @@ pub struct Policy {
 enum Gives {
     /// To exchanges.
     AlternateExchange(Box<[u8]>),
-    /// To queues.
-    Flow(QueueFlow),
+    /// To queues, as arguments.
+    Arguments(TableBuf),
 }
 
-/// A pattern that cannot be compiled. It has no look-around and no back references.
+/// Why something is no policy.
 #[derive(Clone, Debug)]
-pub struct PolicyError {
-    pattern: String,
-    reason: String,
+pub enum PolicyError {
+    /// A pattern that cannot be compiled. It has no look-around and no back references.
+    Pattern {
+        /// The pattern.
+        pattern: String,
+        /// What is wrong about it.
+        reason: String,
+    },
+    /// A queue cannot have this.
+    Definition(String),
 }
 
 impl fmt::Display for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "pattern '{}' is not usable: {}", self.pattern, self.reason)
+        match self {
+            PolicyError::Pattern { pattern, reason } => {
+                write!(f, "pattern '{pattern}' is not usable: {reason}")
+            }
+            PolicyError::Definition(what) => write!(f, "its definition is not usable: {what}"),
+        }
     }
 }
 
@@ -69,17 +99,26 @@ impl Policy {
         Policy::giving(vhost, pattern, priority, gives)
     }
 
-    /// A policy that gives matching queues a flow mode.
+    /// A policy that gives matching queues what these of [`QUEUE_POLICY_KEYS`] say.
     ///
     /// # Errors
-    /// A pattern that cannot be compiled.
-    pub fn of_flow(
+    /// A pattern that cannot be compiled, another key, or a value that a queue's argument could not have.
+    pub fn of_queues<'a>(
         vhost: &str,
         pattern: &str,
         priority: i64,
-        flow: QueueFlow,
+        definition: impl IntoIterator<Item = (&'a str, Value<'a>)>,
     ) -> Result<Policy, PolicyError> {
-        Policy::giving(vhost, pattern, priority, Gives::Flow(flow))
+        let mut arguments = TableBuf::new();
+        for (key, value) in definition {
+            if !QUEUE_POLICY_KEYS.contains(&key) {
+                return Err(PolicyError::Definition(format!("queues have no `{key}`")));
+            }
+            arguments.push(format!("x-{key}"), value);
+        }
+        check_queue_arguments(Resource::queue(b"", vhost), arguments.as_table())
+            .map_err(|error| PolicyError::Definition(error.text.to_string()))?;
+        Policy::giving(vhost, pattern, priority, Gives::Arguments(arguments))
     }
 
     fn giving(
@@ -89,7 +128,7 @@ impl Policy {
         gives: Gives,
     ) -> Result<Policy, PolicyError> {
         let compiled = RegexBuilder::new(pattern).size_limit(COMPILED_MAX_BYTES).build();
-        let pattern = compiled.map_err(|error| PolicyError {
+        let pattern = compiled.map_err(|error| PolicyError::Pattern {
             pattern: pattern.to_owned(),
             // The last line says what; the lines before draw where.
             reason: error.to_string().lines().last().unwrap_or_default().to_owned(),
@@ -120,13 +159,26 @@ impl Policies {
         })
     }
 
-    /// The mode of a queue without the argument.
-    pub(crate) fn flow(&self, queue: &[u8]) -> QueueFlow {
-        let found = self.0.iter().find_map(|policy| match policy.gives {
-            Gives::Flow(flow) if policy.pattern.is_match(queue) => Some(flow),
+    /// What holds for a queue that was declared with these arguments.
+    pub(crate) fn queue_arguments(&self, queue: &[u8], declared: Table<'_>) -> TableBuf {
+        let found = self.0.iter().find_map(|policy| match &policy.gives {
+            Gives::Arguments(given) if policy.pattern.is_match(queue) => Some(given.as_table()),
             _ => None,
         });
-        found.unwrap_or_default()
+        let Some(given) = found else { return declared.into() };
+        let mut all = TableBuf::new();
+        for (name, value) in declared.iter() {
+            let bound = BOUNDS.iter().any(|bound| bound.as_bytes() == name.as_bytes());
+            let other = given.get(name.as_bytes()).filter(|_| bound);
+            let smaller = other.filter(|other| other.as_i64() < value.as_i64());
+            all.push(name.as_bytes(), smaller.unwrap_or(value));
+        }
+        for (name, value) in
+            given.iter().filter(|(name, _)| declared.get(name.as_bytes()).is_none())
+        {
+            all.push(name.as_bytes(), value);
+        }
+        all
     }
 }
 
@@ -157,19 +209,71 @@ mod tests {
         assert_eq!(Policies::default().alternate_exchange(b"x"), None);
     }
 
+    fn of_queues(pattern: &str, priority: i64, definition: &[(&str, Value<'_>)]) -> Policy {
+        Policy::of_queues("/", pattern, priority, definition.iter().copied()).unwrap()
+    }
+
     #[test]
     fn queues_and_exchanges_have_policies_of_their_own() {
-        let flow = |pattern, priority, flow| Policy::of_flow("/", pattern, priority, flow).unwrap();
         let policies = Policies::new(vec![
-            flow("", 1, QueueFlow::Balance),
-            flow("^archive", 2, QueueFlow::Absorb),
+            of_queues(
+                "",
+                1,
+                &[("flow", Value::LongStr(b"balance")), ("max-length", Value::I32(5))],
+            ),
+            of_queues("^archive", 2, &[("flow", Value::LongStr(b"absorb"))]),
             policy("^orders", 9, "lost"),
         ]);
-        assert_eq!(policies.flow(b"orders"), QueueFlow::Balance);
-        assert_eq!(policies.flow(b"archive.2026"), QueueFlow::Absorb);
+        let given =
+            |name: &str| policies.queue_arguments(name.as_bytes(), TableBuf::new().as_table());
+        let flow = |flow| TableBuf::new().with("x-flow", Value::LongStr(flow));
+        assert_eq!(given("orders"), flow(b"balance").with("x-max-length", Value::I32(5)));
+        assert_eq!(given("archive.2026"), flow(b"absorb"), "all of one, and nothing of others");
         assert_eq!(policies.alternate_exchange(b"archive"), None);
         assert_eq!(policies.alternate_exchange(b"orders"), Some(&b"lost"[..]));
-        assert_eq!(Policies::default().flow(b"orders"), QueueFlow::Absorb);
+    }
+
+    #[test]
+    fn an_argument_goes_before_a_policy_and_of_two_bounds_the_smaller_holds() {
+        let dead = |name| Value::LongStr(name);
+        let policies = Policies::new(vec![of_queues(
+            "",
+            0,
+            &[
+                ("message-ttl", Value::I32(1_000)),
+                ("expires", Value::I32(9_000)),
+                ("dead-letter-exchange", dead(b"theirs")),
+                ("overflow", dead(b"reject-publish")),
+            ],
+        )]);
+        let declared = TableBuf::new()
+            .with("x-message-ttl", Value::I32(2_000))
+            .with("x-expires", Value::U8(7))
+            .with("x-dead-letter-exchange", dead(b"mine"))
+            .with("x-other", Value::Void);
+        let all = policies.queue_arguments(b"q", declared.as_table());
+        let expected = TableBuf::new()
+            .with("x-message-ttl", Value::I32(1_000))
+            .with("x-expires", Value::U8(7))
+            .with("x-dead-letter-exchange", dead(b"mine"))
+            .with("x-other", Value::Void)
+            .with("x-overflow", dead(b"reject-publish"));
+        assert_eq!(all, expected);
+        let none = Policies::default().queue_arguments(b"q", declared.as_table());
+        assert_eq!(none, declared);
+    }
+
+    #[test]
+    fn what_a_queue_cannot_have_is_no_policy() {
+        for (key, value, part) in [
+            ("max-length", Value::I32(-1), "x-max-length"),
+            ("overflow", Value::LongStr(b"swing"), "x-overflow"),
+            ("overflow", Value::LongStr(b"reject-publish-dlx"), "not supported"),
+            ("max-priority", Value::I32(5), "queues have no `max-priority`"),
+        ] {
+            let error = Policy::of_queues("/", "", 0, [(key, value)]).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
     }
 
     #[test]

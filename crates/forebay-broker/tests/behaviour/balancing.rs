@@ -236,7 +236,8 @@ fn what_a_transaction_brings_is_committed_and_the_next_waits() {
 
 #[test]
 fn a_queue_absorbs_unless_its_argument_or_else_a_policy_says_balance() -> Result<(), PolicyError> {
-    let policies = vec![Policy::of_flow("/", "^work", 0, QueueFlow::Balance)?];
+    let balance = [("flow", Value::LongStr(b"balance"))];
+    let policies = vec![Policy::of_queues("/", "^work", 0, balance)?];
     let mut rig = Rig::with(ShardConfig { policies, ..ShardConfig::default() });
     let id = rig.client();
     rig.method(id, 1, &declare("work.1", false));

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use forebay_broker::topology::Policy;
-use forebay_broker::{ConnectionId, ShardConfig};
+use forebay_broker::{ConnectionId, Input, ShardConfig};
 use forebay_store::{MemDisk, Options};
 use forebay_wire::{Properties, TableBuf, Value, exchange, queue};
 
@@ -75,6 +75,52 @@ fn a_policy_gives_an_alternate_exchange_and_the_argument_goes_before_it() {
     assert_eq!(where_it_went(&mut rig, id, ""), "returned");
     // A policy is no argument: a declaration without one is equivalent to itself.
     declare_exchange(&mut rig, id, "orders.1", None);
+}
+
+#[test]
+fn a_policy_gives_queues_what_arguments_would() {
+    let dead = Value::LongStr(b"");
+    let definition = [
+        ("message-ttl", Value::I32(100_000)),
+        ("max-length", Value::I32(2)),
+        ("dead-letter-exchange", dead),
+        ("dead-letter-routing-key", Value::LongStr(b"dead")),
+    ];
+    let policies = vec![Policy::of_queues("/", "^work", 0, definition).unwrap()];
+    let disk = Arc::new(MemDisk::default());
+    let config = ShardConfig { policies, ..ShardConfig::default() };
+    let mut rig = Rig::on_disk(config.clone(), disk.clone(), Options::default());
+    let id = rig.client();
+    for name in ["work", "dead", "other"] {
+        rig.method(id, 1, &declare(name, true));
+    }
+    rig.settle();
+    for (name, count) in [("work", 3), ("other", 3)] {
+        for _ in 0..count {
+            rig.publish(id, name, b"m", true);
+        }
+    }
+    rig.settle();
+    let ready = |rig: &Rig| {
+        let status = rig.shard.status();
+        let of = |name: &str| status.queues.iter().find(|q| q.name == name).map(|q| q.ready);
+        ["work", "dead", "other"].map(|name| of(name).expect("it is there"))
+    };
+    assert_eq!(ready(&rig), [2, 1, 3], "the oldest is one too many");
+    // A declaration without arguments is equivalent to itself, and the policy is there after a restart.
+    rig.method(id, 1, &declare("work", true));
+    assert!(rig.trace(id).iter().any(|line| line.contains("queue.declare-ok work 2")));
+    rig.stop();
+    disk.kill();
+    let mut rig = Rig::on_disk(config, disk, Options::default());
+    let id = rig.client();
+    rig.publish(id, "work", b"m", true);
+    rig.settle();
+    assert_eq!(ready(&rig), [2, 2, 3]);
+    rig.now_us += 110_000_000;
+    rig.step(Input::Tick);
+    rig.settle();
+    assert_eq!(ready(&rig), [0, 4, 3]);
 }
 
 #[test]

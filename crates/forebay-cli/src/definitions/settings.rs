@@ -126,20 +126,32 @@ fn merged<'a>(document: &'a Value, there: &'a Value, part: &str, keys: &[&str]) 
     theirs.chain(ours).collect()
 }
 
-/// What policies may say here, of exchanges and of queues.
-const POLICY_KEYS: [&str; 2] = ["alternate-exchange", "flow"];
+/// What policies may say here of exchanges; and of queues.
+const ALTERNATE_EXCHANGE: &str = "alternate-exchange";
+const QUEUE_KEYS: [&str; 8] = forebay_server::QUEUE_POLICY_KEYS;
 
 fn unknown_policy(policy: &Value) -> Option<String> {
     let applies = text(policy, "apply-to");
-    let known: &[&str] = match applies {
-        "exchanges" => &["alternate-exchange"],
-        "queues" => &["flow"],
-        "all" => &POLICY_KEYS,
+    let (of_exchanges, of_queues) = match applies {
+        "exchanges" => (true, false),
+        "queues" | "classic_queues" => (false, true),
+        "all" => (true, true),
         _ => return Some(format!("it applies to {applies}, which means nothing to this version")),
     };
+    let known = |key: &str| {
+        of_exchanges && key == ALTERNATE_EXCHANGE || of_queues && QUEUE_KEYS.contains(&key)
+    };
     let definition = policy["definition"].as_object()?;
-    let unknown = definition.keys().find(|key| !known.contains(&key.as_str()))?;
-    Some(format!("`{unknown}` of {applies} means nothing to this version"))
+    if let Some(unknown) = definition.keys().find(|key| !known(key)) {
+        return Some(format!("`{unknown}` of {applies} means nothing to this version"));
+    }
+    // A value that none of them takes is named by the broker that reads the file.
+    let other = definition.iter().find(|(_, value)| as_toml(value).is_none())?;
+    Some(format!("`{}` is neither a number nor a text", other.0))
+}
+
+fn as_toml(value: &Value) -> Option<Toml> {
+    value.as_str().map(Toml::from).or_else(|| value.as_i64().map(Toml::from))
 }
 
 fn as_user(user: &Value, permissions: &[&Value], topics: &[&Value]) -> Toml {
@@ -180,10 +192,8 @@ fn as_policy(policy: &Value) -> Toml {
         table.insert(key.to_owned(), text(policy, key).into());
     }
     table.insert("priority".to_owned(), policy["priority"].as_i64().unwrap_or(0).into());
-    let definition = POLICY_KEYS.iter().filter_map(|key| {
-        let value = policy["definition"][*key].as_str()?;
-        Some(((*key).to_owned(), Toml::from(value)))
-    });
+    let definition = policy["definition"].as_object().into_iter().flatten();
+    let definition = definition.filter_map(|(key, value)| Some((key.clone(), as_toml(value)?)));
     let definition = Table::from_iter(definition);
     table.insert("definition".to_owned(), definition.into());
     table.into()

@@ -168,7 +168,7 @@ pub const KEYS: &[Key] = &[
         default: "[]",
         unit: "",
         flag: "",
-        text: "What exchanges and queues have that were declared without it: `vhost`, `name`, `pattern`, `apply-to`, `priority`, `definition` with `alternate-exchange` or `flow`. In a file only.",
+        text: "What exchanges and queues have that were declared without it: `vhost`, `name`, `pattern`, `apply-to`, `priority`, `definition` with `alternate-exchange` or what queues may have. In a file only.",
     },
     Key {
         name: "loopback_users",

@@ -1,7 +1,8 @@
 //! Policies, as configured.
 
 use super::error::ConfigError;
-use forebay_broker::QueueFlow;
+use forebay_broker::topology::{Policy, QUEUE_POLICY_KEYS};
+use forebay_wire::Value;
 use serde::Deserialize;
 
 /// Where a policy of exchanges may apply, and where one of queues.
@@ -9,9 +10,8 @@ const APPLIES_TO_EXCHANGES: [&str; 2] = ["exchanges", "all"];
 const APPLIES_TO_QUEUES: [&str; 3] = ["queues", "classic_queues", "all"];
 /// Kinds of queues that this version does not have.
 const APPLIES_TO_OTHERS: [&str; 2] = ["quorum_queues", "streams"];
-/// The keys of a definition; one has one of them.
+/// The key of exchanges; all others are of queues.
 const ALTERNATE_EXCHANGE: &str = "alternate-exchange";
-const FLOW: &str = "flow";
 
 /// A policy, in the words of RabbitMQ's definitions.
 #[derive(Clone, Debug, Deserialize)]
@@ -29,7 +29,7 @@ pub struct PolicySetting {
     /// The highest of those that match holds.
     #[serde(default)]
     pub priority: i64,
-    /// What it gives: `alternate-exchange` or `flow`.
+    /// What it gives: `alternate-exchange` to exchanges, [`QUEUE_POLICY_KEYS`] to queues.
     pub definition: toml::Table,
 }
 
@@ -38,21 +38,76 @@ fn all() -> String {
 }
 
 impl PolicySetting {
-    /// The alternate exchange it gives, if that is what it gives.
-    pub fn alternate_exchange(&self) -> Option<&str> {
-        self.definition.get(ALTERNATE_EXCHANGE)?.as_str()
-    }
-
-    /// The flow mode it gives, if that is what it gives.
-    pub fn flow(&self) -> Option<QueueFlow> {
-        QueueFlow::named(self.definition.get(FLOW)?.as_str()?.as_bytes())
+    /// As the broker has it: one of exchanges, one of queues, or both.
+    ///
+    /// # Errors
+    /// What is wrong about it, to follow its name.
+    pub fn policies(&self) -> Result<Vec<Policy>, String> {
+        let PolicySetting { vhost, pattern, priority, apply_to, definition, .. } = self;
+        let apply_to = apply_to.as_str();
+        if APPLIES_TO_OTHERS.contains(&apply_to) {
+            return Err(format!("applies to {apply_to}, which this version does not have"));
+        }
+        let (of_exchanges, of_queues) =
+            (APPLIES_TO_EXCHANGES.contains(&apply_to), APPLIES_TO_QUEUES.contains(&apply_to));
+        if !of_exchanges && !of_queues {
+            return Err(format!(
+                "has apply-to `{apply_to}`, none of exchanges, queues, classic_queues and all"
+            ));
+        }
+        let known = |key: &str| key == ALTERNATE_EXCHANGE || QUEUE_POLICY_KEYS.contains(&key);
+        if let Some(key) = definition.keys().find(|key| !known(key)) {
+            return Err(format!(
+                "defines `{key}`: of definition keys this version has {ALTERNATE_EXCHANGE} and {}",
+                QUEUE_POLICY_KEYS.join(", ")
+            ));
+        }
+        if definition.is_empty() {
+            return Err(format!("needs {ALTERNATE_EXCHANGE} or keys of queues in its definition"));
+        }
+        let mut all = Vec::new();
+        if let Some(exchange) = definition.get(ALTERNATE_EXCHANGE) {
+            if !of_exchanges {
+                return Err(format!(
+                    "applies to {apply_to}, and {ALTERNATE_EXCHANGE} is for exchanges"
+                ));
+            }
+            match exchange.as_str() {
+                Some(exchange) if !exchange.is_empty() && exchange.len() <= 255 => {
+                    all.push(Policy::new(vhost, pattern, *priority, exchange));
+                }
+                _ => {
+                    return Err(format!(
+                        "needs {ALTERNATE_EXCHANGE} in its definition, a name of 1 to 255 bytes"
+                    ));
+                }
+            }
+        }
+        let of_queue: Vec<_> =
+            definition.iter().filter(|(key, _)| *key != ALTERNATE_EXCHANGE).collect();
+        if let Some((key, _)) = of_queue.first() {
+            if !of_queues {
+                return Err(format!("applies to {apply_to}, and {key} is for queues"));
+            }
+            let mut values = Vec::new();
+            for (key, value) in of_queue {
+                let value = match value {
+                    toml::Value::Integer(number) => Value::I64(*number),
+                    toml::Value::String(text) => Value::LongStr(text.as_bytes()),
+                    _ => return Err(format!("has a {key} that is neither a number nor a text")),
+                };
+                values.push((key.as_str(), value));
+            }
+            all.push(Policy::of_queues(vhost, pattern, *priority, values));
+        }
+        all.into_iter().collect::<Result<_, _>>().map_err(|error| format!("is none: {error}"))
     }
 }
 
 /// Whether all policies mean something.
 pub(super) fn check(policies: &[PolicySetting], vhosts: &[String]) -> Result<(), ConfigError> {
     for (index, policy) in policies.iter().enumerate() {
-        let PolicySetting { vhost, name, apply_to, definition, .. } = policy;
+        let PolicySetting { vhost, name, .. } = policy;
         let error = |what: String| Err(ConfigError::value("policies", format!("`{name}` {what}")));
         if name.is_empty() {
             return error("is no name: it must not be empty".to_owned());
@@ -63,50 +118,8 @@ pub(super) fn check(policies: &[PolicySetting], vhosts: &[String]) -> Result<(),
         if policies[..index].iter().any(|other| other.name == *name && other.vhost == *vhost) {
             return error(format!("is there twice in `{vhost}`"));
         }
-        let apply_to = apply_to.as_str();
-        if APPLIES_TO_OTHERS.contains(&apply_to) {
-            return error(format!("applies to {apply_to}, which this version does not have"));
-        }
-        let (of_exchanges, of_queues) =
-            (APPLIES_TO_EXCHANGES.contains(&apply_to), APPLIES_TO_QUEUES.contains(&apply_to));
-        if !of_exchanges && !of_queues {
-            return error(format!(
-                "has apply-to `{apply_to}`, none of exchanges, queues, classic_queues and all"
-            ));
-        }
-        if let Some(key) =
-            definition.keys().find(|key| ![ALTERNATE_EXCHANGE, FLOW].contains(&&***key))
-        {
-            return error(format!(
-                "defines `{key}`: of definition keys this version has {ALTERNATE_EXCHANGE} and {FLOW}"
-            ));
-        }
-        match (definition.contains_key(ALTERNATE_EXCHANGE), definition.contains_key(FLOW)) {
-            (true, false) if !of_exchanges => {
-                return error(format!(
-                    "applies to {apply_to}, and {ALTERNATE_EXCHANGE} is for exchanges"
-                ));
-            }
-            (true, false) => match policy.alternate_exchange() {
-                Some(exchange) if !exchange.is_empty() && exchange.len() <= 255 => {}
-                _ => {
-                    return error(format!(
-                        "needs {ALTERNATE_EXCHANGE} in its definition, a name of 1 to 255 bytes"
-                    ));
-                }
-            },
-            (false, true) if !of_queues => {
-                return error(format!("applies to {apply_to}, and {FLOW} is for queues"));
-            }
-            (false, true) if policy.flow().is_none() => {
-                return error(format!("has a {FLOW} that is neither \"absorb\" nor \"balance\""));
-            }
-            (false, true) => {}
-            _ => {
-                return error(format!(
-                    "needs one of {ALTERNATE_EXCHANGE} and {FLOW} in its definition"
-                ));
-            }
+        if let Err(what) = policy.policies() {
+            return error(what);
         }
     }
     Ok(())
@@ -114,7 +127,6 @@ pub(super) fn check(policies: &[PolicySetting], vhosts: &[String]) -> Result<(),
 
 #[cfg(test)]
 mod tests {
-    use super::QueueFlow;
     use crate::config::{Config, Layer};
 
     fn read(text: &str) -> Result<Config, String> {
@@ -146,14 +158,22 @@ mod tests {
             name = "flow"
             pattern = "^work"
             apply-to = "queues"
-            definition = { flow = "balance" }
+            definition = { flow = "balance", message-ttl = 60000, dead-letter-exchange = "" }
+
+            [[policies]]
+            vhost = "/"
+            name = "both"
+            pattern = ""
+            definition = { alternate-exchange = "x", max-length = 5, overflow = "reject-publish" }
             "#,
         )
         .unwrap();
-        let [first, second, third] = &config.policies[..] else { panic!("three") };
-        assert_eq!(third.flow(), Some(QueueFlow::Balance));
-        assert_eq!((first.priority, first.alternate_exchange()), (5, Some("unrouted")));
+        let [first, second, ..] = &config.policies[..] else { panic!("four") };
+        assert_eq!((first.priority, &*first.apply_to), (5, "exchanges"));
         assert_eq!((second.priority, &*second.apply_to), (0, "all"));
+        let counts: Vec<_> =
+            config.policies.iter().map(|it| it.policies().unwrap().len()).collect();
+        assert_eq!(counts, [1, 1, 1, 2], "what is of exchanges and of queues is two");
     }
 
     #[test]
@@ -165,13 +185,14 @@ mod tests {
         };
         let place = "vhost = \"/\"\npattern = \"\"\n";
         check(
-            &format!("{place}definition = {{ max-length = 5 }}"),
-            "configuration key policies: `p` defines `max-length`: of definition keys this version \
-             has alternate-exchange and flow",
+            &format!("{place}definition = {{ max-priority = 5 }}"),
+            "configuration key policies: `p` defines `max-priority`: of definition keys this version \
+             has alternate-exchange and consumer-timeout, dead-letter-exchange,",
         );
-        check(&format!("{place}definition = {{}}"), "needs one of alternate-exchange and flow");
-        let both = "definition = { alternate-exchange = \"x\", flow = \"absorb\" }";
-        check(&format!("{place}{both}"), "needs one of");
+        check(&format!("{place}definition = {{}}"), "needs alternate-exchange or keys of queues");
+        check(&format!("{place}definition = {{ max-length = true }}"), "neither a number nor");
+        check(&format!("{place}definition = {{ max-length = -1 }}"), "`p` is none: its definition");
+        check(&format!("{place}definition = {{ message-ttl = \"1\" }}"), "x-message-ttl");
         check(&format!("{place}definition = {{ alternate-exchange = 1 }}"), "needs alternate");
         check(&format!("{place}definition = {{ alternate-exchange = \"\" }}"), "1 to 255 bytes");
         let rest = "definition = { alternate-exchange = \"x\" }";
@@ -180,7 +201,11 @@ mod tests {
         check(&format!("{place}apply-to = \"streets\"\n{rest}"), "none of exchanges, queues");
         let flow = "definition = { flow = \"balance\" }";
         check(&format!("{place}apply-to = \"exchanges\"\n{flow}"), "is for queues");
-        check(&format!("{place}definition = {{ flow = \"swing\" }}"), "neither \"absorb\" nor");
+        check(
+            &format!("{place}definition = {{ flow = \"swing\" }}"),
+            "neither 'absorb' nor 'balance'",
+        );
+        check(&format!("vhost = \"/\"\npattern = \"(\"\n{rest}"), "pattern '(' is not usable");
         check(&format!("vhost = \"v\"\npattern = \"\"\n{rest}"), "`v`, not one of vhosts");
         check(&format!("{place}prio = 1\n{rest}"), "prio");
         let whole = format!("{place}{rest}\n");
