@@ -198,14 +198,24 @@ fn tell(happening: &Happening) {
 pub(crate) fn run(args: Args) -> Exit {
     match pipe(&args) {
         Ok(report) => {
-            let Report { acked, rejected, requeued, failed, .. } = report;
-            say!(
-                "acknowledged {acked}, rejected {rejected}, requeued {requeued}; {failed} attempts failed"
-            );
+            say!("{}", told(&report));
             Exit::Done
         }
         Err(failure) => failure.told(),
     }
+}
+
+/// What became of the messages. What waits in the broker for another attempt was acknowledged, and comes again.
+fn told(report: &Report) -> String {
+    let Report { rejected, requeued, failed, postponed, .. } = report;
+    let acked = report.acked - postponed;
+    let left = match postponed {
+        0 => String::new(),
+        _ => format!(", left in the broker for later {postponed}"),
+    };
+    format!(
+        "acknowledged {acked}, rejected {rejected}, requeued {requeued}{left}; {failed} attempts failed"
+    )
 }
 
 fn pipe(args: &Args) -> Result<Report, Failure> {
@@ -246,4 +256,19 @@ fn pipe(args: &Args) -> Result<Report, Failure> {
             }
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_left_for_later_is_not_done() {
+        let mut report = Report::default();
+        (report.acked, report.failed) = (5, 3);
+        assert_eq!(told(&report), "acknowledged 5, rejected 0, requeued 0; 3 attempts failed");
+        report.postponed = 3;
+        let left = "acknowledged 2, rejected 0, requeued 0, left in the broker for later 3; 3 attempts failed";
+        assert_eq!(told(&report), left);
+    }
 }
