@@ -12,10 +12,7 @@ MOVE_S = 150
 INTERNAL = {"vhost": "shop", "name": "unrouted", "type": "fanout", "durable": True, "auto_delete": False, "internal": True, "arguments": {}}
 LOST_BINDING = "binding of `audit` to `unrouted` in vhost `shop`: "
 # What ours cannot keep of that file, by the beginning of the sentence.
-REFUSED = (
-    "queue `urgent` in vhost `shop`: NOT_IMPLEMENTED",
-    "policy `short`: `max-length` of queues means nothing to this version",
-)
+REFUSED = ("queue `urgent` in vhost `shop`: NOT_IMPLEMENTED",)
 # The ways a queue's messages go: its name, from, to, and which of the two queues is a quorum queue.
 WAYS = (
     ("forebay-to-classic", "forebay", "rabbitmq", ()),
@@ -96,7 +93,7 @@ def differ(found, expected):
 
 def left_behind(part, key):
     """What of DEFINITIONS a Forebay cannot have; a user whom it had keeps the password that he had."""
-    return (part, key) in {("queues", ("shop", "urgent")), ("policies", ("shop", "short")), ("users", ("guest",))}
+    return (part, key) in {("queues", ("shop", "urgent")), ("users", ("guest",))}
 
 
 def definitions(options, conformance, work, brokers):

@@ -104,19 +104,18 @@ impl Arrivals {
         began_us: u64,
         ttl_us: u64,
     ) -> Vec<(Seq, i64)> {
-        let latest_us = now_us.saturating_add(span_us(ttl_us));
+        let latest_us = i128::from(now_us.saturating_add(span_us(ttl_us)));
+        let since_began = |arrival: &Arrival| i128::from(arrival.by_us) - i128::from(began_us);
+        // What a clock that was set back would cover is no time at which anything comes.
+        let covered_us = self.found.last().map(since_began).filter(|by_us| *by_us <= latest_us);
+        self.covered_us = covered_us.and_then(|by_us| u64::try_from(by_us).ok());
         let mut least_us = i64::MIN;
-        let found: Vec<_> = std::mem::take(&mut self.found)
-            .into_iter()
-            .map(|arrival| {
-                let by_us = i128::from(arrival.by_us) - i128::from(began_us);
-                let by_us = i64::try_from(by_us.min(latest_us.into())).unwrap_or(i64::MIN);
-                least_us = least_us.max(by_us);
-                (arrival.first, least_us)
-            })
-            .collect();
-        self.covered_us = found.last().and_then(|&(_, by_us)| u64::try_from(by_us).ok());
-        found
+        let by_us = |arrival: Arrival| {
+            let by_us = i64::try_from(since_began(&arrival).min(latest_us)).unwrap_or(i64::MIN);
+            least_us = least_us.max(by_us);
+            (arrival.first, least_us)
+        };
+        std::mem::take(&mut self.found).into_iter().map(by_us).collect()
     }
 
     /// Message `first` comes, behind all others: what is to be written before it is. Without an answer it is covered.
@@ -185,10 +184,19 @@ mod tests {
         }
         let found = arrivals.take_found(2_000_000, BEGAN_US, 32_000_000);
         assert_eq!(found, [(3, 4_000_000), (4, 4_000_000)], "in their order, and soon");
-        assert_eq!(arrivals.comes(4_000_000, BEGAN_US, 32_000_000, (1, 9)), None);
-        let next = arrivals.comes(4_000_001, BEGAN_US, 32_000_000, (1, 9)).expect("not covered");
-        assert_eq!((next.slot, next.by_us), (5, BEGAN_US + 6_000_001));
+        let next = arrivals.comes(2_000_000, BEGAN_US, 32_000_000, (1, 9)).expect("not covered");
+        assert_eq!((next.slot, next.by_us), (5, BEGAN_US + 4_000_000));
+        assert_eq!(arrivals.comes(4_000_000, BEGAN_US, 32_000_000, (1, 10)), None);
         assert_eq!(arrivals.slots().collect::<Vec<_>>(), [3, 4, 5]);
+    }
+
+    #[test]
+    fn what_comes_soon_after_a_restart_is_covered_by_what_was_written_before() {
+        let mut arrivals = Arrivals::default();
+        arrivals.found(Arrival { queue: 1, slot: 3, first: 7, by_us: BEGAN_US + 1_500_000 });
+        assert_eq!(arrivals.take_found(0, BEGAN_US, 32_000_000), [(7, 1_500_000)]);
+        assert_eq!(arrivals.comes(1_500_000, BEGAN_US, 32_000_000, (1, 9)), None);
+        assert!(arrivals.comes(1_500_001, BEGAN_US, 32_000_000, (1, 9)).is_some());
     }
 
     /// One each half a second, for a time to live of 32 s: as many slots as it can have are in use.

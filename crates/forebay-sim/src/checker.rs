@@ -23,6 +23,8 @@ impl World {
         self.model.end_round(round)?;
         self.statistics.delivered = self.model.delivered;
         self.statistics.confirmed = self.model.confirmed;
+        self.statistics.letters = self.model.letters;
+        self.statistics.found_letters = self.model.found_letters;
         Ok(())
     }
 

@@ -432,7 +432,8 @@ fn settle(
         channel.unacked.remove(&tag);
     }
     say(if swarm.requeue_one_in > 0 && random.one_in(swarm.requeue_one_in) {
-        ChannelCommand::Nack { tag, multiple, requeue: random.below(4) > 0 }
+        let rejected_quarters = if swarm.dead_letters { 3 } else { 1 };
+        ChannelCommand::Nack { tag, multiple, requeue: random.below(4) >= rejected_quarters }
     } else {
         ChannelCommand::Ack { tag, multiple }
     });

@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     println!(
         "{seeds} seeds from {}: {} events ({:.2} M a minute), {} crashes, {} restarts, {} disk failures, \
          {} damages found, {} messages, {} confirms, {} deliveries, {} runs, \
-         {} times held, {} asked; {violations} violations",
+         {} times held, {} asked, {} dead letters, {} of them found after a crash; {violations} violations",
         arguments.base,
         total.events,
         total.events as f64 / seconds * 60.0 / 1e6,
@@ -67,6 +67,8 @@ fn main() -> ExitCode {
         total.runs_written,
         total.held,
         total.asked,
+        total.letters,
+        total.found_letters,
     );
     if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -108,6 +110,8 @@ fn add(total: &mut Statistics, one: &Statistics) {
     total.runs_written += one.runs_written;
     total.held += one.held;
     total.asked += one.asked;
+    total.letters += one.letters;
+    total.found_letters += one.found_letters;
 }
 
 /// The commit that a seed belongs to: another one may make another run of it.

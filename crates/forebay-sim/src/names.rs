@@ -21,6 +21,8 @@ pub(crate) const MISSING: Name = "missing";
 
 /// Durable queues of every world.
 pub(crate) const DURABLE_QUEUES: [Name; 4] = ["d0", "d1", "d2", "d3"];
+/// Where dead letters go, by a policy; see [`Swarm::letters_from`](crate::Swarm::letters_from).
+pub(crate) const LETTERS_TO: Name = "d2";
 /// Transient queues of every world.
 pub(crate) const TRANSIENT_QUEUES: [Name; 2] = ["t0", "t1"];
 /// Durable queues that come and go.

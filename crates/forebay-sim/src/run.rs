@@ -89,7 +89,7 @@ impl World {
             swarm: swarm.clone(),
             disk,
             broker,
-            model: Model::new(),
+            model: Model::new(swarm.letters_from()),
             clients,
             starts: 0,
             stopping: false,

@@ -4,9 +4,12 @@
 use forebay_broker::ShardConfig;
 use forebay_broker::topology::Policy;
 use forebay_store::{Durability, Options};
+use forebay_wire::Value;
 
 use crate::model::BaseBinding;
-use crate::names::{ALTERNATE, DIRECT, DURABLE_QUEUES, FANOUT, PATTERNS, TOPIC, TRANSIENT_QUEUES};
+use crate::names::{
+    ALTERNATE, DIRECT, DURABLE_QUEUES, FANOUT, LETTERS_TO, Name, PATTERNS, TOPIC, TRANSIENT_QUEUES,
+};
 use crate::random::Random;
 
 /// What a channel of a client is there for.
@@ -100,6 +103,8 @@ pub struct Swarm {
     pub balance: bool,
     /// Clients renew their deliveries when they are asked, and the timeout is short.
     pub leases: bool,
+    /// What is rejected from some queues goes to another.
+    pub dead_letters: bool,
 }
 
 /// The queues that balance, where some do: of each kind one, or more.
@@ -189,12 +194,16 @@ impl Swarm {
             leases: random.one_in(4),
             // In half of the least budget the first messages of the queues may leave no room for another.
             resident: !large_bodies && random.one_in(3),
+            dead_letters: random.one_in(3),
         }
         .timed()
     }
 
     /// Where queues balance or deliveries are renewed, seconds pass, and the broker lives for some of them.
     fn timed(mut self) -> Swarm {
+        if self.dead_letters && self.requeue_one_in == 0 {
+            self.requeue_one_in = 5;
+        }
         if self.balance || self.leases {
             self.events = 3_000;
             self.slow_consumers = true;
@@ -228,6 +237,15 @@ impl Swarm {
         self
     }
 
+    /// The queues whose rejected messages go elsewhere: of those with a policy of their own none.
+    pub(crate) fn letters_from(&self) -> &'static [Name] {
+        match (self.dead_letters, self.balance) {
+            (false, _) => &[],
+            (true, true) => &["d3"],
+            (true, false) => &["d0", "d1", "d3"],
+        }
+    }
+
     /// Messages after which a transaction is committed. Together they have a quarter of the budget, half of it where the
     /// process has grown, and a connection that is lost may hold as much as the next one; who goes beyond is refused, which
     /// the model cannot foresee.
@@ -256,13 +274,21 @@ impl Swarm {
     /// The broker's settings.
     pub(crate) fn config(&self, seed: u64) -> ShardConfig {
         let default = ShardConfig::default();
-        let balance = [("flow", forebay_wire::Value::LongStr(b"balance"))];
-        let balanced = Policy::of_queues("/", BALANCED, 0, balance);
+        let balanced = [("flow", Value::LongStr(b"balance"))];
+        let dying = [
+            ("dead-letter-exchange", Value::LongStr(b"")),
+            ("dead-letter-routing-key", Value::LongStr(LETTERS_TO.as_bytes())),
+        ];
+        let mut policies = Vec::new();
+        if self.balance {
+            policies.push(Policy::of_queues("/", BALANCED, 0, balanced));
+        }
+        if self.dead_letters {
+            let pattern = format!("^({})$", self.letters_from().join("|"));
+            policies.push(Policy::of_queues("/", &pattern, 0, dying));
+        }
         ShardConfig {
-            policies: match self.balance {
-                true => vec![balanced.expect("the pattern is constant")],
-                false => Vec::new(),
-            },
+            policies: policies.into_iter().collect::<Result<_, _>>().expect("they are constant"),
             ack_timeout_ms: if self.leases { LEASE_MS } else { default.ack_timeout_ms },
             memory_budget_bytes: self.memory_budget_bytes,
             connections_max: 16,

@@ -46,6 +46,10 @@ pub struct Statistics {
     pub held: u64,
     /// How often a client was asked whether it is there.
     pub asked: u64,
+    /// Dead letters delivered.
+    pub letters: u64,
+    /// Dead letters that a crash left in doubt, of which both places were seen afterwards.
+    pub found_letters: u64,
 }
 
 /// Why a run goes no further.

@@ -34,6 +34,24 @@ fn worlds_that_balance_hold_publishers_and_worlds_with_leases_renew_them() {
     assert!(seen(|swarm| swarm.leases, |statistics| statistics.asked) > 0);
 }
 
+/// What a rule about crashes amid dead letters says depends on there being some.
+#[test]
+fn dead_letters_are_delivered_and_crashes_leave_some_in_doubt() {
+    let (mut letters, mut found) = (0, 0);
+    for seed in 0..150 {
+        let mut swarm = Swarm::new(seed);
+        if !swarm.dead_letters || swarm.in_memory {
+            continue;
+        }
+        swarm.requeue_one_in = swarm.requeue_one_in.min(2);
+        let report = run(seed, &swarm, false);
+        assert_eq!(report.violation, None, "seed {seed}");
+        letters += report.statistics.letters;
+        found += report.statistics.found_letters;
+    }
+    assert!(letters > 0 && found > 0, "{letters} letters, {found} found after a crash");
+}
+
 #[test]
 fn the_same_seed_is_the_same_run() {
     for seed in 0..8 {

@@ -35,12 +35,20 @@ pub(crate) struct Pending {
     pub(crate) return_due: bool,
 }
 
+/// What becomes of a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Acked,
+    Rejected,
+    Requeued,
+}
+
 /// What a transaction does with a delivery.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
     pub(crate) tag: u64,
     pub(crate) unacked: Unacked,
-    pub(crate) requeue: bool,
+    pub(crate) verdict: Verdict,
 }
 
 #[derive(Clone, Debug)]

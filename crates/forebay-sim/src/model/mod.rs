@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use crate::event::End;
 use crate::message::Published;
-use crate::names::{DURABLE_QUEUES, Name, PASSING_QUEUES, TRANSIENT_QUEUES};
+use crate::names::{DURABLE_QUEUES, LETTERS_TO, Name, PASSING_QUEUES, TRANSIENT_QUEUES};
 use crate::violation::{Violation, violation};
 use channel::Connection;
 use queue::Queue;
@@ -37,6 +37,12 @@ pub(crate) struct Model {
     queues: BTreeMap<Name, Queue>,
     topology: Topology,
     connections: BTreeMap<usize, Connection>,
+    /// What is rejected from these queues goes to another.
+    letters_from: &'static [Name],
+    /// Dead letters delivered.
+    pub(crate) letters: u64,
+    /// Messages that a crash left in doubt, in their queue or in that of their letter, and that were found in one of them.
+    pub(crate) found_letters: u64,
     /// Deliveries observed.
     pub(crate) delivered: u64,
     /// Confirms observed, one for each message.
@@ -44,7 +50,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    pub(crate) fn new() -> Model {
+    pub(crate) fn new(letters_from: &'static [Name]) -> Model {
         let queues = DURABLE_QUEUES
             .iter()
             .chain(&TRANSIENT_QUEUES)
@@ -59,6 +65,9 @@ impl Model {
             queues,
             topology: Topology::default(),
             connections: BTreeMap::new(),
+            letters_from,
+            letters: 0,
+            found_letters: 0,
             delivered: 0,
             confirmed: 0,
         }
@@ -73,6 +82,49 @@ impl Model {
     pub(crate) fn made(&mut self, message: Published) {
         debug_assert_eq!(message.id, self.next_id());
         self.messages.push(message);
+    }
+
+    /// Where else a doubtful message may be: a rejection and its letter are one step for the broker, and whether that was on
+    /// disk nobody knows after a crash. It is in one of the places, then, and not in the other.
+    fn elsewhere(&self, queue: Name, letter: Option<Name>) -> Option<(Name, Option<Name>)> {
+        match letter {
+            Some(from) => Some((from, None)),
+            None => self.letters_from.contains(&queue).then_some((LETTERS_TO, Some(queue))),
+        }
+    }
+
+    /// A doubtful message is there: it is not where else it might be.
+    fn is_there(&mut self, queue: Name, id: u32, letter: Option<Name>) {
+        if let Some((other, other_letter)) = self.elsewhere(queue, letter)
+            && let Some(other) = self.queues.get_mut(other)
+            && other.doubtful(id, other_letter).is_some()
+        {
+            self.found_letters += 1;
+            other.never_was(id, other_letter);
+        }
+    }
+
+    /// Doubtful messages that died and are not there are certainly where else they might be.
+    fn note_absent(&mut self) {
+        let absent: Vec<(Name, u32, Option<Name>)> = self
+            .queues
+            .values_mut()
+            .flat_map(|queue| {
+                let name = queue.name;
+                let absent = std::mem::take(&mut queue.absent);
+                absent.into_iter().map(move |(id, letter)| (name, id, letter))
+            })
+            .collect();
+        for (queue, id, letter) in absent {
+            if let Some((other, other_letter)) = self.elsewhere(queue, letter)
+                && let Some(other) = self.queues.get_mut(other)
+                && let Some(instance) = other.doubtful(id, other_letter)
+                && !instance.may_be_gone
+            {
+                self.found_letters += 1;
+                instance.may = false;
+            }
+        }
     }
 
     /// Whether everything delivered so far has been observed: nobody's deliveries wait for the disk.

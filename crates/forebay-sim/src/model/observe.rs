@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use forebay_wire::{Properties, RawProperties, Value};
+
 use crate::message::Published;
-use crate::names::{Name, known};
+use crate::names::{DEFAULT, LETTERS_TO, Name, known};
 use crate::violation::{Violation, violation};
 
 use super::Model;
 use super::channel::{Mode, Reply, Unacked};
-use super::queue::{Flag, Place, Queue};
+use super::queue::{Flag, Instance, Place, Queue};
 
 /// A method that the broker sent on a channel, with its content.
 #[derive(Debug)]
@@ -102,6 +104,7 @@ impl Model {
             }
             queue.doubts_resolved_before(position, op);
         }
+        self.note_absent();
         Ok(())
     }
 
@@ -246,6 +249,7 @@ impl Model {
                     return violation("order, and nothing lost", what);
                 }
                 queue.doubts_resolved(op);
+                self.note_absent();
                 Ok(())
             }
             (Reply::RecoverOk, Sent::Ok("basic.recover-ok")) => {
@@ -355,7 +359,7 @@ impl Model {
         round: &mut Round,
     ) -> Result<(), Violation> {
         self.delivered += 1;
-        let message = self.genuine(content)?;
+        let (message, letter) = self.genuine(content)?;
         let op = self.op;
         let certain = round.exact;
         let who =
@@ -364,8 +368,10 @@ impl Model {
             .channel(client, number)
             .is_some_and(|c| c.replies.iter().any(|reply| matches!(reply, Reply::RecoverOk)));
         let Some(found) = self.queues.get_mut(queue) else { return Ok(()) };
-        let Some(position) = found.ready_with_id(message.id) else {
-            let place = found.instances.values().find(|instance| instance.id == message.id);
+        let Some(position) = found.ready_with_id(message.id, letter) else {
+            let same =
+                |instance: &&Instance| (instance.id, instance.letter) == (message.id, letter);
+            let place = found.instances.values().find(same);
             // It left unseen before the queue was purged or deleted, or before it was recovered.
             let settled = place.is_none_or(|place| matches!(place.place, Place::Settled { .. }));
             if !certain && (settled || recovering) {
@@ -391,11 +397,18 @@ impl Model {
             }
             _ => {}
         }
+        self.letters += u64::from(letter.is_some());
+        let doubtful = found.instances[&position].may;
         let reached = round.reached.entry(queue).or_insert(0);
         *reached = (*reached).max(position);
         found.deliver(position, client, number);
         if no_ack {
             found.settle(position, op);
+        }
+        if doubtful {
+            self.is_there(queue, message.id, letter);
+        }
+        if no_ack {
             return self.took(client, number, tag, None);
         }
         self.took(client, number, tag, Some(Unacked { queue, position, consumer }))
@@ -421,8 +434,8 @@ impl Model {
         Ok(())
     }
 
-    /// The message that this content is, to the byte.
-    fn genuine(&self, content: &Content<'_>) -> Result<Published, Violation> {
+    /// The message that this content is, to the byte, and from where if it came as a dead letter.
+    fn genuine(&self, content: &Content<'_>) -> Result<(Published, Option<Name>), Violation> {
         let id = Published::id_in(content.body);
         let Some(message) = id.and_then(|id| self.messages.get(id as usize)) else {
             let what = format!("a body that nobody published, of {} bytes", content.body.len());
@@ -430,15 +443,23 @@ impl Model {
         };
         let mut properties = Vec::new();
         message.properties().encode(&mut properties);
+        let died = before_death(content.properties);
+        let letter = died.as_ref().map(|(from, _)| *from);
+        let before = died.as_ref().map_or(content.properties, |(_, before)| before);
+        let (exchange, key) = match letter {
+            Some(_) => (DEFAULT, LETTERS_TO),
+            None => (message.exchange, message.key),
+        };
         let same = content.body == message.body()
-            && content.properties == properties
-            && content.exchange == message.exchange.as_bytes()
-            && content.key == message.key.as_bytes();
+            && letter.is_none_or(|from| self.letters_from.contains(&from))
+            && before == properties
+            && content.exchange == exchange.as_bytes()
+            && content.key == key.as_bytes();
         if !same {
             let what = format!("message {} came back changed", message.id);
             return violation("delivered is published", what);
         }
-        Ok(*message)
+        Ok((*message, letter))
     }
 
     fn confirm(
@@ -488,7 +509,7 @@ impl Model {
         code: u16,
         content: &Content<'_>,
     ) -> Result<(), Violation> {
-        let message = self.genuine(content)?;
+        let (message, _) = self.genuine(content)?;
         let Some(channel) = self.channel(client, number) else { return Ok(()) };
         if code != 312 || !channel.returns_due.remove(&message.id) {
             let what = format!("client {client}: message {} returned with {code}", message.id);
@@ -496,6 +517,23 @@ impl Model {
         }
         Ok(())
     }
+}
+
+/// Where a dead letter was rejected, once, and its properties before that: without headers, as all have only these.
+fn before_death(properties: &[u8]) -> Option<(Name, Vec<u8>)> {
+    let properties = RawProperties::validate(properties).ok()?.parse();
+    let headers = properties.headers?;
+    let Some(Value::Array(deaths)) = headers.get("x-death") else { return None };
+    let mut deaths = deaths.iter();
+    let (Some(Value::Table(death)), None) = (deaths.next(), deaths.next()) else { return None };
+    let from = death.get("queue")?;
+    let died = death.get("reason") == Some(Value::LongStr(b"rejected"))
+        && death.get("count").and_then(|count| count.as_i64()) == Some(1)
+        && headers.get("x-first-death-queue") == Some(from)
+        && headers.iter().count() == 4;
+    let mut raw = Vec::new();
+    Properties { headers: None, ..properties }.encode(&mut raw);
+    known(from.as_long_str()?).filter(|_| died).map(|from| (from, raw))
 }
 
 impl Reply {

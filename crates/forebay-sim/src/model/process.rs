@@ -2,10 +2,10 @@
 
 use crate::command::{ChannelCommand, Command};
 use crate::message::Published;
-use crate::names::{DEFAULT, Name};
+use crate::names::{DEFAULT, LETTERS_TO, Name};
 
 use super::Model;
-use super::channel::{Channel, Consumer, Held, Mode, Pending, Reply, Unacked};
+use super::channel::{Channel, Consumer, Held, Mode, Pending, Reply, Unacked, Verdict};
 use super::topology::Target;
 
 const NOT_FOUND: u16 = 404;
@@ -266,10 +266,11 @@ impl Model {
                 Ok(Some(Reply::Get { queue, no_ack, asked_op: op }))
             }
             ChannelCommand::Ack { tag, multiple } => {
-                self.settle(client, number, tag, multiple, false)
+                self.settle(client, number, tag, multiple, Verdict::Acked)
             }
             ChannelCommand::Nack { tag, multiple, requeue } => {
-                self.settle(client, number, tag, multiple, requeue)
+                let verdict = if requeue { Verdict::Requeued } else { Verdict::Rejected };
+                self.settle(client, number, tag, multiple, verdict)
             }
             ChannelCommand::Recover => {
                 let unacked = match self.channel(client, number) {
@@ -395,7 +396,7 @@ impl Model {
         let mut stored = false;
         for name in &routes {
             if let Some(queue) = self.queues.get_mut(name) {
-                queue.publish(message.id, message.persistent, op);
+                queue.publish(message.id, None, message.persistent, op);
                 stored |= message.persistent && queue.durable;
             }
         }
@@ -416,15 +417,35 @@ impl Model {
                 channel.returns_due.insert(message.id);
             }
         }
-        let op = self.op;
         for held in held {
-            if held.requeue {
-                self.requeue(held.unacked);
-            } else if let Some(queue) = self.queues.get_mut(held.unacked.queue) {
-                queue.settle(held.unacked.position, op);
-            }
+            self.end(held.unacked, held.verdict);
         }
-        Reply::CommitOk(any_stored.then_some(op))
+        Reply::CommitOk(any_stored.then_some(self.op))
+    }
+
+    /// A delivery is settled.
+    fn end(&mut self, unacked: Unacked, verdict: Verdict) {
+        if verdict == Verdict::Requeued {
+            return self.requeue(unacked);
+        }
+        let op = self.op;
+        let Some(queue) = self.queues.get_mut(unacked.queue) else { return };
+        let from = queue.name;
+        let dies = verdict == Verdict::Rejected && self.letters_from.contains(&from);
+        let dead = queue.out(unacked.position).filter(|_| dies).cloned();
+        if dead.is_some() {
+            queue.die(unacked.position, op);
+        } else {
+            queue.settle(unacked.position, op);
+        }
+        if let Some(dead) = dead
+            && let Some(to) = self.queues.get_mut(LETTERS_TO).filter(|to| to.exists)
+        {
+            let persistent = self.messages[dead.id as usize].persistent;
+            // Another one from before a crash is not there: the message was.
+            to.never_was(dead.id, Some(from));
+            to.publish(dead.id, Some(from), persistent, op);
+        }
     }
 
     fn settle(
@@ -433,7 +454,7 @@ impl Model {
         number: u16,
         tag: u64,
         multiple: bool,
-        requeue: bool,
+        verdict: Verdict,
     ) -> Outcome {
         let Some(channel) = self.channel(client, number) else { return Ok(None) };
         if !channel.unacked.contains_key(&tag) {
@@ -446,16 +467,11 @@ impl Model {
         let settled: Vec<(u64, Unacked)> =
             tags.into_iter().filter_map(|tag| Some((tag, channel.unacked.remove(&tag)?))).collect();
         if let Mode::Tx { held, .. } = &mut channel.mode {
-            held.extend(settled.into_iter().map(|(tag, unacked)| Held { tag, unacked, requeue }));
+            held.extend(settled.into_iter().map(|(tag, unacked)| Held { tag, unacked, verdict }));
             return Ok(None);
         }
-        let op = self.op;
         for (_, unacked) in settled {
-            if requeue {
-                self.requeue(unacked);
-            } else if let Some(queue) = self.queues.get_mut(unacked.queue) {
-                queue.settle(unacked.position, op);
-            }
+            self.end(unacked, verdict);
         }
         Ok(None)
     }

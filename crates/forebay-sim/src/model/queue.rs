@@ -46,11 +46,15 @@ pub(crate) enum Flag {
 #[derive(Clone, Debug)]
 pub(crate) struct Instance {
     pub(crate) id: u32,
+    /// It came as a dead letter from there: beside it the queue may have the message itself.
+    pub(crate) letter: Option<Name>,
     pub(crate) published_op: u64,
     /// In the log: a persistent message in a durable queue.
     pub(crate) stored: bool,
     pub(crate) place: Place,
     pub(crate) may: bool,
+    /// If it is in doubt, then not only because it died: it may have been lost, or settled otherwise.
+    pub(crate) may_be_gone: bool,
     pub(crate) flag: Flag,
 }
 
@@ -70,6 +74,8 @@ pub(crate) struct Queue {
     ready: BTreeSet<u64>,
     settled: VecDeque<(u64, u64)>,
     next_position: u64,
+    /// Messages that a crash left in doubt, for no other reason than that they died, and that turned out not to be there.
+    pub(crate) absent: BTreeSet<(u32, Option<Name>)>,
     /// Consumers that the broker knows: (client, channel, tag).
     pub(crate) consumers: BTreeSet<(usize, u16, Name)>,
     pub(crate) exclusive_consumer: bool,
@@ -88,20 +94,23 @@ impl Queue {
             ready: BTreeSet::new(),
             settled: VecDeque::new(),
             next_position: 0,
+            absent: BTreeSet::new(),
             consumers: BTreeSet::new(),
             exclusive_consumer: false,
         }
     }
 
-    pub(crate) fn publish(&mut self, id: u32, persistent: bool, op: u64) {
+    pub(crate) fn publish(&mut self, id: u32, letter: Option<Name>, persistent: bool, op: u64) {
         let position = self.next_position;
         self.next_position += 1;
         let instance = Instance {
             id,
+            letter,
             published_op: op,
             stored: persistent && self.durable,
             place: Place::Ready,
             may: false,
+            may_be_gone: false,
             flag: Flag::Unset,
         };
         self.instances.insert(position, instance);
@@ -110,9 +119,16 @@ impl Queue {
 
     /// The ready message that this delivery must be, if there is one: its position, and the positions of
     /// certain messages before it, which it has overtaken.
-    pub(crate) fn ready_with_id(&self, id: u32) -> Option<u64> {
-        // Mostly the first; the id is in a queue once.
-        self.ready.iter().copied().find(|position| self.instances[position].id == id)
+    pub(crate) fn ready_with_id(&self, id: u32, letter: Option<Name>) -> Option<u64> {
+        // Mostly the first; the id is in a queue once, and once as a letter of each other.
+        let same = |instance: &Instance| (instance.id, instance.letter) == (id, letter);
+        self.ready.iter().copied().find(|position| same(&self.instances[position]))
+    }
+
+    /// The message of a delivery.
+    pub(crate) fn out(&self, position: u64) -> Option<&Instance> {
+        let instance = self.instances.get(&position);
+        instance.filter(|instance| matches!(instance.place, Place::Out { .. }))
     }
 
     /// The first message before `position` that is certainly ready.
@@ -128,7 +144,11 @@ impl Queue {
     pub(crate) fn doubts_resolved_before(&mut self, position: u64, op: u64) {
         let absent: Vec<u64> = self.ready.range(..position).copied().collect();
         for position in absent {
-            if self.instances[&position].may {
+            let instance = &self.instances[&position];
+            if instance.may {
+                if !instance.may_be_gone {
+                    self.absent.insert((instance.id, instance.letter));
+                }
                 self.settle(position, op);
             }
         }
@@ -159,7 +179,7 @@ impl Queue {
         self.ready.remove(&position);
         if let Some(instance) = self.instances.get_mut(&position) {
             instance.place = Place::Out { client, channel };
-            instance.may = false;
+            (instance.may, instance.may_be_gone) = (false, false);
             instance.flag = Flag::Set;
         }
     }
@@ -183,9 +203,19 @@ impl Queue {
         self.ready.remove(&position);
         if instance.stored {
             instance.place = Place::Settled { op };
+            instance.may_be_gone = true;
             self.settled.push_back((op, position));
         } else {
             self.instances.remove(&position);
+        }
+    }
+
+    /// The same, but it has gone where dead letters go.
+    pub(crate) fn die(&mut self, position: u64, op: u64) {
+        let lost = self.instances.get(&position).is_some_and(|instance| instance.may_be_gone);
+        self.settle(position, op);
+        if let Some(instance) = self.instances.get_mut(&position) {
+            instance.may_be_gone = lost;
         }
     }
 
@@ -196,6 +226,7 @@ impl Queue {
                 self.settle(position, op);
             } else if let Some(instance) = self.instances.get_mut(&position) {
                 instance.may = true;
+                instance.may_be_gone = true;
                 instance.flag = Flag::Either;
             }
         }
@@ -221,6 +252,26 @@ impl Queue {
         for position in positions {
             self.settle(position, op);
         }
+    }
+
+    /// The doubtful one that is this message, or came as this letter.
+    pub(crate) fn doubtful(&mut self, id: u32, letter: Option<Name>) -> Option<&mut Instance> {
+        let same = |instance: &&mut Instance| (instance.id, instance.letter) == (id, letter);
+        self.instances.values_mut().filter(|instance| instance.may).find(same)
+    }
+
+    /// This message, or this letter, is not there and was not since the last crash.
+    pub(crate) fn never_was(&mut self, id: u32, letter: Option<Name>) {
+        let same = |instance: &Instance| (instance.id, instance.letter) == (id, letter);
+        let gone = |instance: &Instance| !matches!(instance.place, Place::Out { .. });
+        let (ready, instances) = (&mut self.ready, &mut self.instances);
+        instances.retain(|position, instance| {
+            let stays = !same(instance) || !gone(instance);
+            if !stays {
+                ready.remove(position);
+            }
+            stays
+        });
     }
 
     /// All operations up to `op` are durable.
@@ -249,7 +300,9 @@ impl Queue {
                 Place::Settled { .. } => instance.may = true,
                 Place::Ready | Place::Out { .. } => {}
             }
-            instance.may |= instance.published_op > durable_op;
+            let may_be_lost = instance.published_op > durable_op;
+            instance.may |= may_be_lost;
+            instance.may_be_gone |= may_be_lost && instance.letter.is_none();
             instance.place = Place::Ready;
             instance.flag = match instance.flag {
                 _ if end == End::Died => Flag::Set,
