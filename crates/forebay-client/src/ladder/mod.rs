@@ -208,13 +208,15 @@ impl Shared {
                 .argument("x-dead-letter-exchange", Value::LongStr(b""))
                 .argument("x-dead-letter-routing-key", Value::LongStr(self.queue.as_bytes()))
         };
+        // A policy that bounds it must not drop what waits: it is held instead.
+        let full = ("x-overflow", Value::LongStr(b"reject-publish"));
         let quorum = plain(Queue::quorum(&name))
             .argument("x-dead-letter-strategy", Value::LongStr(b"at-least-once"))
-            .argument("x-overflow", Value::LongStr(b"reject-publish"));
+            .argument(full.0, full.1);
         let plain = plain(Queue::durable(&name));
         // A Forebay has no quorum queues: to ask for one would cost the connection.
         let tried = if self.connection.server().can(LASTING_EXPIRY) {
-            self.declared(&name, plain).await
+            self.declared(&name, plain.argument(full.0, full.1)).await
         } else {
             match self.declared(&name, quorum).await {
                 refused if code(&refused) == Some(PRECONDITION_FAILED) => {
