@@ -7,6 +7,7 @@ mod program;
 mod service;
 mod telling;
 
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -232,9 +233,16 @@ fn pipe(args: &Args) -> Result<Report, Failure> {
         let control = running.control();
         let mut emptiness = Emptiness::new(&control, &connection, &args.queue);
         let drain_time = Duration::from_secs(args.drain_s);
+        let mut found = BTreeSet::new();
         let came = || {
             while let Ok(happening) = happenings.try_recv() {
                 tell(&happening);
+            }
+            // Each once, however often it changes.
+            for finding in control.findings() {
+                if found.insert(finding.name) {
+                    say(&finding.to_string());
+                }
             }
             stop.came()
         };
