@@ -10,7 +10,6 @@
 //! 4.10: "discard all frames except those").
 
 use std::collections::VecDeque;
-use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use forebay_store::QueueId;
@@ -54,8 +53,6 @@ pub(crate) struct Assembly {
     pub(crate) persistent: bool,
     /// Its publisher wants to know where its time goes.
     pub(crate) marked: bool,
-    /// When its own time to live is over.
-    pub(crate) expires_us: Option<NonZeroU64>,
 }
 
 impl Assembly {

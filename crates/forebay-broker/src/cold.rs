@@ -85,8 +85,8 @@ impl Shard {
             _ => Pressure { keep_messages: 16, keep_bytes: 4 * 1024, run_min_bytes: 4 * 1024 },
         };
         if self.memory_bytes >= budget / 4 * 3 {
-            let queues = self.queues.iter();
-            self.queues_served_cold = queues.filter(|(_, queue)| is_served_cold(queue)).count();
+            let served = |queue: &Queue| !queue.cold.is_empty() && self.is_consumed(queue);
+            self.queues_served_cold = self.queues.iter().filter(|(_, queue)| served(queue)).count();
             for index in 0..self.queues.capacity() {
                 self.unload(QueueKey(index as u32), &pressure);
             }
@@ -156,10 +156,11 @@ impl Shard {
     /// Messages that were read back ahead of need leave RAM again: their runs still have them.
     fn unload(&mut self, key: QueueKey, pressure: &Pressure) {
         let reads_ahead = self.reads_ahead_pressed();
-        let Some(queue) = self.queues.get_mut(key.0 as usize) else { return };
-        let in_use = reads_ahead
-            && !queue.consumers.is_empty()
-            && share_of_ready_bytes(queue, queue.head.len()) <= AHEAD_BYTES;
+        let Some(queue) = self.queues.get(key.0 as usize) else { return };
+        let consumed = self.is_consumed(queue);
+        let queue = &mut self.queues[key.0 as usize];
+        let in_use =
+            reads_ahead && consumed && share_of_ready_bytes(queue, queue.head.len()) <= AHEAD_BYTES;
         // A block on its way continues where the head ends now.
         if queue.loading || in_use {
             return;
@@ -175,6 +176,10 @@ impl Shard {
             };
             if queue.cold.unread(run, entry.seq) {
                 self.runs.insert(run, (key, queue.id));
+            }
+            if queue.cold.front().is_some_and(|run| !run.counted) {
+                // It is counted again with those behind it.
+                queue.uncount_body(&entry.message);
             }
             queue.ready_bytes -= entry.message.memory_bytes();
             release(&mut self.memory_bytes, &mut self.warm_messages, entry.message);
@@ -224,6 +229,7 @@ impl Shard {
                     run,
                     messages: entries.len() as u64,
                     next_seq: entries.front().map_or(0, |entry| entry.seq),
+                    counted: true,
                 });
             }
             for entry in entries {
@@ -237,20 +243,30 @@ impl Shard {
         if let Some(queue) = self.queues.get_mut(key.0 as usize) {
             queue.refill_from_ram();
         }
-        self.answer_pending_gets(key);
+        let whole = self.whole(key);
+        self.answer_pending_gets(whole);
         self.load_cold(key);
-        self.mark_queue(key);
+        self.mark_queue(whole);
         self.plan_queue(key);
-        self.note_long(key);
+        self.note_long(whole);
+    }
+
+    /// Whether somebody consumes it, or what it is a level of.
+    fn is_consumed(&self, queue: &Queue) -> bool {
+        let whole = queue.level_of.and_then(|whole| self.queues.get(whole.0 as usize));
+        !whole.map_or(queue, |whole| whole).consumers.is_empty()
     }
 
     /// Asks for the next block if the head runs low and somebody is there to take it.
     pub(crate) fn load_cold(&mut self, key: QueueKey) {
         let (budget, reads_ahead) = (self.budget_bytes(), self.reads_ahead_pressed());
-        let Some(queue) = self.queues.get_mut(key.0 as usize) else { return };
-        let wanted = !queue.consumers.is_empty()
-            || !queue.gets.is_empty()
-            || queue.goes_from_disk(self.now_us);
+        let whole_key = self.whole(key);
+        let Some(whole) = self.queues.get(whole_key.0 as usize) else { return };
+        let asked = !whole.consumers.is_empty() || !whole.gets.is_empty();
+        let queue = &self.queues[key.0 as usize];
+        let goes = || queue.is_due(self.now_us) || self.is_too_long(whole_key);
+        let wanted = asked || queue.head.is_empty() && goes();
+        let queue = &mut self.queues[key.0 as usize];
         let next = queue.cold.front().map(|run| (run.run, run.next_seq));
         let Some((run, from)) = next.filter(|_| wanted && !queue.loading) else { return };
         // Ahead of need only while memory is not pressed, or has room for that; an empty head is served all the
@@ -259,8 +275,10 @@ impl Shard {
         let ahead = self.memory_bytes < ahead_max
             && queue.head.len() < LOAD_BELOW_MESSAGES
             && share_of_ready_bytes(queue, queue.head.len()) < LOAD_BELOW_BYTES;
-        let holds_little =
-            queue.unacked < SMALL_UNACKED_MESSAGES && queue.unsettled_bytes < SMALL_UNSETTLED_BYTES;
+        // Who dies need not be read now.
+        let holds_little = asked
+            && queue.unacked < SMALL_UNACKED_MESSAGES
+            && queue.unsettled_bytes < SMALL_UNSETTLED_BYTES;
         let needed = queue.head.is_empty() && (self.memory_bytes < budget || holds_little);
         if ahead || needed {
             queue.loading = true;
@@ -280,6 +298,7 @@ impl Shard {
             if let Some(queue) = self.queues.get_mut(key.0 as usize) {
                 queue.hungry = false;
                 self.load_cold(key);
+                self.plan_queue(key);
             }
         }
     }
@@ -298,6 +317,7 @@ impl Shard {
             return;
         };
         queue.loading = false;
+        let counted = queue.cold.front().is_none_or(|run| run.counted);
         let last = messages.last().map(|(seq, _, _)| *seq);
         if !queue.cold.read(run, messages.len() as u64, last, at_end) {
             return;
@@ -319,6 +339,9 @@ impl Shard {
                     self.memory_bytes += size;
                     queue.ready_bytes += size;
                     let redelivered = seq <= was_delivered;
+                    if !counted {
+                        queue.count_body(&message);
+                    }
                     queue.head.push_back(Entry {
                         seq,
                         message: Arc::new(message),
@@ -333,11 +356,6 @@ impl Shard {
         }
         self.after_change_of_runs(key);
     }
-}
-
-/// Whether somebody takes from a queue whose next messages, but for a few, are on disk.
-fn is_served_cold(queue: &Queue) -> bool {
-    !queue.cold.is_empty() && !queue.consumers.is_empty()
 }
 
 /// Bytes of a queue that could go to disk, roughly: what is in RAM and not next to be delivered.

@@ -23,6 +23,8 @@ pub(crate) struct ColdRun {
     pub(crate) messages: u64,
     /// Reading goes on at this sequence number.
     pub(crate) next_seq: Seq,
+    /// The bodies in it count for the queue: not so of one that a restart found.
+    pub(crate) counted: bool,
 }
 
 /// The runs in order.
@@ -77,6 +79,7 @@ impl ColdRuns {
                 run,
                 messages: 1,
                 next_seq: seq,
+                counted: true,
             });
         }
         self.check();
@@ -148,7 +151,7 @@ mod tests {
     fn run(number: u32, before: std::ops::Range<Seq>, messages: u64) -> ColdRun {
         let before: VecDeque<Entry> = before.map(test_entry).collect();
         let next_seq = before.back().map_or(1, |entry| entry.seq + 1);
-        ColdRun { before, run: RunId(number), messages, next_seq }
+        ColdRun { before, run: RunId(number), messages, next_seq, counted: true }
     }
 
     #[test]

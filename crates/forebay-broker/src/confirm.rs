@@ -239,6 +239,12 @@ impl Confirms {
     pub(crate) fn unconfirmed(&self) -> u64 {
         self.published_count() - self.told_count
     }
+
+    /// Whether no more may be published for now. Those that were refused count while they are remembered, behind one that is not
+    /// settled.
+    pub(crate) fn is_full(&self) -> bool {
+        self.unconfirmed() + self.refused.len() as u64 >= UNCONFIRMED_MAX
+    }
 }
 
 #[cfg(test)]

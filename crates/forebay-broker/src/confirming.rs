@@ -6,7 +6,7 @@ use forebay_store::BatchNo;
 use forebay_wire::{basic, confirm, forebay, write_method};
 
 use crate::channel::Mode;
-use crate::confirm::{Ack, Committed, Confirms, UNCONFIRMED_MAX};
+use crate::confirm::{Ack, Committed, Confirms};
 use crate::error::AmqpError;
 use crate::input::ConnectionId;
 use crate::shard::{ConfirmWaiter, Shard};
@@ -48,7 +48,7 @@ impl Shard {
         let Some(channel) = connection.channels.get_mut(number) else { return };
         let Mode::Confirm(confirms) = &mut channel.mode else { return };
         let first = confirms.published(size_bytes, batch, held_by);
-        if confirms.unconfirmed() >= UNCONFIRMED_MAX {
+        if confirms.is_full() {
             connection.confirms_full = true;
         }
         let since_us = self.now_us;
@@ -72,9 +72,15 @@ impl Shard {
     /// Numbers a publish in confirm mode that a full queue refused.
     pub(crate) fn refuse(&mut self, id: ConnectionId, number: u16) {
         self.counters.refused += 1;
-        let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else { return };
+        let Some(connection) = self.connection(id) else { return };
+        let Some(channel) = connection.channels.get_mut(number) else { return };
+        channel.note_not_taken();
         let Mode::Confirm(confirms) = &mut channel.mode else { return };
         confirms.refused();
+        // What is refused behind a confirm that is held is remembered until that is told.
+        if confirms.is_full() {
+            connection.confirms_full = true;
+        }
         if !std::mem::replace(&mut channel.confirms_dirty, true) {
             self.dirty_confirms.push((id, number));
         }

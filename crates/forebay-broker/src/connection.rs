@@ -17,7 +17,6 @@ use crate::access::Permissions;
 use crate::ack_timeout::CHECK_EVERY_S;
 use crate::channel::{Channel, Expects, Mode};
 use crate::channels::Channels;
-use crate::confirm::UNCONFIRMED_MAX;
 use crate::input::{CloseHow, Peer};
 use crate::outgoing::Outgoing;
 use crate::topology::QueueKey;
@@ -130,6 +129,8 @@ pub(crate) struct Connection {
     pub(crate) confirms_full: bool,
     /// When a paused connection was last heard a little, so that its acks arrive.
     pub(crate) trickle_us: u64,
+    /// When the shell last asked, nothing was to be read of it.
+    pub(crate) unheard: bool,
     /// See [`ActivePublishers`](crate::active_publishers::ActivePublishers).
     pub(crate) published_in: u64,
     /// Channels that consume (their queues are looked at when the socket drains).
@@ -184,6 +185,7 @@ impl Connection {
             waits_for: Vec::new(),
             confirms_full: false,
             trickle_us: 0,
+            unheard: false,
             published_in: 0,
             consumers: 0,
             exclusive_queues: Vec::new(),
@@ -218,7 +220,7 @@ impl Connection {
 
     /// Whether any of its channels has as many unconfirmed publishes as one may have.
     pub(crate) fn has_full_channel(&self) -> bool {
-        let is_full = |mode: &Mode| matches!(mode, Mode::Confirm(confirms) if confirms.unconfirmed() >= UNCONFIRMED_MAX);
+        let is_full = |mode: &Mode| matches!(mode, Mode::Confirm(confirms) if confirms.is_full());
         self.channels.iter().any(|channel| is_full(&channel.mode))
     }
 

@@ -250,7 +250,11 @@ impl Shard {
         match method {
             Method::ConnectionCloseOk(_) => self.close_socket(id, CloseHow::Flushed),
             Method::ConnectionClose(_) => {
-                self.send(id, 0, &connection::CloseOk::default());
+                // Once is enough; who goes on closing and reads nothing would fill the memory with answers.
+                match self.connection(id).is_some_and(|connection| connection.is_brimful()) {
+                    true => self.close_socket(id, CloseHow::Now),
+                    false => self.send(id, 0, &connection::CloseOk::default()),
+                }
             }
             _ => {}
         }
@@ -328,7 +332,6 @@ impl Shard {
 
     fn connection_timer(&mut self, id: ConnectionId) {
         let now_us = self.now_us;
-        let paused = self.is_paused(id);
         let Some(connection) = self.connection(id) else { return };
         match connection.stage {
             Stage::Header | Stage::Start | Stage::Tune => {
@@ -356,7 +359,7 @@ impl Shard {
                     // its silence is our doing, and it counts anew when we do.
                     let takes_its_time =
                         connection.is_brimful() && !connection.out.ready().is_empty();
-                    if !takes_its_time && (paused || connection.keeps_back()) {
+                    if !takes_its_time && (connection.unheard || connection.keeps_back()) {
                         connection.received_us = now_us;
                     } else if now_us - connection.received_us > 2 * interval_us + interval_us / 2 {
                         self.counters.heartbeat_timeouts += 1;

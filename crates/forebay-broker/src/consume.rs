@@ -14,6 +14,9 @@ use crate::reply_to::REPLY_TO;
 use crate::shard::Shard;
 use crate::topology::Resource;
 
+/// Consumers of one channel: each `basic.consume` looks at the tags of all.
+const CONSUMERS_OF_CHANNEL_MAX: usize = 10_000;
+
 impl Shard {
     pub(crate) fn consume(
         &mut self,
@@ -37,13 +40,18 @@ impl Shard {
         let marks = marks_argument(resource, consume.arguments)?;
         let serial = NonZeroU64::new(self.take_serial()).expect("serials count from 1");
         let configured_ms = self.config.ack_timeout_ms;
-        let queue = &mut self.queues[key.0 as usize];
+        let queue = &self.queues[key.0 as usize];
         // On a queue with a single active consumer RabbitMQ lets nobody be exclusive.
         let taken = !queue.consumers.is_empty() || queue.consumers.is_single_active();
         if queue.exclusive_consumer || (consume.exclusive && taken) {
             return Err(AmqpError::queue_in_exclusive_use(queue.display_name(), &vhost));
         }
         let ack_timeout_ms = own_timeout_ms.or(queue.ack_timeout_ms).unwrap_or(configured_ms);
+        self.each_level(key, |shard, level| {
+            shard.note_offered(level);
+            true
+        });
+        let queue = &mut self.queues[key.0 as usize];
         let consumer_key = ConsumerKey(self.consumers.insert(Consumer {
             serial,
             connection: id,
@@ -58,7 +66,6 @@ impl Shard {
             unacked: 0,
         }) as u32);
         queue.exclusive_consumer = consume.exclusive;
-        queue.note_offered();
         let (place, moved) = queue.consumers.push(consumer_key, priority);
         for behind in moved {
             self.consumers[behind.0 as usize].place += 1;
@@ -123,10 +130,17 @@ impl Shard {
         if wanted.is_empty() {
             return Ok(self.made_up_name("amq.ctag-").into());
         }
-        let consumers = match self.connection(id).and_then(|c| c.channel(number)) {
-            Some(channel) => channel.consumers.clone(),
+        let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else {
+            return Ok(wanted.into());
+        };
+        let consumers = match connection.channel(number) {
+            Some(channel) => &channel.consumers,
             None => return Ok(wanted.into()),
         };
+        if consumers.len() >= CONSUMERS_OF_CHANNEL_MAX {
+            let reason = "a channel has 10000 consumers at most; open another one";
+            return Err(AmqpError::out_of_resources(reason));
+        }
         if consumers.iter().any(|key| *self.consumers[key.0 as usize].tag == *wanted) {
             return Err(AmqpError::consumer_tag_reused(String::from_utf8_lossy(wanted)));
         }
@@ -149,15 +163,15 @@ impl Shard {
             queue.turns.removed(consumer.place);
             queue.exclusive_consumer = false;
             let next_is_active = queue.consumers.is_single_active() && consumer.place == 0;
-            if !queue.is_empty() {
-                queue.hold_without_consumer(self.now_us);
-            }
             queue.used(self.now_us);
             let unused = queue.auto_delete && queue.consumers.is_empty();
             if unused {
                 self.delete_queue(consumer.queue);
             } else {
-                self.plan_queue(consumer.queue);
+                if self.ready_in(consumer.queue) > 0 {
+                    self.hold_without_consumer(consumer.queue);
+                }
+                self.plan_levels(consumer.queue);
                 if next_is_active {
                     self.mark_queue(consumer.queue);
                 }

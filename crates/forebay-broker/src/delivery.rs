@@ -89,7 +89,8 @@ impl Shard {
     /// How many messages in a row consumers of a queue get now, or that it waits for more before its next consumer gets some.
     fn portion(&self, key: QueueKey, working_us: u64) -> Result<usize, Gathers> {
         let queue = &self.queues[key.0 as usize];
-        let (count, ready) = (queue.consumers.sharers(), queue.head.len());
+        let ready = self.queues[self.front(key).0 as usize].head.len();
+        let count = queue.consumers.sharers();
         // Before the consumers are looked at: they may be many, and none of them may have credit.
         if let Ok(portion) = queue.turns.portion(self.now_us, ready, count, working_us) {
             return Ok(portion);
@@ -110,7 +111,7 @@ impl Shard {
         let (mut held, mut expires) = (None, false);
         let limited = self.queues.get(key.0 as usize).is_some_and(|queue| queue.limited);
         for _ in 0..VISIT_MESSAGES {
-            if limited && !self.expire(key) {
+            if limited && !self.each_level(key, Shard::expire) {
                 // Its timer goes on with that, and then marks it again.
                 expires = true;
                 break;
@@ -123,38 +124,49 @@ impl Shard {
                 }
             }
         }
-        self.load_cold(key);
+        let front = self.front(key);
+        self.load_cold(front);
         let now_us = self.now_us;
+        let next = self.queues.get(front.0 as usize);
+        let (hungry, empty) = next.map_or((false, true), |next| (next.hungry, next.is_empty()));
         if let Some(queue) = self.queues.get_mut(key.0 as usize) {
             let gate = match held {
                 Some(Undelivered::NobodyFor(gate)) => Some(gate),
-                Some(Undelivered::NotInRam) if queue.hungry => Some(Gate::Room),
-                Some(Undelivered::NotInRam) if !queue.is_empty() => Some(Gate::Run),
+                Some(Undelivered::NotInRam) if hungry => Some(Gate::Room),
+                Some(Undelivered::NotInRam) if !empty => Some(Gate::Run),
                 _ => None,
             };
             queue.waits.hold(gate, now_us);
-            queue.offered_below = queue.next_seq;
         }
         if limited {
-            self.plan_queue(key);
             if held.is_some() {
-                self.shorten(key);
+                // Nobody takes more; until then what is left has not been offered.
+                self.each_level(key, |shard, level| {
+                    shard.offered(level);
+                    true
+                });
+                self.note_long(key);
             }
+            self.plan_levels(key);
         }
         (bytes, held.is_none() && !expires)
     }
 
     /// Delivers the head of a queue to the next consumer with credit.
     fn deliver_one(&mut self, key: QueueKey, soft: usize) -> Result<usize, Undelivered> {
+        let from = self.front(key);
         let Some(queue) = self.queues.get_mut(key.0 as usize) else {
             return Err(Undelivered::NotInRam);
         };
-        if !queue.consumers.is_empty() {
-            queue.take_back();
+        let consumed = !queue.consumers.is_empty();
+        let front = &mut self.queues[from.0 as usize];
+        if consumed {
+            front.take_back();
         }
-        if queue.head.is_empty() {
+        if front.head.is_empty() {
             return Err(Undelivered::NotInRam);
         }
+        let queue = &mut self.queues[key.0 as usize];
         let clock = self.clock_began_us.map(|began_us| Clock { began_us, now_us: self.now_us });
         let mut gate = if queue.consumers.is_empty() { Gate::NoConsumer } else { Gate::Credit };
         let mut round = Round::from(queue.turns.at(), &queue.consumers);
@@ -188,8 +200,10 @@ impl Shard {
             if !channel.active || !(consumer.no_ack || channel.has_credit()) {
                 continue;
             }
-            let Some(entry) = queue.pop() else { return Err(Undelivered::NotInRam) };
             queue.turns.served(at);
+            queue.consumers.served(at, queue.turns.at());
+            let queue = &mut self.queues[from.0 as usize];
+            let Some(entry) = queue.pop() else { return Err(Undelivered::NotInRam) };
             queue.taken(self.now_us, entry.seq);
             let delivery_tag = channel.take_delivery_tag();
             let out = &mut connection.out;
@@ -206,7 +220,7 @@ impl Shard {
             let marks = clock.filter(|_| consumer.marks);
             let marked = marks.and_then(|clock| told(&entry.message, clock, frame_max_bytes));
             let raw = marked.as_deref().map(RawProperties::trusted);
-            let left = consumer.no_ack.then_some((key, queue.id));
+            let left = consumer.no_ack.then_some((from, queue.id));
             let sent = (&entry.message, left);
             let waits = out.message(way, &deliver, raw, sent, &mut self.memory_bytes);
             if waits || !consumer.no_ack {
@@ -229,7 +243,7 @@ impl Shard {
                 let ack_timeout_ms = consumer.ack_timeout_ms;
                 let consumer = Some((consumer_key, consumer.serial));
                 let limit = AckLimit::from(self.now_us, ack_timeout_ms);
-                let delivery = Delivery { queue: key, queue_id: queue.id, entry, consumer, limit };
+                let delivery = Delivery { queue: from, queue_id: queue.id, entry, consumer, limit };
                 channel.unacked.push(delivery_tag, delivery);
             }
             let id = self.consumers[consumer_key.0 as usize].connection;
@@ -265,8 +279,9 @@ impl Shard {
         {
             queue.unacked -= 1;
             queue.unsettled_bytes -= delivery.entry.message.memory_bytes();
+            let whole = queue.level_of.unwrap_or(delivery.queue);
             if let Some(place) = place {
-                queue.consumers.freed(place);
+                self.queues[whole.0 as usize].consumers.freed(place);
             }
             self.holds_less(delivery.queue);
         }
@@ -274,13 +289,17 @@ impl Shard {
 
     /// Who takes from a queue holds less of it: more may be delivered, and come from disk for it.
     pub(crate) fn holds_less(&mut self, key: QueueKey) {
+        let key = self.whole(key);
+        let front = self.front(key);
         let Some(queue) = self.queues.get(key.0 as usize) else { return };
         let asked = !queue.gets.is_empty();
-        if !queue.head.is_empty() || !queue.cold.is_empty() {
+        let next = &self.queues[front.0 as usize];
+        let in_level = next.level_of.is_some() && !next.is_empty();
+        if !next.head.is_empty() || !next.cold.is_empty() || in_level {
             self.mark_queue(key);
         }
         if asked {
-            self.load_cold(key);
+            self.load_cold(front);
         }
     }
 
@@ -290,8 +309,9 @@ impl Shard {
         match self.queues.get_mut(delivery.queue.0 as usize) {
             Some(queue) if queue.id == delivery.queue_id => {
                 queue.requeue(delivery.entry);
-                queue.hold_without_consumer(self.now_us);
-                self.mark_queue(delivery.queue);
+                self.hold_without_consumer(delivery.queue);
+                let whole = self.whole(delivery.queue);
+                self.mark_queue(whole);
                 if self.queues[delivery.queue.0 as usize].limited {
                     self.plan_queue(delivery.queue);
                     self.note_long(delivery.queue);

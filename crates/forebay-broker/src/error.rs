@@ -284,6 +284,11 @@ impl AmqpError {
         Self::new(ReplyCode::PreconditionFailed, "cannot switch from confirm to tx mode")
     }
 
+    /// 406: a full queue refused some of what was committed (RabbitMQ's words).
+    pub fn partial_completion() -> Self {
+        Self::new(ReplyCode::PreconditionFailed, "partial tx completion")
+    }
+
     /// 406: commit or rollback without `tx.select`.
     pub fn not_transactional() -> Self {
         Self::new(ReplyCode::PreconditionFailed, "channel is not transactional")

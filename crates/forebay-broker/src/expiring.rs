@@ -12,7 +12,10 @@
 //! Of too many (`x-max-length`) the oldest go, once consumers have taken what they can, or, with `reject-publish`, new ones are refused. What is delivered
 //! and not settled does not count.
 //!
-//! What is next may lie on disk; then it is read like for a consumer.
+//! What is next may lie on disk; then it is read like for a consumer, but not while memory is full.
+//!
+//! A dead letter is written like a publish, and nobody can be asked to publish it later. So nothing dies of queues that have dead
+//! letters while the open batch is full or the disk is: it waits where it is, and is not delivered. Only what is rejected goes on.
 
 use std::num::NonZeroU64;
 
@@ -22,19 +25,23 @@ use forebay_wire::{Properties, RawProperties};
 use crate::dead_letters::{Death, Reason, goes_round};
 use crate::message::Message;
 use crate::publish::{PERSISTENT, expiration_ms};
-use crate::queue::{Entry, Queue};
-use crate::shard::Shard;
+use crate::queue::{Entry, Overflow, Queue};
+use crate::shard::{Shard, Stopping};
 use crate::topology::{QueueKey, extra_routing_keys};
 
 /// Times to live go on over a restart: what waits here may wait for long.
 pub(crate) const CAPABILITY: &str = "forebay.lasting_expiry";
 
-/// Messages of one queue that expire before others have their turn.
+/// Messages of one queue that expire, or are too many, before others have their turn.
 const EXPIRE_MESSAGES: usize = 256;
+
+/// Dead letters wait for room: when it is looked for again, in microseconds, as a batch is written and as a disk is full.
+const BATCH_AGAIN_US: u64 = 1_000;
+const SPACE_AGAIN_US: u64 = 100_000;
 
 impl Queue {
     /// Whether its messages, or some of them, may expire.
-    fn is_timed(&self) -> bool {
+    pub(crate) fn is_timed(&self) -> bool {
         self.ttl.is_some() || self.has_expirations
     }
 
@@ -59,39 +66,18 @@ impl Queue {
         self.ttl.as_ref().map(|ttl| ttl.due_us(next))
     }
 
-    /// Whether what is next lies on disk, and has to go or may have to.
-    pub(crate) fn goes_from_disk(&self, now_us: u64) -> bool {
-        let is_due = || self.is_timed() && self.next_due_us().is_some_and(|us| us <= now_us);
-        self.head.is_empty() && (self.is_too_long() || is_due())
-    }
-
-    fn is_too_long(&self) -> bool {
-        !self.rejects && self.ready_max.is_some_and(|ready_max| self.ready() > ready_max)
-    }
-
-    fn is_full(&self) -> bool {
-        self.rejects && self.ready_max.is_some_and(|ready_max| self.ready() >= ready_max)
-    }
-
-    /// Whether it takes what the broker itself puts into it. What consumers may still take does not make it full, and they are not asked here:
-    /// what they leave may die as well, and so on.
-    pub(crate) fn takes_more(&self) -> bool {
-        self.dirty || !self.is_full()
+    /// Whether what is next has expired, or that has to be found out on disk.
+    pub(crate) fn is_due(&self, now_us: u64) -> bool {
+        self.is_timed() && self.next_due_us().is_some_and(|us| us <= now_us)
     }
 
     /// When something is to be done about it.
     fn due_us(&self) -> Option<u64> {
         let unused = self.expiry.filter(|_| self.consumers.is_empty());
         // What is read from the disk is looked at when it is there.
-        let next = (self.is_timed() && !self.loading && !self.hungry).then(|| self.next_due_us());
+        let comes_from_disk = self.head.is_empty() && (self.loading || self.hungry);
+        let next = (self.is_timed() && !comes_from_disk).then(|| self.next_due_us());
         unused.map(|expiry| expiry.due_us()).into_iter().chain(next.flatten()).min()
-    }
-
-    /// Unless its consumers are still to be offered something, they have been offered all.
-    pub(crate) fn note_offered(&mut self) {
-        if !self.dirty {
-            self.offered_below = self.next_seq;
-        }
     }
 
     /// Somebody uses it.
@@ -103,10 +89,31 @@ impl Queue {
 }
 
 impl Shard {
+    /// When dead letters may go on, if they have to wait.
+    fn letters_again_us(&self) -> Option<u64> {
+        match (self.low_space, self.store.is_full()) {
+            (true, _) => Some(self.now_us + SPACE_AGAIN_US),
+            (false, true) => Some(self.now_us + BATCH_AGAIN_US),
+            (false, false) => None,
+        }
+    }
+
+    /// Whether nothing of a queue may die now.
+    fn letters_wait(&self, key: QueueKey) -> bool {
+        let queue = self.queues.get(key.0 as usize);
+        queue.is_some_and(|queue| queue.dead_letters.is_some()) && self.letters_again_us().is_some()
+    }
+
     /// The timer of a queue is early enough for what is due there.
     pub(crate) fn plan_queue(&mut self, key: QueueKey) {
+        let letters_again_us = self.letters_again_us();
         let Some(queue) = self.queues.get_mut(key.0 as usize) else { return };
-        let Some(due_us) = queue.due_us() else { return };
+        let Some(mut due_us) = queue.due_us() else { return };
+        if queue.dead_letters.is_some()
+            && let Some(again_us) = letters_again_us
+        {
+            due_us = due_us.max(again_us);
+        }
         if queue.timer_us.is_none_or(|timer_us| due_us < timer_us) {
             if let Some(timer_us) = queue.timer_us.replace(due_us) {
                 self.queue_timers.remove(&(timer_us, key));
@@ -115,13 +122,67 @@ impl Shard {
         }
     }
 
+    /// Whether it has more messages than it may have, of which the oldest go.
+    pub(crate) fn is_too_long(&self, key: QueueKey) -> bool {
+        let Some(queue) = self.queues.get(key.0 as usize) else { return false };
+        !queue.overflow.rejects() && self.has_no_room(queue, 0, 0)
+    }
+
+    /// Whether it refuses a message of so many bytes.
+    fn is_full(&self, key: QueueKey, body_bytes: u64) -> bool {
+        let Some(queue) = self.queues.get(key.0 as usize) else { return false };
+        queue.overflow.rejects() && self.has_no_room(queue, 1, body_bytes)
+    }
+
+    /// Whether what waits in it, and so much more, is too much.
+    fn has_no_room(&self, queue: &Queue, messages: u64, body_bytes: u64) -> bool {
+        let bodies = queue.bodies;
+        queue.ready_max.is_some_and(|max| self.over_levels(queue, Queue::ready) + messages > max)
+            || bodies.is_some_and(|bodies| {
+                self.over_levels(queue, Queue::body_bytes) + body_bytes > bodies.bytes_max
+            })
+    }
+
+    /// Whether it takes what the broker itself puts into it. What consumers may still take does not make it full, and they are not asked here:
+    /// what they leave may die as well, and so on.
+    pub(crate) fn takes_more(&self, key: QueueKey, message: &Message) -> bool {
+        self.queues[key.0 as usize].dirty || !self.is_full(key, message.body().len() as u64)
+    }
+
+    /// Unless its consumers are still to be offered something, they have been offered all.
+    pub(crate) fn note_offered(&mut self, key: QueueKey) {
+        let whole = self.whole(key);
+        if self.queues.get(whole.0 as usize).is_some_and(|queue| !queue.dirty) {
+            self.offered(key);
+        }
+    }
+
+    /// All that is in it was offered to all who consume.
+    pub(crate) fn offered(&mut self, key: QueueKey) {
+        if let Some(queue) = self.queues.get_mut(key.0 as usize) {
+            queue.offered_below = queue.next_seq;
+        }
+    }
+
     /// When the first of the queues' timers is due.
     pub(crate) fn queues_deadline_us(&self) -> Option<u64> {
-        self.queue_timers.first().map(|(due_us, _)| *due_us)
+        if self.is_at_end() {
+            return None;
+        }
+        let long = || (!self.long_queues.is_empty()).then_some(self.now_us + BATCH_AGAIN_US);
+        self.queue_timers.first().map(|(due_us, _)| *due_us).into_iter().chain(long()).min()
+    }
+
+    /// Whether the end of the log is written, behind which nothing may stand.
+    fn is_at_end(&self) -> bool {
+        matches!(self.stopping, Stopping::Checkpoint | Stopping::Stopped)
     }
 
     /// Looks at the queues whose timers are due, at each once.
     pub(crate) fn tick_queues(&mut self) {
+        if self.is_at_end() {
+            return;
+        }
         let due: Vec<QueueKey> = self
             .queue_timers
             .iter()
@@ -139,20 +200,22 @@ impl Shard {
                 self.delete_queue(key);
                 continue;
             }
-            if self.expire_idle(key) {
-                self.mark_queue(key);
+            let whole = self.whole(key);
+            self.note_offered(key);
+            if self.expire(key) {
+                self.mark_queue(whole);
             }
-            self.answer_pending_gets(key);
+            self.answer_pending_gets(whole);
             self.plan_queue(key);
         }
     }
 
-    /// The same as [`expire`](Shard::expire), for who is not about to deliver.
+    /// The same as [`expire`](Shard::expire), over all levels, for who is not about to deliver.
     pub(crate) fn expire_idle(&mut self, key: QueueKey) -> bool {
-        if let Some(queue) = self.queues.get_mut(key.0 as usize) {
-            queue.note_offered();
-        }
-        self.expire(key)
+        self.each_level(key, |shard, level| {
+            shard.note_offered(level);
+            shard.expire(level)
+        })
     }
 
     /// Takes out what is next, has been offered and has expired, so many messages at most. Returns whether there is no more of it.
@@ -173,31 +236,48 @@ impl Shard {
                 }
                 continue;
             }
+            if self.letters_wait(key) {
+                return false;
+            }
             self.counters.expired += 1;
             self.bury_next(key, Reason::Expired);
         }
         false
     }
 
-    /// Takes out the oldest of what is too many. Consumers have taken what they can.
-    pub(crate) fn shorten(&mut self, key: QueueKey) {
-        while let Some(queue) = self.queues.get_mut(key.0 as usize).filter(|q| q.is_too_long()) {
+    /// Takes out what is next of what is too many, so many messages at most. Consumers have taken what they can. Returns whether there
+    /// is more.
+    fn shorten(&mut self, key: QueueKey) -> bool {
+        for _ in 0..EXPIRE_MESSAGES {
+            if !self.is_too_long(key) {
+                return false;
+            }
+            if self.letters_wait(key) {
+                return true;
+            }
+            let front = self.front(key);
+            let queue = &mut self.queues[front.0 as usize];
             if queue.head.is_empty() {
                 queue.take_back();
             }
             if queue.head.is_empty() {
-                return self.load_cold(key);
+                self.load_cold(front);
+                return false;
             }
             self.counters.dropped += 1;
-            self.bury_next(key, Reason::MaxLength);
+            self.bury_next(front, Reason::MaxLength);
         }
+        true
     }
 
     /// Notes a queue that is too long, for [`shorten_queues`](Shard::shorten_queues).
     pub(crate) fn note_long(&mut self, key: QueueKey) {
-        let Some(queue) = self.queues.get_mut(key.0 as usize) else { return };
-        if !queue.noted_long && queue.is_too_long() {
-            queue.noted_long = true;
+        let key = self.whole(key);
+        if !self.is_too_long(key) {
+            return;
+        }
+        let queue = &mut self.queues[key.0 as usize];
+        if !std::mem::replace(&mut queue.noted_long, true) {
             self.long_queues.push(key);
         }
     }
@@ -205,29 +285,38 @@ impl Shard {
     /// Shortens what was noted since the last time, but for queues whose consumers are still to be offered something. What goes to dead letters may make
     /// other queues too long: they are noted meanwhile.
     pub(crate) fn shorten_queues(&mut self) {
+        if self.is_at_end() {
+            return;
+        }
+        let mut later = Vec::new();
         while let Some(key) = self.long_queues.pop() {
             let Some(queue) = self.queues.get_mut(key.0 as usize) else { continue };
             queue.noted_long = false;
-            if !queue.dirty {
-                self.shorten(key);
+            if !queue.dirty && self.shorten(key) {
+                later.push(key);
             }
         }
+        later.into_iter().for_each(|key| self.note_long(key));
     }
 
     /// Leaves out the queues that are full and refuse more. Returns whether there were any.
-    pub(crate) fn leave_out_full(&mut self, queues: &mut Vec<QueueKey>) -> bool {
-        if !queues.iter().any(|key| self.queues[key.0 as usize].rejects) {
+    pub(crate) fn leave_out_full(&mut self, message: &Message, queues: &mut Vec<QueueKey>) -> bool {
+        if !queues.iter().any(|key| self.queues[key.0 as usize].overflow.rejects()) {
             return false;
         }
         let before = queues.len();
+        let body_bytes = message.body().len() as u64;
         queues.retain(|key| {
-            let queue = &self.queues[key.0 as usize];
-            if queue.is_full() && queue.dirty {
+            if self.is_full(*key, body_bytes) && self.queues[key.0 as usize].dirty {
                 // What consumers can take does not make it full.
                 let soft_bytes = self.out_soft_bytes();
                 while self.visit(*key, soft_bytes).1 {}
             }
-            !self.queues[key.0 as usize].is_full()
+            let full = self.is_full(*key, body_bytes);
+            if full && self.queues[key.0 as usize].overflow == Overflow::RejectPublishDeadLetter {
+                self.write_letter(*key, message, Reason::MaxLength);
+            }
+            !full
         });
         queues.len() < before
     }
@@ -240,9 +329,9 @@ impl Shard {
         queue.taken(self.now_us, entry.seq);
         if queue.is_empty() {
             queue.has_expirations &= queue.unacked > 0;
-            queue.limited = queue.is_timed() || queue.ready_max.is_some();
-            queue.waits.hold(None, self.now_us);
+            queue.limited = queue.is_limited();
         }
+        self.hold_if_empty(key);
         self.bury(key, entry, reason);
     }
 
@@ -295,14 +384,20 @@ impl Shard {
     /// A message leaves its queue for good: to the dead letters, if the queue has any.
     pub(crate) fn bury(&mut self, key: QueueKey, entry: Entry, reason: Reason) {
         let Some(queue) = self.queues.get(key.0 as usize) else { return };
-        let (queue_id, vhost) = (queue.id, queue.vhost);
-        let Some(dead) = &queue.dead_letters else { return self.discard(queue_id, entry) };
+        let queue_id = queue.id;
+        // Between requests to the disk, and so in one batch of the log: after a crash it is in one of them.
+        self.write_letter(key, &entry.message, reason);
+        self.discard(queue_id, entry);
+    }
+
+    /// The dead letter of a message goes its way, if its queue has any.
+    fn write_letter(&mut self, key: QueueKey, message: &Message, reason: Reason) {
+        let Some(queue) = self.queues.get(key.0 as usize) else { return };
+        let Some(dead) = &queue.dead_letters else { return };
         let time_s = self.clock_began_us.map_or(0, |began_us| (began_us + self.now_us) / 1_000_000);
         let death = Death { queue: &queue.name, reason, time_s };
-        let letter = dead.letter(&entry.message, death);
-        // Between requests to the disk, and so in one batch of the log: after a crash it is in one of them.
+        let (vhost, letter) = (queue.vhost, dead.letter(message, death));
         self.post(vhost, letter);
-        self.discard(queue_id, entry);
     }
 
     /// Takes a dead letter to its queues; nobody hears of it if there are none.
@@ -318,16 +413,26 @@ impl Shard {
         queues.clear();
         let sound = |key: &QueueKey| {
             let queue = &self.queues[key.0 as usize];
-            queue.takes_more() && !goes_round(&letter, &queue.name)
+            self.takes_more(*key, &letter) && !goes_round(&letter, &queue.name)
         };
         queues.extend(self.route_set.queues().iter().copied().filter(sound));
         self.counters.dead_lettered += u64::from(!queues.is_empty());
         let letter = self.shared(letter);
         // A queue that balances makes those wait who publish, and nobody does here.
         let held_by = self.held_by;
-        self.enqueue(letter, persistent, &queues);
+        self.enqueue(letter, persistent, &mut queues);
         self.held_by = held_by;
         self.scratch_letters = queues;
+    }
+}
+
+impl Message {
+    /// Its own time, if it has one, begins now.
+    #[inline]
+    pub(crate) fn begin_to_expire(&mut self, now_us: u64) {
+        if let Some(us) = expires_us(self.raw_properties(), now_us) {
+            self.expire_at(us);
+        }
     }
 }
 

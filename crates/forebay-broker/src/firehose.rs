@@ -114,9 +114,9 @@ impl Shard {
             let raw = RawProperties::trusted(told.raw_properties());
             topology.route(exchange, &trace.key, &[], raw, &mut self.route_set);
             let mut queues = self.route_set.queues().to_vec();
-            queues.retain(|key| self.queues[key.0 as usize].takes_more());
+            queues.retain(|key| self.takes_more(*key, &told));
             let held_by = self.held_by;
-            self.enqueue(told, false, &queues);
+            self.enqueue(told, false, &mut queues);
             // Nobody waits for a trace to be consumed.
             self.held_by = held_by;
         } else {

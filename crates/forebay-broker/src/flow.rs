@@ -23,6 +23,9 @@ use crate::memory::RECEIVE_PER_MEMORY;
 use crate::shard::{Shard, Stopping};
 use crate::waits::Gate;
 
+/// Segments that are ready on a full disk, and kept for acknowledgements alone.
+const RESERVED_SEGMENTS: usize = 1;
+
 /// A connection with a held publish and unsettled deliveries goes on this often all the same: the
 /// acknowledgements behind the publish may be what frees memory.
 const TRICKLE_EVERY_US: u64 = 10_000;
@@ -72,6 +75,7 @@ impl Shard {
         let admission = self.grant(id);
         let (gate, now_us) = (self.gate_of(id), self.now_us);
         if let Some(connection) = self.connection(id) {
+            connection.unheard = admission == Admission::Closed;
             match admission {
                 Admission::Closed => connection.waits.hold(gate, now_us),
                 // Others may pass its publish, which goes on waiting.
@@ -97,7 +101,11 @@ impl Shard {
             return if connection.held { Admission::Resume } else { Admission::Open };
         }
         if connection.held {
-            if now_us >= connection.trickle_us + TRICKLE_EVERY_US && connection.has_unacked() {
+            // The last of what is reserved on a full disk is for acknowledgements alone.
+            let passes = !self.low_space || self.store.ready_segments() > RESERVED_SEGMENTS;
+            let Some(connection) = self.connection(id) else { return Admission::Closed };
+            let is_time = now_us >= connection.trickle_us + TRICKLE_EVERY_US;
+            if passes && is_time && connection.has_unacked() {
                 connection.trickle_us = now_us;
                 connection.pass_bytes = TRICKLE_BYTES;
                 return Admission::Resume;
@@ -170,13 +178,6 @@ impl Shard {
         let Some(connection) = self.connection(id) else { return false };
         connection.brimming = connection.stage == Stage::Open && connection.is_brimful();
         connection.brimming
-    }
-
-    /// Whether flow control keeps us from hearing what a peer says.
-    pub(crate) fn is_paused(&self, id: ConnectionId) -> bool {
-        self.is_deaf(id)
-            || self.holds_publishes(id)
-                && self.connections[id.0 as usize].as_ref().is_some_and(|c| c.publisher)
     }
 
     /// Whether the next publish of a connection has to wait.

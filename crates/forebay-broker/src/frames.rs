@@ -97,7 +97,10 @@ impl Shard {
             }
             match read_frame(&bytes[at..], readable_max_bytes) {
                 Ok(Some(frame)) => {
-                    if is_publish(&frame) && at >= pass_bytes && self.holds_publishes(id) {
+                    let is_held =
+                        is_publish(&frame) && at >= pass_bytes && self.holds_publishes(id)
+                            || is_commit(&frame) && self.holds_commit(id, frame.channel);
+                    if is_held {
                         self.hold(id);
                         return at;
                     }
@@ -146,7 +149,7 @@ impl Shard {
                 Err(_) if stage == Stage::Closing => {}
                 Err(error) => {
                     let (error, class_id, method_id) = unparsed(&error, frame.payload);
-                    self.connection_error(id, error, class_id, method_id);
+                    self.refuse_frame(id, stage, error, (class_id, method_id));
                 }
             },
             _ if stage == Stage::Closing => {}
@@ -157,7 +160,7 @@ impl Shard {
                     kind_name(frame.kind),
                     frame.channel
                 ));
-                self.connection_error(id, error, 0, 0);
+                self.refuse_frame(id, stage, error, (0, 0));
             }
         }
     }
@@ -270,7 +273,12 @@ impl Shard {
             self.close_socket(id, CloseHow::Flushed);
             return;
         }
-        self.connection_error(id, AmqpError::frame(error), 0, 0);
+        self.refuse_frame(id, stage, AmqpError::frame(error), (0, 0));
+    }
+
+    /// The end of a connection; of one that is not open at once, as nobody has said who is there.
+    fn refuse_frame(&mut self, id: ConnectionId, stage: Stage, error: AmqpError, of: (u16, u16)) {
+        self.connection_error(id, error, of.0, of.1);
         if stage != Stage::Open {
             self.close_socket(id, CloseHow::Flushed);
         }
@@ -280,6 +288,11 @@ impl Shard {
 /// Whether a frame begins a publish (0-9-1 section 1.8.3.7).
 fn is_publish(frame: &Frame<'_>) -> bool {
     frame.kind == FrameKind::Method && frame.payload.starts_with(&[0, 60, 0, 40])
+}
+
+/// Whether it is `tx.commit` (section 1.9.2.5).
+fn is_commit(frame: &Frame<'_>) -> bool {
+    frame.kind == FrameKind::Method && frame.payload.starts_with(&[0, 90, 0, 20])
 }
 
 fn in_publish(error: AmqpError) -> (AmqpError, u16, u16) {

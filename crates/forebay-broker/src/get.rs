@@ -2,6 +2,8 @@
 //!
 //! A message whose turn it is may lie in a run file; then the answer waits for its block.
 
+use std::collections::VecDeque;
+
 use forebay_wire::basic;
 
 use crate::access::Access;
@@ -52,18 +54,19 @@ impl Shard {
 
     fn get_or_wait(&mut self, id: ConnectionId, number: u16, key: QueueKey, no_ack: bool) {
         let expired = self.expire_idle(key);
-        let queue = &mut self.queues[key.0 as usize];
+        let front = self.front(key);
+        let queue = &mut self.queues[front.0 as usize];
         queue.take_back();
         // What is next lies on disk: the answer comes with its block. Or it has expired, like so many that others go first.
         let waits = queue.head.is_empty() && queue.ready() > 0 || !expired;
-        if waits && queue.gets.len() < PENDING_GETS_MAX {
+        if waits && self.queues[key.0 as usize].gets.len() < PENDING_GETS_MAX {
             let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else { return };
             channel.get_pending = true;
             let serial = channel.serial;
             let get = PendingGet { connection: id, channel: number, serial, no_ack };
             self.queues[key.0 as usize].gets.push_back(get);
-            self.load_cold(key);
-            self.plan_queue(key);
+            self.load_cold(front);
+            self.plan_levels(key);
             return;
         }
         self.answer_get(id, number, key, no_ack);
@@ -98,9 +101,9 @@ impl Shard {
     /// Answers the gets that waited for messages to come back to RAM.
     pub(crate) fn answer_pending_gets(&mut self, key: QueueKey) {
         while self.expire_idle(key)
-            && let Some(queue) = self.queues.get_mut(key.0 as usize)
-            && (!queue.head.is_empty() || queue.ready() == 0)
-            && let Some(get) = queue.gets.pop_front()
+            && let Some(next) = self.queues.get(self.front(key).0 as usize)
+            && (!next.head.is_empty() || next.ready() == 0)
+            && let Some(get) = self.queues[key.0 as usize].gets.pop_front()
         {
             if !self.is_awaited(&get) {
                 continue;
@@ -138,8 +141,8 @@ impl Shard {
     }
 
     /// There is nothing to wait for any more.
-    pub(crate) fn answer_gets_empty(&mut self, key: QueueKey) {
-        for get in std::mem::take(&mut self.queues[key.0 as usize].gets) {
+    pub(crate) fn answer_empty(&mut self, gets: VecDeque<PendingGet>) {
+        for get in gets {
             if self.is_awaited(&get) {
                 self.send(get.connection, get.channel, &basic::GetEmpty::default());
                 self.get_answered(get.connection, get.channel);
@@ -155,20 +158,20 @@ impl Shard {
 
     fn answer_get(&mut self, id: ConnectionId, number: u16, key: QueueKey, no_ack: bool) {
         let soft = self.out_soft_bytes();
+        let left_behind = self.ready_in(key).saturating_sub(1);
+        let front = self.front(key);
+        let ack_timeout_ms = self.queues[key.0 as usize].ack_timeout_ms;
         let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return };
         let way = Way::new(number, connection.frame_max_bytes, soft);
         let Some(channel) = connection.channels.get_mut(number) else { return };
-        let queue = &mut self.queues[key.0 as usize];
+        let queue = &mut self.queues[front.0 as usize];
         let Some(entry) = queue.pop() else {
             self.send(id, number, &basic::GetEmpty::default());
             return;
         };
         queue.taken(self.now_us, entry.seq);
         let delivery_tag = channel.take_delivery_tag();
-        if queue.is_empty() {
-            queue.waits.hold(None, self.now_us);
-        }
-        let message_count = queue.ready().min(u64::from(u32::MAX)) as u32;
+        let message_count = left_behind.min(u64::from(u32::MAX)) as u32;
         let get_ok = basic::GetOk {
             delivery_tag,
             redelivered: entry.redelivered,
@@ -176,7 +179,7 @@ impl Shard {
             routing_key: entry.message.routing_key(),
             message_count,
         };
-        let left = no_ack.then_some((key, queue.id));
+        let left = no_ack.then_some((front, queue.id));
         let sent = (&entry.message, left);
         let waits = connection.out.message(way, &get_ok, None, sent, &mut self.memory_bytes);
         if waits || !no_ack {
@@ -191,9 +194,9 @@ impl Shard {
             self.discard(queue_id, entry);
         } else {
             queue.unacked += 1;
-            let ack_timeout_ms = queue.ack_timeout_ms.unwrap_or(self.config.ack_timeout_ms);
+            let ack_timeout_ms = ack_timeout_ms.unwrap_or(self.config.ack_timeout_ms);
             let limit = AckLimit::from(self.now_us, ack_timeout_ms);
-            let delivery = Delivery { queue: key, queue_id, entry, consumer: None, limit };
+            let delivery = Delivery { queue: front, queue_id, entry, consumer: None, limit };
             channel.unacked.push(delivery_tag, delivery);
             self.mix_ack_limits(id, number, ack_timeout_ms);
         }
@@ -202,7 +205,9 @@ impl Shard {
             self.trace_delivery(id, number, key, &message, redelivered);
             self.release(message);
         }
-        self.load_cold(key);
-        self.plan_queue(key);
+        self.hold_if_empty(key);
+        let front = self.front(key);
+        self.load_cold(front);
+        self.plan_levels(key);
     }
 }

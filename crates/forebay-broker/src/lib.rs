@@ -50,6 +50,7 @@ mod handshake;
 mod head;
 mod input;
 mod latencies;
+mod levels;
 mod listing;
 mod marks;
 mod memory;

@@ -144,7 +144,8 @@ impl Shard {
             }
             Part::Queues => {
                 let queue = self.queues.get(cursor.place)?;
-                queue.owner.is_none().then(|| Listed::Queue {
+                let is_listed = queue.owner.is_none() && queue.level_of.is_none();
+                is_listed.then(|| Listed::Queue {
                     vhost: self.vhosts[queue.vhost as usize].name.clone(),
                     name: queue.name.to_vec(),
                     durable: queue.durable,

@@ -102,6 +102,11 @@ impl Message {
         }
     }
 
+    /// The same of one that is there.
+    pub(crate) fn expire_at(&mut self, us: NonZeroU64) {
+        self.times.get_or_insert_default().expires_us = Some(us);
+    }
+
     fn timed(self, set: impl FnOnce(&mut Times)) -> Message {
         let mut times = self.times.unwrap_or_default();
         set(&mut times);

@@ -8,7 +8,6 @@ use forebay_wire::{ContentHeader, Properties, ReplyCode, ShortStr, basic};
 use crate::channel::{Channel, Expects, Mode, Publish};
 use crate::content::Way;
 use crate::error::AmqpError;
-use crate::expiring::expires_us;
 use crate::input::ConnectionId;
 use crate::marks::is_marked;
 use crate::message::Message;
@@ -125,7 +124,6 @@ impl Shard {
         assembly.bytes = Message::start_in(bytes, exchange, routing_key, raw);
         assembly.persistent = delivery_mode == Some(PERSISTENT);
         assembly.marked = marked;
-        assembly.expires_us = expires_us(raw, self.now_us);
         assembly.missing_bytes = header.body_size_bytes;
         assembly.expects = Expects::Body;
         let begun_bytes = assembly.bytes.capacity() as u64;
@@ -169,14 +167,15 @@ impl Shard {
         let bytes = std::mem::take(&mut assembly.bytes);
         let size_bytes = bytes.len() as u64;
         let (mandatory, persistent) = (assembly.mandatory, assembly.persistent);
-        let (marked, expires_us) = (assembly.marked, assembly.expires_us);
+        let marked = assembly.marked;
         let permitted_at = assembly.permitted_at;
         let is_remembered = assembly.remembered;
         let is_reply =
             !is_remembered && assembly.exchange.is_empty() && is_reply(&assembly.routing_key);
         self.memory_bytes -= bytes.capacity() as u64;
         self.assembling.bytes -= bytes.capacity() as u64;
-        let mut message = Message::from_bytes(bytes).expiring_at(expires_us);
+        let mut message = Message::from_bytes(bytes);
+        message.begin_to_expire(self.now_us);
         if marked {
             message = message.received_at(self.now_us);
         }
@@ -287,8 +286,8 @@ impl Shard {
                 self.return_message(id, number, &message);
             }
         }
-        self.refused = self.leave_out_full(&mut queues);
-        let batch = self.enqueue(message, persistent, &queues);
+        self.refused = self.leave_out_full(&message, &mut queues);
+        let batch = self.enqueue(message, persistent, &mut queues);
         if let Some((as_published, message)) = traced {
             self.trace_publish(id, number, &as_published, &message, &queues);
             self.release(as_published);
@@ -298,13 +297,15 @@ impl Shard {
         Ok(batch)
     }
 
-    /// Appends to the log and to each queue; to none, the message is given up.
+    /// Appends to the log and to each queue; to none, the message is given up. Queues with priorities are replaced by the
+    /// levels it goes to.
     pub(crate) fn enqueue(
         &mut self,
         message: Arc<Message>,
         persistent: bool,
-        queues: &[QueueKey],
+        queues: &mut [QueueKey],
     ) -> Option<BatchNo> {
+        self.find_levels(&message, queues);
         let Some((last, others)) = queues.split_last() else {
             self.release(message);
             return None;
@@ -312,7 +313,7 @@ impl Shard {
         let mut places = std::mem::take(&mut self.scratch_places);
         places.clear();
         if persistent {
-            for key in queues {
+            for key in queues.iter() {
                 let queue = &self.queues[key.0 as usize];
                 if queue.stored {
                     places.push((queue.id, queue.next_seq));
@@ -343,14 +344,20 @@ impl Shard {
         let home = if queue.stored { home } else { Home::NONE };
         let limited = queue.limited || message.expires_us().is_some();
         queue.push(Entry { seq, message, home, redelivered: false });
-        queue.hold_without_consumer(self.now_us);
+        if queue.level_of.is_some() {
+            self.hold_without_consumer(key);
+        } else {
+            queue.hold_without_consumer(self.now_us);
+        }
+        let queue = &self.queues[key.0 as usize];
         if queue.balanced.is_some() {
             self.came(key, seq);
         }
         if limited {
             self.came_to_limited(key, seq);
         }
-        self.mark_queue(key);
+        let whole = self.whole(key);
+        self.mark_queue(whole);
     }
 
     /// `basic.return`, strictly before the confirm (which is sent at the end of the turn).
@@ -359,7 +366,7 @@ impl Shard {
         let soft = self.out_soft_bytes();
         let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return };
         if let Some(channel) = connection.channel(number) {
-            channel.note_returned();
+            channel.note_not_taken();
         }
         let way = Way::new(number, connection.frame_max_bytes, soft);
         let returned = basic::Return {

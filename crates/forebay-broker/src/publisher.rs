@@ -110,9 +110,9 @@ impl Publisher {
 }
 
 impl Channel {
-    /// The publish that is being taken goes back to its publisher. This broker rejects none; one that it were to
-    /// reject would have to be noted here, too, or its publisher would be told that it was taken.
-    pub(crate) fn note_returned(&mut self) {
+    /// The publish that is being numbered goes back to its publisher, or was refused by a full queue: who comes back without an
+    /// answer to it must not be told that it was taken.
+    pub(crate) fn note_not_taken(&mut self) {
         if let (Some(publisher), Mode::Confirm(confirms)) = (&mut self.publisher, &self.mode) {
             publisher.returned.give_back(publisher.first + confirms.published_count());
         }

@@ -23,11 +23,13 @@ use crate::cold_runs::ColdRuns;
 use crate::dead_letters::DeadLetters;
 use crate::head::Head;
 use crate::input::ConnectionId;
+use crate::levels::Levels;
 use crate::message::Message;
 use crate::queue_consumers::QueueConsumers;
 use crate::queue_expiry::QueueExpiry;
 use crate::round_robin::RoundRobin;
 use crate::time_to_live::TimeToLive;
+use crate::topology::QueueKey;
 use crate::waits::{Gate, Waits};
 
 /// The argument that says how long a message may stay, in milliseconds.
@@ -35,6 +37,8 @@ const MESSAGE_TTL: &str = "x-message-ttl";
 const SINGLE_ACTIVE_CONSUMER: &str = "x-single-active-consumer";
 /// The one that says how many may wait in it.
 const MAX_LENGTH: &str = "x-max-length";
+/// The one that says how many bytes their bodies may have together.
+const MAX_LENGTH_BYTES: &str = "x-max-length-bytes";
 /// The one that says what becomes of more.
 const OVERFLOW: &str = "x-overflow";
 /// The one that says how long a queue stays that nobody uses, in milliseconds.
@@ -62,6 +66,41 @@ pub(crate) struct Spilling {
     pub(crate) durable: bool,
     /// Purged while it was being written: drop the run when it is there.
     pub(crate) purged: bool,
+}
+
+/// What the bodies that wait in a queue may have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bodies {
+    pub(crate) bytes_max: u64,
+    /// What they have, but for those of a run that a restart found, of which nothing was read yet.
+    pub(crate) bytes: u64,
+}
+
+/// What becomes of messages for which a queue has no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Overflow {
+    /// The oldest go.
+    #[default]
+    DropHead,
+    /// New ones are refused.
+    RejectPublish,
+    /// They are refused, and go to the dead letters.
+    RejectPublishDeadLetter,
+}
+
+impl Overflow {
+    fn of(arguments: Table<'_>) -> Overflow {
+        match arguments.get(OVERFLOW) {
+            Some(Value::LongStr(b"reject-publish")) => Overflow::RejectPublish,
+            Some(Value::LongStr(b"reject-publish-dlx")) => Overflow::RejectPublishDeadLetter,
+            _ => Overflow::DropHead,
+        }
+    }
+
+    /// Whether who publishes is refused.
+    pub(crate) fn rejects(self) -> bool {
+        self != Overflow::DropHead
+    }
 }
 
 /// A `basic.get` that waits for its message to be read from a run.
@@ -114,14 +153,16 @@ pub(crate) struct Queue {
     pub(crate) hungry: bool,
     /// Not spilled before: consumers were quicker than the disk, or there was nothing to spill.
     pub(crate) spill_from_us: u64,
-    /// Its messages may expire or be too many, by one of the three that follow: else nobody looks at them.
+    /// Its messages may expire or be too many, by one of those that follow: else nobody looks at them.
     pub(crate) limited: bool,
     /// Its `x-message-ttl`.
     pub(crate) ttl: Option<Box<TimeToLive>>,
     /// Its `x-max-length`: more do not wait here.
     pub(crate) ready_max: Option<u64>,
-    /// Its `x-overflow` is `reject-publish`: who publishes more is refused, in place of the oldest going.
-    pub(crate) rejects: bool,
+    /// Its `x-max-length-bytes`, and what counts for that.
+    pub(crate) bodies: Option<Bodies>,
+    /// Its `x-overflow`.
+    pub(crate) overflow: Overflow,
     /// Some message may have come with a time to live of its own since it was last empty.
     pub(crate) has_expirations: bool,
     /// In the shard's list of queues that are longer.
@@ -141,6 +182,10 @@ pub(crate) struct Queue {
     /// An auto-delete queue goes when its last consumer does, and not before it had one.
     pub(crate) had_consumer: bool,
     pub(crate) gets: VecDeque<PendingGet>,
+    /// There if it has priorities.
+    pub(crate) levels: Option<Box<Levels>>,
+    /// What it is a level of.
+    pub(crate) level_of: Option<QueueKey>,
     /// In the shard's list of queues to look at.
     pub(crate) dirty: bool,
     /// What its messages waited for.
@@ -177,7 +222,8 @@ impl Queue {
             limited: false,
             ttl: None,
             ready_max: None,
-            rejects: false,
+            bodies: None,
+            overflow: Overflow::default(),
             noted_long: false,
             has_expirations: false,
             expiry: None,
@@ -189,6 +235,8 @@ impl Queue {
             exclusive_consumer: false,
             had_consumer: false,
             gets: VecDeque::new(),
+            levels: None,
+            level_of: None,
             dirty: false,
             waits: Waits::default(),
         }
@@ -204,16 +252,38 @@ impl Queue {
         let number = |name| table.get(name).and_then(|value| u64::try_from(value.as_i64()?).ok());
         self.ttl = number(MESSAGE_TTL).map(|ms| Box::new(TimeToLive::of_ms(ms)));
         self.ready_max = number(MAX_LENGTH);
-        self.rejects = table.get(OVERFLOW) == Some(Value::LongStr(b"reject-publish"));
+        self.bodies = number(MAX_LENGTH_BYTES).map(|bytes_max| Bodies { bytes_max, bytes: 0 });
+        self.overflow = Overflow::of(table);
         self.expiry = number(EXPIRES).map(|ms| QueueExpiry::after_ms(now_us, ms));
-        self.limited = self.ttl.is_some() || self.ready_max.is_some();
+        self.levels = Levels::of(table);
+        self.limited = self.is_limited();
         self.dead_letters = DeadLetters::of(table).map(Box::new);
         if table.get(SINGLE_ACTIVE_CONSUMER) == Some(Value::Bool(true)) {
             self.consumers.only_one_active();
         }
-        self.balanced = Balanced::of(table);
+        // Who waits for how long says nothing where others go first.
+        self.balanced = Balanced::of(table).filter(|_| self.levels.is_none());
         self.arguments = declared;
         self
+    }
+
+    /// An empty level of `whole`, whose key that is.
+    pub(crate) fn new_level(whole: &Queue, key: QueueKey, number: u8) -> Queue {
+        let mut level = Queue::new(whole.id + u64::from(number), whole.vhost, &whole.name);
+        level.durable = whole.durable;
+        level.stored = whole.stored;
+        level.ttl = whole.ttl.as_ref().map(|ttl| Box::new(ttl.anew()));
+        level.bodies = whole.bodies.map(|bodies| Bodies { bytes: 0, ..bodies });
+        level.dead_letters = whole.dead_letters.clone();
+        level.limited = true;
+        level.level_of = Some(key);
+        level
+    }
+
+    /// Whether somebody has to look at its messages, as they may expire or be too many, or have levels.
+    pub(crate) fn is_limited(&self) -> bool {
+        let in_levels = self.levels.is_some() || self.level_of.is_some();
+        self.is_timed() || self.ready_max.is_some() || self.bodies.is_some() || in_levels
     }
 
     /// Up to this number a message may be out and come back to its place: what is between must stay in RAM.
@@ -245,6 +315,7 @@ impl Queue {
     /// Adds a new message at the end.
     pub(crate) fn push(&mut self, entry: Entry) {
         self.ready_bytes += entry.message.memory_bytes();
+        self.count_body(&entry.message);
         if self.is_whole() {
             debug_assert!(self.tail.is_empty());
             self.head.push_back(entry);
@@ -258,6 +329,7 @@ impl Queue {
     pub(crate) fn pop(&mut self) -> Option<Entry> {
         let entry = self.head.pop_front()?;
         self.ready_bytes -= entry.message.memory_bytes();
+        self.uncount_body(&entry.message);
         self.delivered_upto = self.delivered_upto.max(entry.seq);
         if self.head.is_empty() {
             self.refill_from_ram();
@@ -333,7 +405,29 @@ impl Queue {
     pub(crate) fn requeue(&mut self, mut entry: Entry) {
         entry.redelivered = true;
         self.ready_bytes += entry.message.memory_bytes();
+        self.count_body(&entry.message);
         self.head.put_back(entry);
+    }
+
+    /// A message waits here, in memory.
+    #[inline]
+    pub(crate) fn count_body(&mut self, message: &Message) {
+        if let Some(bodies) = &mut self.bodies {
+            bodies.bytes += message.body().len() as u64;
+        }
+    }
+
+    /// One does no longer.
+    #[inline]
+    pub(crate) fn uncount_body(&mut self, message: &Message) {
+        if let Some(bodies) = &mut self.bodies {
+            bodies.bytes -= message.body().len() as u64;
+        }
+    }
+
+    /// Bytes of the bodies that wait here, where somebody counts them.
+    pub(crate) fn body_bytes(&self) -> u64 {
+        self.bodies.map_or(0, |bodies| bodies.bytes)
     }
 
     /// All in RAM but what is on its way to a run.
@@ -352,9 +446,9 @@ impl Queue {
         self.ready() == 0
     }
 
-    /// With messages and without consumers, the messages wait for one.
+    /// With messages and without consumers, the messages wait for one. Of levels the whole knows.
     pub(crate) fn hold_without_consumer(&mut self, now_us: u64) {
-        if self.consumers.is_empty() {
+        if self.consumers.is_empty() && self.level_of.is_none() {
             self.waits.hold(Some(Gate::NoConsumer), now_us);
         }
     }

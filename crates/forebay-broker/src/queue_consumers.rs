@@ -43,6 +43,8 @@ struct Group {
     priority: i64,
     /// The place behind its last.
     end: usize,
+    /// Whose turn it is among them; elsewhere means the first one's.
+    next: usize,
 }
 
 impl QueueConsumers {
@@ -98,10 +100,13 @@ impl QueueConsumers {
         let at = self.groups.partition_point(|group| group.priority > priority);
         if self.groups.get(at).is_none_or(|group| group.priority != priority) {
             let end = at.checked_sub(1).map_or(0, |before| self.groups[before].end);
-            self.groups.insert(at, Group { priority, end });
+            self.groups.insert(at, Group { priority, end, next: end });
         }
         let place = self.groups[at].end;
-        self.groups[at..].iter_mut().for_each(|group| group.end += 1);
+        for (behind, group) in self.groups[at..].iter_mut().enumerate() {
+            group.end += 1;
+            group.next += usize::from(behind > 0 && group.next >= place);
+        }
         self.keys.insert(place, key);
         if place + 1 < self.keys.len() {
             // As when one goes.
@@ -120,12 +125,23 @@ impl QueueConsumers {
         let mut start = 0;
         self.groups.retain_mut(|group| {
             group.end -= usize::from(group.end > place);
+            group.next -= usize::from(group.next > place);
             std::mem::replace(&mut start, group.end) < group.end
         });
         // One is looked at in vain now and then rather than all bits moved.
         self.full.clear();
         self.full.resize(self.keys.len().div_ceil(WORD_BITS), 0);
         &self.keys[place..]
+    }
+
+    /// The one at `place` got something, and it is the turn of `next`: where there are several priorities each has turns of its own.
+    #[inline]
+    pub(crate) fn served(&mut self, place: usize, next: usize) {
+        if self.groups.len() > 1
+            && let Some(group) = self.groups.iter_mut().find(|group| place < group.end)
+        {
+            group.next = next;
+        }
     }
 
     /// The one at `place` has no credit of its own: it is passed over until it is [`freed`](Self::freed).
@@ -167,7 +183,8 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    /// From `first`; where nobody of a priority stands there it means from the beginning.
+    /// From `first`, or where there are several priorities from whose turn it is in each; where nobody of a priority stands there it
+    /// means from the beginning.
     pub(crate) fn from(first: usize, consumers: &QueueConsumers) -> Round {
         let mut round = Round { first, now: 0..0, then: 0..0, next_group: 0 };
         round.enter_group(consumers);
@@ -176,8 +193,12 @@ impl Round {
 
     fn enter_group(&mut self, consumers: &QueueConsumers) -> bool {
         let Some(group) = consumers.group(self.next_group) else { return false };
+        let wanted = match consumers.groups.len() {
+            1 => self.first,
+            _ => consumers.groups[self.next_group].next,
+        };
         self.next_group += 1;
-        let first = if group.contains(&self.first) { self.first } else { group.start };
+        let first = if group.contains(&wanted) { wanted } else { group.start };
         (self.now, self.then) = (first..group.end, group.start..first);
         true
     }
@@ -260,18 +281,22 @@ mod tests {
         }
         let keys: Vec<_> = consumers.iter().map(|key| key.0).collect();
         assert_eq!((keys, consumers.sharers()), (vec![2, 4, 0, 1, 3], 2));
-        assert_eq!(round(1, &consumers), [1, 0, 2, 3, 4]);
-        assert_eq!(round(3, &consumers), [0, 1, 3, 2, 4]);
+        // Each priority has turns of its own.
+        consumers.served(0, 1);
+        consumers.served(2, 3);
+        assert_eq!(round(9, &consumers), [1, 0, 3, 2, 4]);
+        consumers.served(1, 2);
+        assert_eq!(round(9, &consumers), [0, 1, 3, 2, 4]);
         consumers.full(0);
         consumers.full(1);
-        assert_eq!(round(2, &consumers), [2, 3, 4]);
+        assert_eq!(round(9, &consumers), [3, 2, 4]);
         let (place, moved) = consumers.push(ConsumerKey(5), 5);
         assert_eq!((place, moved), (2, &[ConsumerKey(0), ConsumerKey(1), ConsumerKey(3)][..]));
-        assert_eq!(round(0, &consumers), [0, 1, 2, 3, 4, 5], "looked at in vain once more");
+        assert_eq!(round(9, &consumers), [2, 0, 1, 4, 3, 5], "looked at in vain once more");
         for _ in 0..3 {
             consumers.remove(0);
         }
-        assert_eq!((consumers.sharers(), round(0, &consumers)), (2, vec![0, 1, 2]));
+        assert_eq!((consumers.sharers(), round(9, &consumers)), (2, vec![1, 0, 2]));
     }
 
     #[test]

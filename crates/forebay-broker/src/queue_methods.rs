@@ -1,5 +1,6 @@
 //! Class `queue` (0-9-1 section 1.7), and the life and death of queues.
 
+use forebay_store::QueueId;
 use forebay_wire::{ShortStr, TableBuf, basic, queue};
 
 use crate::access::Access;
@@ -9,6 +10,7 @@ use crate::connection::Stage;
 use crate::dead_letters::EXCHANGE_ARGUMENT;
 use crate::error::AmqpError;
 use crate::input::ConnectionId;
+use crate::levels::max_priority;
 use crate::memory::release;
 use crate::queue::Queue;
 use crate::reply_to::REPLY_TO;
@@ -162,7 +164,9 @@ impl Shard {
             return Ok(());
         }
         let stored = queue.stored;
-        let message_count = queue.ready().min(u64::from(u32::MAX)) as u32;
+        let ready = self.ready_in(key);
+        let queue = &self.queues[key.0 as usize];
+        let message_count = ready.min(u64::from(u32::MAX)) as u32;
         let consumer_count = queue.consumers.len() as u32;
         if stored {
             self.raise_topology_barrier(id);
@@ -238,7 +242,7 @@ impl Shard {
         }
         let vhost = self.connection(id).map_or(0, |connection| connection.vhost);
         let queue_id = self.next_queue_id;
-        self.next_queue_id += 1;
+        self.next_queue_id += 1 + u64::from(max_priority(declare.arguments));
         let policies = &self.vhosts[vhost as usize].topology.policies;
         let all = policies.queue_arguments(name, declare.arguments);
         let ack_timeout_ms = timeout_argument(resource, all.as_table())?;
@@ -370,7 +374,7 @@ impl Shard {
                 let key = self.existing_queue(id, &name)?;
                 let queue = &self.queues[key.0 as usize];
                 let resource = Resource::queue(&name, &vhost);
-                if delete.if_empty && !queue.is_empty() {
+                if delete.if_empty && self.ready_in(key) > 0 {
                     return Err(AmqpError::not_empty(resource));
                 }
                 if delete.if_unused && !queue.consumers.is_empty() {
@@ -388,6 +392,20 @@ impl Shard {
 
     /// Drops all that is ready; what is unsettled stays with its channels.
     pub(crate) fn purge(&mut self, key: QueueKey) -> u32 {
+        let count = self.purge_levels(key);
+        // What they wait for comes no more.
+        let gets = std::mem::take(&mut self.queues[key.0 as usize].gets);
+        self.answer_empty(gets);
+        count
+    }
+
+    fn purge_levels(&mut self, key: QueueKey) -> u32 {
+        let count = self.with_levels(key).into_iter().map(|level| self.purge_level(level)).sum();
+        self.queues[key.0 as usize].waits.hold(None, self.now_us);
+        u64::min(count, u64::from(u32::MAX)) as u32
+    }
+
+    fn purge_level(&mut self, key: QueueKey) -> u64 {
         let queue = &mut self.queues[key.0 as usize];
         let count = queue.ready();
         let queue_id = queue.id;
@@ -413,21 +431,28 @@ impl Shard {
         }
         let queue = &mut self.queues[key.0 as usize];
         queue.loading = false;
-        queue.waits.hold(None, self.now_us);
-        // What they wait for comes no more.
-        self.answer_gets_empty(key);
-        count.min(u64::from(u32::MAX)) as u32
+        if let Some(bodies) = &mut queue.bodies {
+            bodies.bytes = 0;
+        }
+        count
     }
 
     /// Ends a queue: consumers are told, messages dropped, bindings removed. Returns how many messages
     /// were ready.
     pub(crate) fn delete_queue(&mut self, key: QueueKey) -> u32 {
-        let count = self.purge(key);
+        let count = self.purge_levels(key);
         self.let_go(key);
-        let queue = *self.queues.remove(key.0 as usize);
-        if let Some(timer_us) = queue.timer_us {
-            self.queue_timers.remove(&(timer_us, key));
-        }
+        let mut levels = self.with_levels(key);
+        levels.retain(|level| *level != key);
+        let levels: Vec<Queue> = levels.into_iter().map(|level| self.remove_level(level)).collect();
+        let mut queue = self.remove_level(key);
+        let gets = std::mem::take(&mut queue.gets);
+        let kept: Vec<(QueueId, Vec<u8>)> = levels
+            .iter()
+            .chain([&queue])
+            .filter(|level| level.stored)
+            .map(|level| (level.id, level.ttl.iter().flat_map(|ttl| ttl.slots()).collect()))
+            .collect();
         self.past_waits.add(&queue.waits, self.now_us);
         for consumer_key in queue.consumers.iter() {
             let Some(consumer) = self.consumers.try_remove(consumer_key.0 as usize) else {
@@ -446,14 +471,6 @@ impl Shard {
             if told {
                 let consumer_tag = ShortStr::new(&consumer.tag).unwrap_or_default();
                 self.send(id, consumer.channel, &basic::Cancel { consumer_tag, no_wait: true });
-            }
-        }
-        for spilling in queue.spilling {
-            // Its run is dropped when it is written; nobody waits for it here any more.
-            self.runs.remove(&spilling.run);
-            self.spilling_bytes -= spilling.bytes;
-            for entry in spilling.entries {
-                release(&mut self.memory_bytes, &mut self.warm_messages, entry.message);
             }
         }
         if let Some(owner) = queue.owner
@@ -475,12 +492,31 @@ impl Shard {
         self.write_changes(changes);
         if queue.stored {
             self.write_meta(MetaWrite::Delete { key: record.key() });
-            for slot in queue.ttl.iter().flat_map(|ttl| ttl.slots()) {
-                self.store.delete_meta(&Arrival::key_of(queue.id, slot));
-            }
-            self.store.forget_queue(queue.id);
         }
+        for (id, slots) in kept {
+            slots.into_iter().for_each(|slot| self.store.delete_meta(&Arrival::key_of(id, slot)));
+            self.store.forget_queue(id);
+        }
+        // Only now: those behind them go on, and what expires thereby may not come to a queue that is half gone.
+        self.answer_empty(gets);
         count
+    }
+
+    /// A level, or a queue without levels, is gone, and what it was is returned. It was purged.
+    fn remove_level(&mut self, key: QueueKey) -> Queue {
+        let mut queue = *self.queues.remove(key.0 as usize);
+        if let Some(timer_us) = queue.timer_us {
+            self.queue_timers.remove(&(timer_us, key));
+        }
+        for spilling in std::mem::take(&mut queue.spilling) {
+            // Its run is dropped when it is written; nobody waits for it here any more.
+            self.runs.remove(&spilling.run);
+            self.spilling_bytes -= spilling.bytes;
+            for entry in spilling.entries {
+                release(&mut self.memory_bytes, &mut self.warm_messages, entry.message);
+            }
+        }
+        queue
     }
 
     /// The queues that go with a connection.

@@ -11,6 +11,7 @@ use crate::ack_timeout::timeout_argument;
 use crate::arrivals::Arrival;
 use crate::cold_runs::ColdRun;
 use crate::expiring::expires_us;
+use crate::levels::max_priority;
 use crate::memory::another;
 use crate::message::Message;
 use crate::queue::{Entry, Queue};
@@ -70,6 +71,7 @@ impl Shard {
             records.push(Record::decode(key, value).map_err(RestoreError::Topology)?);
         }
         let mut keys = HashMap::<u64, QueueKey, foldhash::fast::FixedState>::default();
+        let mut of_levels = HashMap::<u64, QueueKey, foldhash::fast::FixedState>::default();
         for record in &records {
             match record {
                 Record::Exchange(exchange) => {
@@ -94,7 +96,11 @@ impl Shard {
                     let key = QueueKey(self.queues.insert(Box::new(queue)) as u32);
                     self.vhosts[vhost as usize].topology.add_queue(&record.name, key, true);
                     keys.insert(record.id, key);
-                    self.next_queue_id = self.next_queue_id.max(record.id + 1);
+                    let levels = u64::from(max_priority(record.arguments.as_table()));
+                    self.next_queue_id = self.next_queue_id.max(record.id + 1 + levels);
+                    for number in 1..=levels {
+                        of_levels.insert(record.id + number, key);
+                    }
                 }
                 Record::Binding(_) => {}
             }
@@ -110,10 +116,12 @@ impl Shard {
             recovered.payloads.into_iter().map(Payload::Stored).collect();
         for queue in recovered.queues {
             self.next_queue_id = self.next_queue_id.max(queue.id + 1);
-            match keys.get(&queue.id) {
+            let level = || self.stored_level(*of_levels.get(&queue.id)?, queue.id);
+            let key = keys.get(&queue.id).copied().or_else(level);
+            match key {
                 Some(key) => {
                     let id = queue.id;
-                    self.restore_queue(*key, queue, clean, &mut payloads)?;
+                    self.restore_queue(key, queue, clean, &mut payloads)?;
                     if let Some(ttl) = &mut self.queues[key.0 as usize].ttl {
                         ttl.restored(self.now_us, arrivals.remove(&id).unwrap_or_default());
                     }
@@ -126,7 +134,7 @@ impl Shard {
             self.store.delete_meta(&arrival.key());
         }
         for key in keys.into_values() {
-            self.plan_queue(key);
+            self.plan_levels(key);
             self.note_long(key);
         }
         Ok(())
@@ -153,18 +161,23 @@ impl Shard {
             }
             self.runs.insert(run.id, (key, queue.id));
             let (messages, next_seq) = (run.messages, run.first);
-            queue.cold.push_back(ColdRun { before, run: run.id, messages, next_seq });
+            let counted = false;
+            queue.cold.push_back(ColdRun { before, run: run.id, messages, next_seq, counted });
         }
         for (seq, home, index) in messages {
             let payload = &mut payloads[index];
             let entry = restored(queue, seq, home, payload, &mut self.memory_bytes)?;
             queue.tail.push_back(entry);
         }
-        queue.refill_from_ram();
-        if !queue.is_empty() {
-            queue.hold_without_consumer(self.now_us);
+        if !queue.cold.is_empty() {
+            // Some in its runs may have a time of their own.
+            queue.note_expiration();
         }
+        queue.refill_from_ram();
         queue.delivered_upto = 0;
+        if !queue.is_empty() {
+            self.hold_without_consumer(key);
+        }
         Ok(())
     }
 
@@ -225,6 +238,7 @@ fn restored(
         queue.note_expiration();
     }
     queue.ready_bytes += message.memory_bytes();
+    queue.count_body(&message);
     let redelivered = seq <= queue.redelivered_upto;
     Ok(Entry { seq, message, home, redelivered })
 }

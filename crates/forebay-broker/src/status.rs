@@ -146,12 +146,8 @@ impl Shard {
 
     /// The same at `now_us`: waits go on while nothing is stepped.
     pub fn status_at(&self, now_us: u64) -> Status {
-        let queues = self
-            .queues
-            .iter()
-            .take(QUEUES_MAX)
-            .map(|(_, queue)| self.queue_status(queue))
-            .collect();
+        let whole = || self.queues.iter().filter(|(_, queue)| queue.level_of.is_none());
+        let queues = whole().take(QUEUES_MAX).map(|(_, queue)| self.queue_status(queue)).collect();
         let open = || self.connections.iter().flatten();
         Status {
             connections: self.connections_open,
@@ -159,7 +155,7 @@ impl Shard {
             consumers: self.consumers.len(),
             exchanges: self.vhosts.iter().map(|v| v.topology.exchanges().count()).sum(),
             queues,
-            queue_count: self.queues.len(),
+            queue_count: whole().count(),
             ready: self.queues.iter().map(|(_, queue)| queue.ready()).sum(),
             unacked: self.queues.iter().map(|(_, queue)| queue.unacked).sum(),
             memory_bytes: self.memory_bytes,
@@ -190,13 +186,15 @@ impl Shard {
         QueueStatus {
             vhost: self.vhosts[queue.vhost as usize].name.clone(),
             name: queue.display_name(),
-            enqueued: queue.next_seq - 1,
-            ready: queue.ready(),
-            unacked: queue.unacked,
+            enqueued: self.over_levels(queue, |level| level.next_seq - 1),
+            ready: self.over_levels(queue, Queue::ready),
+            unacked: self.over_levels(queue, |level| level.unacked),
             consumers: queue.consumers.len(),
-            ready_bytes: queue.ready_bytes,
-            cold: queue.cold.messages(),
-            spilling: queue.spilling.iter().map(|run| run.entries.len() as u64).sum(),
+            ready_bytes: self.over_levels(queue, |level| level.ready_bytes),
+            cold: self.over_levels(queue, |level| level.cold.messages()),
+            spilling: self.over_levels(queue, |level| {
+                level.spilling.iter().map(|run| run.entries.len() as u64).sum()
+            }),
             durable: queue.durable,
             flow: queue.flow(),
             flow_state: balance(queue).map_or(BalanceState::Absorbing, Balance::state),

@@ -51,6 +51,11 @@ impl TimeToLive {
         }
     }
 
+    /// The same time to live, for messages of which none has come.
+    pub(crate) fn anew(&self) -> TimeToLive {
+        TimeToLive::of_ms(self.ttl_us / 1_000)
+    }
+
     fn step_us(&self) -> u64 {
         self.ttl_us / STEPS
     }

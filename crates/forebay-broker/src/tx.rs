@@ -2,6 +2,8 @@
 //!
 //! A commit is one atomic group in the log: after a crash all of it is there or nothing.
 
+use std::sync::Arc;
+
 use forebay_wire::tx;
 
 use crate::channel::{Mode, Publish};
@@ -100,6 +102,16 @@ impl Shard {
         Ok(())
     }
 
+    /// Whether a commit has to wait: it writes messages, and the disk is full.
+    pub(crate) fn holds_commit(&mut self, id: ConnectionId, number: u16) -> bool {
+        let channel = self.connection(id).and_then(|c| c.channel(number));
+        let publishes = channel.is_some_and(|channel| match &channel.mode {
+            Mode::Tx(transaction) => !transaction.publishes.is_empty(),
+            Mode::Plain | Mode::Confirm(_) => false,
+        });
+        publishes && self.low_space
+    }
+
     pub(crate) fn tx_select(&mut self, id: ConnectionId, number: u16) -> Result<(), AmqpError> {
         let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else {
             return Ok(());
@@ -119,10 +131,20 @@ impl Shard {
         let mut batch = None;
         let mut refused = None;
         self.store.begin_atomic();
-        for publish in transaction.publishes {
+        for mut publish in transaction.publishes {
+            // Nobody else has it yet.
+            if let Some(message) = Arc::get_mut(&mut publish.message) {
+                message.begin_to_expire(self.now_us);
+            }
             // The exchange was there at the publish; it may have been deleted since.
             match self.route_and_enqueue(id, number, publish, false) {
-                Ok(written) => batch = batch.max(written),
+                Ok(written) => {
+                    batch = batch.max(written);
+                    if std::mem::take(&mut self.refused) {
+                        self.counters.refused += 1;
+                        refused = refused.or_else(|| Some(AmqpError::partial_completion()));
+                    }
+                }
                 Err(error) => refused = refused.or(Some(error)),
             }
         }

@@ -112,6 +112,10 @@ impl Background {
         Some(next)
     }
 
+    pub(crate) fn ready_segments(&self) -> usize {
+        self.ready.len()
+    }
+
     fn has_written(&self, segment_bytes: u64) -> bool {
         self.ready.iter().any(|spare| spare.written_bytes >= segment_bytes)
     }

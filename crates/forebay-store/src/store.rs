@@ -220,6 +220,11 @@ impl Store {
 
     // ---- group commit ---------------------------------------------------------------------------
 
+    /// Segments that the log can go on with when the disk is full.
+    pub fn ready_segments(&self) -> usize {
+        self.log.as_ref().map_or(0, |log| log.background.ready_segments())
+    }
+
     /// Number of the batch that takes what is appended now; 0 in memory.
     #[inline]
     pub fn open_batch(&self) -> BatchNo {

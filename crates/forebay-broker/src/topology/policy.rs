@@ -4,7 +4,7 @@
 //! ```text
 //!   of the policies whose pattern is found in the name: the one with the highest priority, all of it and nothing of the others
 //!        │
-//!   declared with an argument, too? ──yes──► the argument, or of two bounds (x-message-ttl, x-expires, x-max-length) the smaller
+//!   declared with an argument, too? ──yes──► the argument, or of two bounds (x-message-ttl, x-expires, x-max-length, x-max-length-bytes) the smaller
 //!        │ no
 //!   what the policy says
 //! ```
@@ -21,18 +21,19 @@ use super::queue_arguments::check_queue_arguments;
 use super::resource::Resource;
 
 /// What a policy may give to queues, in the words of RabbitMQ's definitions: arguments without their `x-`.
-pub const QUEUE_POLICY_KEYS: [&str; 8] = [
+pub const QUEUE_POLICY_KEYS: [&str; 9] = [
     "consumer-timeout",
     "dead-letter-exchange",
     "dead-letter-routing-key",
     "expires",
     "flow",
     "max-length",
+    "max-length-bytes",
     "message-ttl",
     "overflow",
 ];
 /// Of these the smaller value holds, if an argument gives one, too.
-const BOUNDS: [&str; 3] = ["x-expires", "x-max-length", "x-message-ttl"];
+const BOUNDS: [&str; 4] = ["x-expires", "x-max-length", "x-max-length-bytes", "x-message-ttl"];
 /// Bound on a compiled pattern, in bytes.
 const COMPILED_MAX_BYTES: usize = 1 << 20;
 
@@ -242,6 +243,7 @@ mod tests {
             &[
                 ("message-ttl", Value::I32(1_000)),
                 ("expires", Value::I32(9_000)),
+                ("max-length-bytes", Value::I32(100)),
                 ("dead-letter-exchange", dead(b"theirs")),
                 ("overflow", dead(b"reject-publish")),
             ],
@@ -249,12 +251,14 @@ mod tests {
         let declared = TableBuf::new()
             .with("x-message-ttl", Value::I32(2_000))
             .with("x-expires", Value::U8(7))
+            .with("x-max-length-bytes", Value::I32(101))
             .with("x-dead-letter-exchange", dead(b"mine"))
             .with("x-other", Value::Void);
         let all = policies.queue_arguments(b"q", declared.as_table());
         let expected = TableBuf::new()
             .with("x-message-ttl", Value::I32(1_000))
             .with("x-expires", Value::U8(7))
+            .with("x-max-length-bytes", Value::I32(100))
             .with("x-dead-letter-exchange", dead(b"mine"))
             .with("x-other", Value::Void)
             .with("x-overflow", dead(b"reject-publish"));
@@ -268,7 +272,7 @@ mod tests {
         for (key, value, part) in [
             ("max-length", Value::I32(-1), "x-max-length"),
             ("overflow", Value::LongStr(b"swing"), "x-overflow"),
-            ("overflow", Value::LongStr(b"reject-publish-dlx"), "not supported"),
+            ("max-length-bytes", Value::Bool(true), "x-max-length-bytes"),
             ("max-priority", Value::I32(5), "queues have no `max-priority`"),
         ] {
             let error = Policy::of_queues("/", "", 0, [(key, value)]).unwrap_err().to_string();

@@ -5,7 +5,7 @@
 //!                        │ yes
 //!                 of a classic queue? ──no──► 406 invalid arg ... of queue type ...
 //!                        │ yes
-//!                 can be kept here?   ──no──► 540 argument 'x-max-priority' ... not supported
+//!                 can be kept here?   ──no──► 540 argument 'x-delayed-retry-max' ... not supported
 //!                        │ yes
 //!                     declared (unknown arguments are kept and mean nothing)
 //! ```
@@ -22,6 +22,7 @@ use super::arguments::{check_arguments_equivalent, check_property_equivalent};
 use super::resource::{Lossy, Resource};
 use crate::balancing::{FLOW_ARGUMENT, QueueFlow};
 use crate::error::AmqpError;
+use crate::levels::max_priority;
 
 /// What a redeclaration has to agree with.
 #[derive(Clone, Copy, Debug)]
@@ -151,17 +152,12 @@ fn asks(name: &[u8], value: Value<'_>, arguments: Table<'_>) -> Result<Asks, Rea
             duration_ms(value)?;
             Asks::WhatThereIs
         }
-        b"x-max-length" => {
+        b"x-max-length" | b"x-max-length-bytes" => {
             not_negative(value)?;
             Asks::WhatThereIs
         }
-        b"x-max-length-bytes" => {
-            not_negative(value)?;
-            Asks::Feature
-        }
         b"x-max-priority" => match not_negative(value)? {
-            0 => Asks::WhatThereIs,
-            1..=255 => Asks::Feature,
+            0..=255 => Asks::WhatThereIs,
             number => return Err(Reason::MaxValueExceeded(number)),
         },
         b"x-dead-letter-exchange" => {
@@ -176,8 +172,7 @@ fn asks(name: &[u8], value: Value<'_>, arguments: Table<'_>) -> Result<Asks, Rea
             Asks::WhatThereIs
         }
         b"x-overflow" => match text(value)? {
-            b"drop-head" | b"reject-publish" => Asks::WhatThereIs,
-            b"reject-publish-dlx" => Asks::Feature,
+            b"drop-head" | b"reject-publish" | b"reject-publish-dlx" => Asks::WhatThereIs,
             _ => return Err(Reason::Name("invalid_overflow")),
         },
         b"x-single-active-consumer" => match value {
@@ -193,6 +188,10 @@ fn asks(name: &[u8], value: Value<'_>, arguments: Table<'_>) -> Result<Asks, Rea
             }
         },
         b"x-flow" => match text(value)? {
+            b"balance" if max_priority(arguments) > 0 => {
+                let sentence = "a queue with priorities cannot balance".to_owned();
+                return Err(Reason::Sentence(sentence));
+            }
             name if QueueFlow::named(name).is_some() => Asks::WhatThereIs,
             name => {
                 return Err(Reason::Sentence(format!(
@@ -328,12 +327,7 @@ mod tests {
 
     #[test]
     fn features_that_are_not_there_are_540_and_named() {
-        let cases = [
-            ("x-max-length-bytes", Value::I64(10)),
-            ("x-max-priority", Value::U8(255)),
-            ("x-overflow", text("reject-publish-dlx")),
-            ("x-delayed-retry-type", text("all")),
-        ];
+        let cases = [("x-delayed-retry-type", text("all")), ("x-name-prefix", text("q"))];
         for (name, value) in cases {
             assert_eq!(
                 check(name, value).unwrap_err(),
@@ -353,7 +347,7 @@ mod tests {
     #[test]
     fn a_bad_value_is_told_before_a_missing_feature() {
         let arguments = TableBuf::new()
-            .with("x-max-priority", Value::I32(10))
+            .with("x-delayed-retry-max", Value::I32(10))
             .with("x-message-ttl", Value::I32(-1));
         let error = check_queue_arguments(QUEUE, arguments.as_table()).unwrap_err();
         assert!(error.text.starts_with("invalid arg 'x-message-ttl'"), "{error}");
@@ -375,13 +369,16 @@ mod tests {
             ("x-message-ttl", Value::I32(0)),
             ("x-dead-letter-exchange", text("")),
             ("x-max-length", Value::I32(10)),
+            ("x-max-length-bytes", Value::I64(10)),
             ("x-queue-type", text("classic")),
             ("x-queue-version", Value::I32(2)),
             ("x-queue-master-locator", text("min-masters")),
             ("x-queue-leader-locator", text("balanced")),
             ("x-max-priority", Value::I32(0)),
+            ("x-max-priority", Value::U8(255)),
             ("x-overflow", text("drop-head")),
             ("x-overflow", text("reject-publish")),
+            ("x-overflow", text("reject-publish-dlx")),
             ("x-single-active-consumer", Value::Bool(true)),
             ("x-single-active-consumer", Value::Bool(false)),
             ("x-queue-mode", text("default")),

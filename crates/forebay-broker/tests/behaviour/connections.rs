@@ -1,5 +1,5 @@
-use forebay_broker::{CloseHow, ConnectionId, Input, ShardConfig};
-use forebay_wire::{PROTOCOL_HEADER, basic, channel, connection, write_method};
+use forebay_broker::{Admission, CloseHow, ConnectionId, Input, ShardConfig};
+use forebay_wire::{PROTOCOL_HEADER, basic, channel, connection, queue, write_method};
 
 use crate::rig::{Rig, consume, declare, short};
 
@@ -215,6 +215,72 @@ fn garbage_after_the_handshake_is_a_frame_error() {
     let id = rig.client();
     rig.bytes(id, &[99; 64]);
     assert!(rig.trace(id)[0].starts_with("0 connection.close 501 FRAME_ERROR"));
+}
+
+/// Before a login nobody is waited for.
+#[test]
+fn who_sends_something_else_in_place_of_a_login_is_told_and_closed() {
+    let mut rig = Rig::new();
+    for frame in [&[3, 0, 1, 0, 0, 0, 1, 7, 0xCE][..], &[1, 0, 0, 0, 0, 0, 4, 0, 10, 0, 99, 0xCE]] {
+        let id = rig.socket(true);
+        rig.bytes(id, &PROTOCOL_HEADER);
+        rig.sent(id);
+        rig.bytes(id, frame);
+        let lines = rig.sent(id);
+        assert!(lines[0].contains("0 connection.close 50"), "{lines:?}");
+        assert_eq!(rig.closed(), [(id.0, CloseHow::Flushed)]);
+        rig.disconnect(id);
+    }
+}
+
+/// Each is answered, and nobody reads the answers.
+#[test]
+fn who_goes_on_closing_does_not_fill_the_memory() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    rig.method(id, 99, &queue::Purge::default());
+    let mut bytes = Vec::new();
+    write_method(&mut bytes, 0, &connection::Close::default());
+    let many = bytes.repeat(1_000);
+    for _ in 0..200 {
+        rig.bytes(id, &many);
+    }
+    assert!(rig.shard.unsent_bytes(id) < 2 << 20, "{}", rig.shard.unsent_bytes(id));
+    assert_eq!(rig.closed(), [(id.0, CloseHow::Now)]);
+}
+
+/// It was heard to its end, and is silent since; that others have to wait says nothing of it.
+#[test]
+fn a_publisher_that_is_gone_is_missed_though_publishers_are_paused() {
+    let mut rig = Rig::small();
+    let id = rig.client_with(b"\0guest\0guest", 1);
+    rig.method(id, 1, &declare("q", true));
+    rig.publish(id, "q", b"x", true);
+    rig.trace(id);
+    assert_eq!(rig.shard.admission(id), Admission::Open);
+    let other = rig.client();
+    rig.fill(other, "q");
+    rig.pass(2_000);
+    assert_eq!(rig.closed(), []);
+    rig.pass(2_000);
+    assert_eq!(rig.closed(), [(id.0, CloseHow::Now)]);
+}
+
+#[test]
+fn a_channel_has_so_many_consumers_at_most() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    rig.method(id, 1, &declare("q", false));
+    let consume = basic::Consume { queue: short("q"), no_wait: true, ..basic::Consume::default() };
+    for _ in 0..10_000 {
+        let tag = basic::Consume { consumer_tag: short("wanted"), ..consume };
+        rig.method(id, 1, if rig.shard.status().consumers == 0 { &tag } else { &consume });
+    }
+    rig.trace(id);
+    assert_eq!(rig.shard.status().consumers, 10_000);
+    rig.method(id, 1, &basic::Consume { consumer_tag: short("more"), ..consume });
+    let lines = rig.trace(id);
+    assert!(lines[0].contains("10000 consumers at most"), "{lines:?}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use forebay_broker::{Admission, Input};
 use forebay_store::StoreFailed;
 use forebay_store::fault_disk::Call;
-use forebay_wire::{Properties, basic, exchange, queue};
+use forebay_wire::{Properties, basic, exchange, queue, tx};
 
 use crate::rig::{Rig, consume, declare, publish_bytes, short};
 use crate::scene::{Scene, body, deliveries, numbers, one_round, range};
@@ -122,6 +122,29 @@ fn a_full_disk_keeps_publishers_out_until_there_is_room() {
     scene.rig.pass(1_000);
     assert_eq!(scene.rig.sent(id), ["0 connection.unblocked"]);
     assert_eq!(scene.rig.shard.admission(id), Admission::Open);
+}
+
+/// What it holds is written by its commit, which waits like a publish.
+#[test]
+fn on_a_full_disk_a_commit_waits() {
+    let mut scene = Scene::small(64 << 20);
+    let (id, other) = (scene.client(), scene.rig.client());
+    scene.rig.method(other, 1, &tx::Select::default());
+    scene.rig.publish(other, "q", b"held", true);
+    scene.answers(other);
+    scene.disk.set_capacity(Some(scene.disk.used_bytes() + (150 << 10)));
+    while scene.rig.shard.admission(id) == Admission::Open {
+        scene.rig.publish(id, "q", body(0).as_bytes(), true);
+        scene.answers(id);
+    }
+    scene.rig.method(other, 1, &tx::Commit::default());
+    let told = scene.answers(other);
+    assert!(!told.iter().any(|line| line.contains("commit-ok")), "{told:?}");
+    scene.disk.set_capacity(None);
+    scene.rig.now_us += 31_000_000;
+    scene.work().unwrap();
+    scene.rig.pass(1_000);
+    assert!(scene.answers(other).contains(&"1 tx.commit-ok".to_owned()));
 }
 
 /// Consumes until the disk fails; what was delivered by then.

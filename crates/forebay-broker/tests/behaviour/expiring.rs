@@ -2,13 +2,19 @@
 
 use forebay_broker::access::{Password, Permissions, User};
 use forebay_broker::{ConnectionId, Input, ShardConfig};
-use forebay_wire::{Properties, TableBuf, Value, basic, confirm, exchange, queue, tx};
+use forebay_wire::{Properties, TableBuf, Value, basic, exchange, queue, tx};
 
 use crate::rig::{Rig, consume, declare, short};
 use crate::scene::{Scene, range};
 
 /// The queue `name` with these arguments.
-fn declare_with(rig: &mut Rig, id: ConnectionId, name: &str, durable: bool, arguments: &TableBuf) {
+pub fn declare_with(
+    rig: &mut Rig,
+    id: ConnectionId,
+    name: &str,
+    durable: bool,
+    arguments: &TableBuf,
+) {
     let mut declare = declare(name, durable);
     declare.arguments = arguments.as_table();
     rig.method(id, 1, &declare);
@@ -24,18 +30,18 @@ fn is_there(rig: &mut Rig, name: &str) -> bool {
     there
 }
 
-fn ttl(ms: i32) -> TableBuf {
+pub fn ttl(ms: i32) -> TableBuf {
     TableBuf::new().with("x-message-ttl", Value::I32(ms))
 }
 
-fn to_dead(arguments: TableBuf) -> TableBuf {
+pub fn to_dead(arguments: TableBuf) -> TableBuf {
     arguments
         .with("x-dead-letter-exchange", Value::LongStr(b""))
         .with("x-dead-letter-routing-key", Value::LongStr(b"dead"))
 }
 
 /// The bodies in a queue, which are taken.
-fn bodies(rig: &mut Rig, id: ConnectionId, name: &str) -> Vec<String> {
+pub fn bodies(rig: &mut Rig, id: ConnectionId, name: &str) -> Vec<String> {
     let mut found = Vec::new();
     loop {
         let get = basic::Get { queue: short(name), no_ack: true, ..basic::Get::default() };
@@ -145,6 +151,49 @@ fn with_none_to_live_a_message_reaches_who_waits_and_nobody_else() {
 }
 
 /// It was delivered, and its time went on meanwhile.
+/// More than a queue delivers at a time.
+#[test]
+fn with_none_to_live_a_burst_reaches_who_has_credit_for_it() {
+    for expiration in [None, Some("0")] {
+        let mut rig = Rig::new();
+        let id = rig.client();
+        let arguments = if expiration.is_none() { ttl(0) } else { TableBuf::new() };
+        declare_with(&mut rig, id, "q", false, &arguments);
+        rig.method(id, 1, &consume("q", "c", true));
+        rig.trace(id);
+        let properties = Properties { expiration: expiration.map(short), ..Properties::default() };
+        let one = crate::rig::publish_bytes("", "q", false, &properties, b"x");
+        rig.bytes(id, &one.repeat(300));
+        let lines = rig.trace(id);
+        let came = lines.iter().filter(|line| line.contains("basic.deliver")).count();
+        assert_eq!((came, rig.shard.status().counters.expired), (300, 0));
+    }
+}
+
+/// However long its body took to come.
+#[test]
+fn the_time_of_a_message_begins_when_it_is_complete() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    declare_with(&mut rig, id, "q", false, &TableBuf::new());
+    let properties = Properties { expiration: Some(short("1000")), ..Properties::default() };
+    let bytes = crate::rig::publish_bytes("", "q", false, &properties, b"slow");
+    let (head, body) = bytes.split_at(bytes.len() - 10);
+    rig.bytes(id, head);
+    rig.pass(5_000);
+    rig.bytes(id, body);
+    rig.pass(900);
+    assert_eq!(rig.shard.status().ready, 1);
+    // In a transaction it begins with the commit.
+    rig.method(id, 1, &tx::Select::default());
+    expiring(&mut rig, id, "q", "1000", "committed late");
+    rig.pass(5_000);
+    rig.method(id, 1, &tx::Commit::default());
+    rig.pass(900);
+    let reader = rig.client();
+    assert_eq!(bodies(&mut rig, reader, "q"), ["committed late"]);
+}
+
 #[test]
 fn a_message_that_comes_back_late_expires() {
     let mut rig = Rig::new();
@@ -316,6 +365,73 @@ fn a_dead_letter_is_in_one_queue_after_a_crash() {
 }
 
 /// Nobody consumes, and most of it is on disk.
+/// All that is left of a queue is on disk, and nobody knows any more that it may expire.
+#[test]
+fn what_lies_on_disk_with_a_time_of_its_own_expires_after_a_restart() {
+    let mut scene = Scene::small(4 << 20);
+    let id = scene.client();
+    for number in range(0..6_000) {
+        let body = crate::scene::body(number);
+        let properties = Properties {
+            expiration: Some(short("600000")),
+            delivery_mode: Some(2),
+            ..Properties::default()
+        };
+        scene.rig.publish_with(id, "", "q", false, &properties, body.as_bytes());
+        if number % 16 == 0 {
+            scene.work().unwrap();
+        }
+    }
+    scene.work().unwrap();
+    // What is at its head has a run, too, when it was read back from there.
+    let reader = scene.rig.client();
+    for _ in 0..4_500 {
+        let get = basic::Get { queue: short("q"), no_ack: true, ..basic::Get::default() };
+        scene.rig.method(reader, 1, &get);
+        scene.answers(reader);
+    }
+    let mut scene = scene.stop();
+    let left = scene.rig.shard.status().ready;
+    assert!(left > 1_000, "{left} ready");
+    pass(&mut scene, 700_000);
+    for _ in 0..2_000 {
+        pass(&mut scene, 700);
+    }
+    assert_eq!(scene.rig.shard.status().ready, 0);
+}
+
+/// Letters are written like publishes, which have to wait for room.
+#[test]
+fn nothing_dies_while_its_letter_has_no_room() {
+    let mut scene = Scene::small(64 << 20);
+    let id = scene.client();
+    scene.rig.method(id, 1, &declare("dead", true));
+    declare_with(&mut scene.rig, id, "fleeting", true, &to_dead(ttl(60_000)));
+    scene.answers(id);
+    for number in 0..50 {
+        let body = crate::scene::body(number);
+        scene.rig.publish(id, "fleeting", body.as_bytes(), true);
+    }
+    scene.answers(id);
+    scene.disk.set_capacity(Some(scene.disk.used_bytes() + (150 << 10)));
+    while scene.rig.shard.admission(id) == forebay_broker::Admission::Open {
+        scene.rig.publish(id, "q", crate::scene::body(0).as_bytes(), true);
+        scene.answers(id);
+    }
+    pass(&mut scene, 61_000);
+    let dead = |scene: &Scene| scene.rig.shard.status().counters.dead_lettered;
+    assert_eq!(dead(&scene), 0);
+    // Nor is it delivered.
+    let reader = scene.rig.client();
+    scene.rig.method(reader, 1, &consume("fleeting", "c", true));
+    let lines = scene.answers(reader);
+    assert!(!lines.iter().any(|line| line.contains("basic.deliver")), "{lines:?}");
+    scene.disk.set_capacity(None);
+    pass(&mut scene, 31_000);
+    pass(&mut scene, 1_000);
+    assert_eq!(dead(&scene), 50);
+}
+
 #[test]
 fn what_lies_on_disk_expires_too() {
     let mut scene = Scene::small(4 << 20);
@@ -341,145 +457,6 @@ fn what_lies_on_disk_expires_too() {
     }
     let status = scene.rig.shard.status();
     assert_eq!((status.ready, status.counters.expired), (0, 6_000));
-}
-
-#[test]
-fn of_too_many_the_oldest_go() {
-    let mut rig = Rig::new();
-    let id = rig.client();
-    declare_with(&mut rig, id, "dead", false, &TableBuf::new());
-    let arguments = to_dead(TableBuf::new().with("x-max-length", Value::I32(2)));
-    declare_with(&mut rig, id, "q", false, &arguments);
-    for body in ["1", "2", "3", "4"] {
-        rig.publish(id, "q", body.as_bytes(), false);
-    }
-    rig.trace(id);
-    assert_eq!(rig.shard.status().counters.dropped, 2);
-    let reader = rig.client();
-    assert_eq!(bodies(&mut rig, reader, "dead"), ["1", "2"]);
-    // What somebody holds does not count, until it comes back: then it is the oldest.
-    rig.method(id, 1, &basic::Get { queue: short("q"), ..basic::Get::default() });
-    rig.publish(id, "q", b"5", false);
-    rig.trace(id);
-    assert_eq!(rig.shard.status().ready, 2);
-    rig.method(id, 1, &basic::Nack { delivery_tag: 1, multiple: false, requeue: true });
-    rig.trace(id);
-    assert_eq!(bodies(&mut rig, reader, "q"), ["4", "5"]);
-    assert_eq!(bodies(&mut rig, reader, "dead"), ["3"]);
-}
-
-/// A hundred come at once, and a consumer takes them all.
-#[test]
-fn what_consumers_take_is_not_too_many() {
-    let mut rig = Rig::new();
-    let id = rig.client();
-    let arguments = TableBuf::new().with("x-max-length", Value::I32(0));
-    declare_with(&mut rig, id, "q", false, &arguments);
-    rig.publish(id, "q", b"nobody waits", false);
-    rig.trace(id);
-    assert_eq!(rig.shard.status().ready, 0);
-    rig.method(id, 1, &consume("q", "c", true));
-    rig.trace(id);
-    for _ in 0..100 {
-        rig.publish(id, "q", b"somebody waits", false);
-    }
-    let lines = rig.trace(id);
-    assert_eq!(lines.iter().filter(|line| line.contains("[somebody waits]")).count(), 100);
-}
-
-#[test]
-fn a_full_queue_refuses_what_its_consumers_cannot_take() {
-    let mut rig = Rig::new();
-    let id = rig.client();
-    let arguments = TableBuf::new()
-        .with("x-max-length", Value::I32(2))
-        .with("x-overflow", Value::LongStr(b"reject-publish"));
-    declare_with(&mut rig, id, "q", false, &arguments);
-    rig.method(id, 1, &confirm::Select::default());
-    rig.trace(id);
-    for body in ["1", "2", "3", "4"] {
-        rig.publish(id, "q", body.as_bytes(), false);
-    }
-    let answers = ["1 basic.ack 2 multiple", "1 basic.nack 3", "1 basic.nack 4"];
-    assert_eq!(rig.trace(id), answers);
-    assert_eq!(rig.shard.status().counters.refused, 2);
-    let reader = rig.client();
-    assert_eq!(bodies(&mut rig, reader, "q"), ["1", "2"]);
-    // A hundred at once, and a consumer takes them all.
-    rig.method(reader, 1, &consume("q", "c", true));
-    rig.trace(reader);
-    for _ in 0..100 {
-        rig.publish(id, "q", b"x", false);
-    }
-    assert_eq!(rig.trace(id), ["1 basic.ack 104 multiple"]);
-    assert_eq!(rig.trace(reader).len(), 100);
-}
-
-/// The copy of another queue is there all the same, as with RabbitMQ.
-#[test]
-fn one_full_queue_of_two_is_a_nack() {
-    let mut rig = Rig::new();
-    let id = rig.client();
-    let arguments = TableBuf::new()
-        .with("x-max-length", Value::I32(0))
-        .with("x-overflow", Value::LongStr(b"reject-publish"));
-    declare_with(&mut rig, id, "full", false, &arguments);
-    declare_with(&mut rig, id, "other", false, &TableBuf::new());
-    for name in ["full", "other"] {
-        let exchange = short("amq.fanout");
-        let bind = queue::Bind { queue: short(name), exchange, ..queue::Bind::default() };
-        rig.method(id, 1, &bind);
-    }
-    rig.method(id, 1, &confirm::Select::default());
-    rig.trace(id);
-    rig.publish_with(id, "amq.fanout", "", false, &Properties::default(), b"x");
-    assert_eq!(rig.trace(id), ["1 basic.nack 1"]);
-    let reader = rig.client();
-    assert_eq!(bodies(&mut rig, reader, "other"), ["x"]);
-}
-
-/// What a transaction was refused is no news for who publishes next, be it a reply, which goes to no queue.
-#[test]
-fn a_refusal_is_told_to_nobody_else() {
-    let mut rig = Rig::new();
-    let (id, requester) = (rig.client(), rig.client());
-    let arguments = TableBuf::new()
-        .with("x-max-length", Value::I32(0))
-        .with("x-overflow", Value::LongStr(b"reject-publish"));
-    declare_with(&mut rig, id, "full", false, &arguments);
-    declare_with(&mut rig, id, "asked", false, &TableBuf::new());
-    rig.method(requester, 1, &consume("amq.rabbitmq.reply-to", "r", true));
-    let reply_to = Some(short("amq.rabbitmq.reply-to"));
-    let question = Properties { reply_to, ..Properties::default() };
-    rig.publish_with(requester, "", "asked", false, &question, b"?");
-    rig.method(id, 1, &tx::Select::default());
-    rig.publish(id, "full", b"x", false);
-    rig.method(id, 1, &tx::Commit::default());
-    let answerer = rig.client();
-    rig.method(answerer, 1, &confirm::Select::default());
-    rig.trace(answerer);
-    rig.publish(answerer, "amq.rabbitmq.reply-to.of-nobody", b"!", false);
-    assert_eq!(rig.trace(answerer), ["1 basic.ack 1"]);
-}
-
-/// Each is too long with one message, and hands it to the next: no matter how many there are.
-#[test]
-fn a_letter_that_is_too_many_everywhere_goes_through_all() {
-    let mut rig = Rig::new();
-    let id = rig.client();
-    let name = |number: u32| format!("q{number}");
-    for number in 0..2_000 {
-        let to = name(number + 1);
-        let arguments = TableBuf::new()
-            .with("x-max-length", Value::I32(0))
-            .with("x-dead-letter-exchange", Value::LongStr(b""))
-            .with("x-dead-letter-routing-key", Value::LongStr(to.as_bytes()));
-        declare_with(&mut rig, id, &name(number), false, &arguments);
-    }
-    declare_with(&mut rig, id, &name(2_000), false, &TableBuf::new());
-    rig.publish(id, &name(1_900), b"x", false);
-    rig.trace(id);
-    assert_eq!(bodies(&mut rig, id, &name(2_000)), ["x"]);
 }
 
 #[test]

@@ -84,6 +84,25 @@ fn who_comes_back_is_told_what_was_taken_and_what_was_returned() {
     assert_eq!(open(&mut rig, fourth, "4 30 p"), Some(vec![21]));
 }
 
+/// What a full queue refused was not taken, though nobody was there to hear it.
+#[test]
+fn who_comes_back_is_told_what_was_refused() {
+    let mut rig = Rig::new();
+    let first = client(&mut rig);
+    open(&mut rig, first, "1 1 p");
+    let arguments = TableBuf::new()
+        .with("x-max-length", Value::I32(2))
+        .with("x-overflow", Value::LongStr(b"reject-publish"));
+    let mut full = declare("q", false);
+    full.arguments = arguments.as_table();
+    rig.method(first, 1, &full);
+    publish(&mut rig, first, "q", 4);
+    rig.settle();
+    rig.disconnect(first);
+    let second = client(&mut rig);
+    assert_eq!(open(&mut rig, second, "2 5 p"), Some(vec![4, 3, 4]));
+}
+
 #[test]
 fn the_answer_waits_for_the_disk_like_a_confirm() {
     let disk = Arc::new(MemDisk::default());

@@ -1,11 +1,12 @@
 //! Any sequence of operations on one queue against the plainest model of it: a list. Checked are order,
 //! bodies, redelivered flags, the places that requeued messages return to, counts, prefetch, that
-//! nobody waits for a message who could have one, and what limits send to the dead letters, which has to be there.
+//! nobody waits for a message who could have one, and what limits send to the dead letters, which has to be there. With priorities the
+//! list begins with the highest one: a message's number says both when it came and which it has.
 
 use std::collections::BTreeMap;
 
 use forebay_broker::ConnectionId;
-use forebay_wire::{TableBuf, Value, basic, queue};
+use forebay_wire::{Properties, TableBuf, Value, basic, queue};
 use proptest::prelude::*;
 
 use crate::rig::{Rig, consume, declare, short};
@@ -14,7 +15,7 @@ const TAGS: [&str; 3] = ["a", "b", "c"];
 
 #[derive(Clone, Debug)]
 enum Op {
-    Publish { count: u8 },
+    Publish { count: u8, priority: u8 },
     Get { no_ack: bool },
     Consume { tag: usize, prefetch: u16, no_ack: bool },
     Cancel { tag: usize },
@@ -33,14 +34,21 @@ enum Limit {
     None,
     Ttl,
     MaxLength(usize),
+    MaxBytes(usize),
 }
+
+/// The highest priority, where there are any.
+const PRIORITY_MAX: u8 = 4;
+/// Messages of one priority.
+const OF_A_PRIORITY: u32 = 10_000;
 
 const TTL_MS: u64 = 125;
 
 fn op() -> impl Strategy<Value = Op> {
     let tag = 0..TAGS.len();
     prop_oneof![
-        6 => (1u8..5).prop_map(|count| Op::Publish { count }),
+        6 => (1u8..5, 0..PRIORITY_MAX + 2)
+            .prop_map(|(count, priority)| Op::Publish { count, priority }),
         3 => any::<bool>().prop_map(|no_ack| Op::Get { no_ack }),
         3 => (tag.clone(), 0u16..5, prop::bool::weighted(0.2))
             .prop_map(|(tag, prefetch, no_ack)| Op::Consume { tag, prefetch, no_ack }),
@@ -57,7 +65,12 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 fn limit() -> impl Strategy<Value = Limit> {
-    prop_oneof![Just(Limit::None), Just(Limit::Ttl), (0usize..6).prop_map(Limit::MaxLength)]
+    prop_oneof![
+        Just(Limit::None),
+        Just(Limit::Ttl),
+        (0usize..6).prop_map(Limit::MaxLength),
+        (0usize..25).prop_map(Limit::MaxBytes),
+    ]
 }
 
 struct Consumer {
@@ -68,6 +81,7 @@ struct Consumer {
 
 struct World {
     limit: Limit,
+    priorities: bool,
     /// When each message came.
     came_us: BTreeMap<u32, u64>,
     /// Rejected, expired or too many.
@@ -84,15 +98,16 @@ struct World {
 }
 
 impl World {
-    fn new(limit: Limit) -> World {
+    fn new(limit: Limit, priorities: bool) -> World {
         let mut rig = Rig::new();
         let client = rig.client();
-        let arguments = World::arguments(limit);
+        let arguments = World::arguments(limit, priorities);
         rig.method(client, 1, &declare("dead", false));
         rig.method(client, 1, &World::queue(&arguments));
         rig.trace(client);
         World {
             limit,
+            priorities,
             came_us: BTreeMap::new(),
             dead: Vec::new(),
             rig,
@@ -105,14 +120,17 @@ impl World {
         }
     }
 
-    fn arguments(limit: Limit) -> TableBuf {
+    fn arguments(limit: Limit, priorities: bool) -> TableBuf {
+        let most = if priorities { PRIORITY_MAX } else { 0 };
         let arguments = TableBuf::new()
+            .with("x-max-priority", Value::U8(most))
             .with("x-dead-letter-exchange", Value::LongStr(b""))
             .with("x-dead-letter-routing-key", Value::LongStr(b"dead"));
         match limit {
             Limit::None => arguments,
             Limit::Ttl => arguments.with("x-message-ttl", Value::I64(TTL_MS as i64)),
             Limit::MaxLength(most) => arguments.with("x-max-length", Value::I64(most as i64)),
+            Limit::MaxBytes(most) => arguments.with("x-max-length-bytes", Value::I64(most as i64)),
         }
     }
 
@@ -177,12 +195,21 @@ impl World {
         if self.consumers.values().any(idle) {
             assert_eq!(self.ready.len(), 0, "somebody could have had it");
         }
-        if let Limit::MaxLength(most) = self.limit {
-            while self.ready.len() > most {
-                self.dead.extend(self.ready.pop_first().map(|(number, _)| number));
-            }
+        while self.is_too_long() {
+            self.dead.extend(self.ready.pop_first().map(|(number, _)| number));
         }
         others
+    }
+
+    fn is_too_long(&self) -> bool {
+        match self.limit {
+            Limit::None | Limit::Ttl => false,
+            Limit::MaxLength(most) => self.ready.len() > most,
+            Limit::MaxBytes(most) => {
+                let bytes = self.ready.keys().map(|number| number.to_string().len());
+                bytes.sum::<usize>() > most
+            }
+        }
     }
 
     /// What happens to unacknowledged messages: gone, or back in their places.
@@ -213,13 +240,20 @@ impl World {
         self.expire();
         let client = self.client;
         match *op {
-            Op::Publish { count } => {
+            Op::Publish { count, priority } => {
                 for _ in 0..count {
-                    let number = self.next_number;
+                    let before = match self.priorities {
+                        true => PRIORITY_MAX.saturating_sub(priority),
+                        false => 0,
+                    };
+                    let number = u32::from(before) * OF_A_PRIORITY + self.next_number;
                     self.next_number += 1;
                     self.ready.insert(number, false);
                     self.came_us.insert(number, self.rig.now_us);
-                    self.rig.publish(client, "q", number.to_string().as_bytes(), false);
+                    let properties =
+                        Properties { priority: Some(priority), ..Properties::default() };
+                    let body = number.to_string();
+                    self.rig.publish_with(client, "", "q", false, &properties, body.as_bytes());
                 }
                 assert_eq!(self.settle(), [""; 0]);
             }
@@ -322,7 +356,7 @@ impl World {
         self.step(&Op::Reconnect);
         let count = self.ready.len();
         let counted = format!("1 queue.declare-ok q {count} 0");
-        let arguments = World::arguments(self.limit);
+        let arguments = World::arguments(self.limit, self.priorities);
         self.rig.method(self.client, 1, &World::queue(&arguments));
         assert_eq!(self.rig.trace(self.client), [counted]);
         for _ in 0..=count {
@@ -356,8 +390,12 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn a_queue_is_a_list(limit in limit(), ops in prop::collection::vec(op(), 1..60)) {
-        let mut world = World::new(limit);
+    fn a_queue_is_a_list(
+        limit in limit(),
+        priorities in any::<bool>(),
+        ops in prop::collection::vec(op(), 1..60),
+    ) {
+        let mut world = World::new(limit, priorities);
         for op in &ops {
             world.step(op);
         }

@@ -85,13 +85,13 @@ fn delete_minds_its_conditions() {
 fn what_this_version_cannot_do_is_refused_not_ignored() {
     let mut rig = Rig::new();
     let id = rig.client();
-    let arguments = TableBuf::new().with("x-max-length-bytes", Value::I32(1000));
+    let arguments = TableBuf::new().with("x-delayed-retry-max", Value::I32(1000));
     let mut bounded = declare("q", false);
     bounded.arguments = arguments.as_table();
     rig.method(id, 1, &bounded);
     let trace = rig.trace(id);
     assert!(
-        trace[0].contains("540 NOT_IMPLEMENTED") && trace[0].contains("x-max-length-bytes"),
+        trace[0].contains("540 NOT_IMPLEMENTED") && trace[0].contains("x-delayed-retry-max"),
         "{trace:?}"
     );
 }

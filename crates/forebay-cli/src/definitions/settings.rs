@@ -128,7 +128,7 @@ fn merged<'a>(document: &'a Value, there: &'a Value, part: &str, keys: &[&str]) 
 
 /// What policies may say here of exchanges; and of queues.
 const ALTERNATE_EXCHANGE: &str = "alternate-exchange";
-const QUEUE_KEYS: [&str; 8] = forebay_server::QUEUE_POLICY_KEYS;
+const QUEUE_KEYS: [&str; 9] = forebay_server::QUEUE_POLICY_KEYS;
 
 fn unknown_policy(policy: &Value) -> Option<String> {
     let applies = text(policy, "apply-to");
