@@ -1,5 +1,6 @@
 """Declaring, binding, purging and deleting queues."""
 
+import pika
 import pika.spec as spec
 from harness import Consumer, await_until, case, channel_error, consumers, drain, ready
 from raw import closing_of, opened
@@ -402,3 +403,72 @@ def policy(t):
     await_until(ch, lambda: ready(ch, "policed.dead") == 4)
     t.see("all of one policy", [drain(ch, "policed.dead"), drain(ch, timed)], want=[["1", "2", "3", "4"], []])
     t.refused("a policy is no argument", lambda ch: ch.queue_declare(plain), want="ok")
+
+
+@case("queue.priorities")
+def priorities(t):
+    ch = t.channel()
+    ch.confirm_delivery()
+
+    def publish(queue, *bodies):
+        for body in bodies:
+            ch.basic_publish("", queue, body, pika.BasicProperties(priority=int(body[0])))
+
+    name = t.queue(ch, "q", arguments={"x-max-priority": 9})
+    publish(name, "1a", "5a", "1b", "9a")
+    reader = t.channel()
+    first = reader.basic_get(name)
+    t.see("the count is of all", [first[2].decode(), first[0].message_count], want=["9a", 3])
+    publish(name, "9b")
+    reader.basic_nack(first[0].delivery_tag)
+    t.see("what comes back is the oldest of its like", drain(ch, name), want=["9a", "9b", "5a", "1a", "1b"])
+    publish(name, "1", "2")
+    t.see("purged together", ch.queue_purge(name).method.message_count, want=2)
+    publish(name, "1", "2", "2")
+    t.see("deleted together", ch.queue_delete(name).method.message_count, want=3)
+
+    dead = t.queue(ch, "dead")
+    to_dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
+    short = t.queue(ch, "short", arguments={"x-max-priority": 9, "x-max-length": 2, **to_dead})
+    publish(short, "5", "1", "9")
+    await_until(ch, lambda: ready(ch, dead) == 1)
+    t.see("of too many the next goes, which is the highest", [drain(ch, short), drain(ch, dead)], want=[["5", "1"], ["9"]])
+    t.refused("another highest one", lambda ch: ch.queue_declare(short, arguments={"x-max-priority": 8, "x-max-length": 2, **to_dead}))
+
+
+@case("queue.refusals")
+def refusals(t):
+    ch = t.channel()
+    ch.confirm_delivery()
+    dead = t.queue(ch, "dead")
+    arguments = {
+        "x-max-length-bytes": 10, "x-overflow": "reject-publish-dlx",
+        "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead,
+    }  # fmt: skip
+    name = t.queue(ch, "q", arguments=arguments)
+
+    def outcome(body):
+        try:
+            ch.basic_publish("", name, body)
+        except pika.exceptions.NackError:
+            return "nack"
+        return "ack"
+
+    t.see("up to ten bytes are taken", [outcome(body) for body in ("12345", "1234", "12", "1")], want=["ack", "ack", "nack", "ack"])
+    await_until(ch, lambda: ready(ch, dead) == 1)
+    method, properties, body = ch.basic_get(dead, auto_ack=True)
+    death = properties.headers["x-death"][0]
+    t.see("what is refused is a dead letter", [body.decode(), death["reason"], death["count"]], want=["12", "maxlen", 1])
+    t.see("the others are there", drain(ch, name), want=["12345", "1234", "1"])
+
+    full = t.queue(ch, "full", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+
+    def commit(ch):
+        ch.tx_select()
+        ch.basic_publish("", full, "the one")
+        ch.tx_commit()
+        ch.basic_publish("", full, "one too many")
+        ch.tx_commit()
+
+    t.refused("a commit of what is refused", commit, want=channel_error(406, "PRECONDITION_FAILED - partial tx completion"))
+    t.see("the one is there", drain(ch, full), want=["the one"])
