@@ -398,11 +398,11 @@ impl Channel {
                 ..Default::default()
             })
             .await?;
-        let tag = match reply {
-            Reply::Consuming { tag } => tag,
-            _ => how.tag,
+        let (tag, subscription) = match reply {
+            Reply::Consuming { tag, subscription } => (tag, subscription),
+            _ => (how.tag, 0),
         };
-        Ok(Deliveries { inner: self.inner.clone(), tag })
+        Ok(Deliveries { inner: self.inner.clone(), tag, subscription })
     }
 
     /// Takes one message from a queue, with the count of those left; `None` if there is none.

@@ -17,6 +17,8 @@ use crate::received::Received;
 pub struct Deliveries {
     pub(crate) inner: Arc<Inner>,
     pub(crate) tag: String,
+    /// Tells it from those that had the tag before.
+    pub(crate) subscription: u64,
 }
 
 impl Deliveries {
@@ -33,7 +35,7 @@ impl Deliveries {
         let (link, key) = (&self.inner.guard.link, self.inner.key);
         poll_fn(|cx| {
             link.with(|session| {
-                let polled = session.user(key).0.poll_delivery(&self.tag, cx);
+                let polled = session.user(key).0.poll_delivery(&self.tag, self.subscription, cx);
                 if let Poll::Ready(Ok(Some(message))) = &polled {
                     session.taken(key, message.size_bytes());
                 }
@@ -58,7 +60,9 @@ impl Deliveries {
 impl Drop for Deliveries {
     fn drop(&mut self) {
         let Inner { guard, key, number, .. } = &*self.inner;
-        guard.link.with(|session| session.end_subscription(*key, *number, &self.tag));
+        guard.link.with(|session| {
+            session.end_subscription(*key, *number, &self.tag, self.subscription);
+        });
     }
 }
 

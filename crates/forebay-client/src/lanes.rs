@@ -8,7 +8,10 @@
 //! A lane is a ledger on one connection: its window, its message-ids, its outcomes. Messages of an ordered publisher
 //! are never on two connections together, so none overtakes another. A message stays on the lane that admitted it.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 
 use crate::connection::Guard;
 use crate::machine::ChannelError;
@@ -16,7 +19,7 @@ use crate::marks::Stamps;
 use crate::message::{Message, since_1970_us};
 use crate::metrics::PublisherMetrics;
 use crate::publisher::Window;
-use crate::session::{Ledger, Published, Target};
+use crate::session::{Idler, Ledger, Phase, Published, Target};
 use crate::shell::random_u64;
 
 /// A ledger on a connection; it goes when its last user does and nothing is in flight.
@@ -33,13 +36,6 @@ impl Drop for Lane {
 
 impl Lane {
     /// Every admitted message has its outcome, and nobody waits.
-    pub(crate) async fn idle(&self) {
-        std::future::poll_fn(|cx| {
-            self.guard.link.with(|session| session.ledger(self.key).0.poll_idle(cx))
-        })
-        .await;
-    }
-
     fn is_idle(&self) -> bool {
         self.guard.link.with(|session| session.ledger(self.key).0.is_idle())
     }
@@ -63,6 +59,44 @@ impl Lane {
 
     fn is_serving(&self) -> bool {
         self.guard.link.with(|session| session.is_serving(self.key))
+    }
+
+    /// Who waits here for a connection that is down asks again.
+    fn turn_away_if_down(&self) {
+        self.guard.link.with(|session| {
+            if *session.phase() != Phase::Up {
+                session.turn_away(self.key);
+            }
+        });
+    }
+}
+
+/// Ready once all that had been published on a lane when it began has its outcome, and nobody waits there who did then.
+pub(crate) struct Idle {
+    lane: Arc<Lane>,
+    idler: Idler,
+}
+
+impl Idle {
+    pub(crate) fn begin(lane: Arc<Lane>) -> Idle {
+        let idler = lane.guard.link.with(|session| session.ledger(lane.key).0.begin_idling());
+        Idle { lane, idler }
+    }
+}
+
+impl Future for Idle {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let Lane { guard, key } = &*self.lane;
+        guard.link.with(|session| session.ledger(*key).0.poll_idle(self.idler, cx))
+    }
+}
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        let Lane { guard, key } = &*self.lane;
+        guard.link.with(|session| session.ledger(*key).0.stop_idling(self.idler));
     }
 }
 
@@ -176,12 +210,12 @@ impl Lanes {
 
     /// Waits until every message published so far has its outcome.
     pub(crate) async fn idle(&self) {
-        let lanes: Vec<Arc<Lane>> = {
+        let lanes: Vec<Idle> = {
             let state = self.lock();
-            state.leaving.iter().chain(state.lanes.iter()).cloned().collect()
+            state.leaving.iter().chain(state.lanes.iter()).cloned().map(Idle::begin).collect()
         };
-        for lane in lanes {
-            lane.idle().await;
+        for idle in lanes {
+            idle.await;
         }
     }
 
@@ -233,11 +267,15 @@ impl Lanes {
         true
     }
 
-    /// What happened since the last look; drained lanes go.
+    /// What happened since the last look; drained lanes go, and nobody without order waits for a connection that is down while
+    /// another one is there.
     pub(crate) fn look(&self) -> Look {
         let mut state = self.lock();
         state.forget_idle(self.plan.ordered);
         let metrics = state.metrics();
+        if metrics.waiting > 0 && !self.plan.ordered {
+            state.turn_away();
+        }
         let outcomes = metrics.confirmed
             + metrics.rejected
             + metrics.returned
@@ -268,6 +306,13 @@ impl State {
             }
             !idle
         });
+    }
+
+    /// When they came, no connection may have been there.
+    fn turn_away(&self) {
+        if self.lanes.iter().any(|lane| lane.is_serving()) {
+            self.leaving.iter().chain(self.lanes.iter()).for_each(|lane| lane.turn_away_if_down());
+        }
     }
 
     fn metrics(&self) -> PublisherMetrics {

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::connection::Connection;
 use crate::error::{ChannelFault, Lost};
-use crate::lanes::{Asked, Lane, Lanes, Plan};
+use crate::lanes::{Asked, Idle, Lane, Lanes, Plan};
 use crate::message::{Message, since_1970_us};
 use crate::metrics::PublisherMetrics;
 use crate::outcome::{Confirmed, NotPublished, NotPublishedReason, Unconfirmed};
@@ -329,7 +329,8 @@ impl Publisher {
         patience: Duration,
         message: impl Into<Message>,
     ) -> Result<Outcome, NotPublished> {
-        self.pass(message.into(), Some(Instant::now() + patience)).await
+        // With a patience that no clock can tell the end of there is none.
+        self.pass(message.into(), Instant::now().checked_add(patience)).await
     }
 
     async fn pass(
@@ -344,7 +345,7 @@ impl Publisher {
             let (lane, published) = match self.lanes.publish(message, offered_us) {
                 Asked::Answered(lane, published) => (lane, published),
                 Asked::After(lane, back) => {
-                    if until(deadline, lane.idle()).await.is_none() {
+                    if until(deadline, Idle::begin(lane)).await.is_none() {
                         return Err(refused(NotPublishedReason::DeadlinePassed, back));
                     }
                     message = back;
@@ -391,7 +392,7 @@ impl Publisher {
         self.sampling.as_ref()?.choose().then(since_1970_us)
     }
 
-    /// Waits until every message published so far has its outcome, on whatever clone.
+    /// Waits until every message published so far has its outcome, on whatever clone, and not for those that follow meanwhile.
     pub async fn idle(&self) {
         self.lanes.idle().await;
     }
@@ -492,7 +493,7 @@ impl Drop for Outcome {
     fn drop(&mut self) {
         if let Some(entry) = self.entry {
             let key = self.lane.key;
-            self.lane.guard.link.with(|session| session.ledger(key).0.abandon(entry));
+            self.lane.guard.link.with(|session| session.abandon_outcome(key, entry));
         }
     }
 }

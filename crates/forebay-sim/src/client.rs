@@ -389,6 +389,7 @@ fn message(swarm: &Swarm, random: &mut Random, id: u32) -> Published {
         id,
         body_bytes,
         persistent: random.below(16) < swarm.persistent_sixteenths,
+        priority: if swarm.priorities { random.below(6) as u8 } else { 0 },
         mandatory: random.below(16) < swarm.mandatory_sixteenths,
         exchange,
         key,
@@ -487,6 +488,7 @@ fn churn(
         exclusive,
         auto_delete,
         passive,
+        max_priority: swarm.max_priority(queue),
     };
     let queue = random.pick(&PASSING_QUEUES);
     let exchange = random.pick(&PASSING_EXCHANGES);

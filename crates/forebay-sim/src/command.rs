@@ -109,6 +109,8 @@ pub(crate) enum ChannelCommand {
         auto_delete: bool,
         /// Only asks.
         passive: bool,
+        /// Its messages have priorities up to this one; 0: they have none.
+        max_priority: u8,
     },
     /// `queue.delete`
     DeleteQueue(Name),
@@ -249,13 +251,25 @@ impl ChannelCommand {
                 put(&basic::Nack { delivery_tag: tag, multiple, requeue });
             }
             ChannelCommand::Recover => put(&basic::Recover { requeue: true }),
-            ChannelCommand::DeclareQueue { queue, durable, exclusive, auto_delete, passive } => {
+            ChannelCommand::DeclareQueue {
+                queue,
+                durable,
+                exclusive,
+                auto_delete,
+                passive,
+                max_priority,
+            } => {
+                let mut arguments = TableBuf::new();
+                if max_priority > 0 {
+                    arguments.push("x-max-priority", Value::U8(max_priority));
+                }
                 put(&queue::Declare {
                     queue: short(queue),
                     durable,
                     exclusive,
                     auto_delete,
                     passive,
+                    arguments: arguments.as_table(),
                     ..queue::Declare::default()
                 });
             }

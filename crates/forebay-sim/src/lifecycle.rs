@@ -205,6 +205,7 @@ impl World {
                 exclusive: false,
                 auto_delete: false,
                 passive: false,
+                max_priority: self.swarm.max_priority(queue),
             });
             for key in PATTERNS {
                 let wanted = self.swarm.bindings.contains(&(TOPIC, key, queue));

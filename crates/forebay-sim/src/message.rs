@@ -15,6 +15,8 @@ pub(crate) struct Published {
     pub body_bytes: u32,
     /// Delivery mode 2.
     pub persistent: bool,
+    /// Its priority; 0: none is said.
+    pub priority: u8,
     /// Wants to come back if no queue takes it.
     pub mandatory: bool,
     /// Where it is published to.
@@ -37,7 +39,8 @@ impl Published {
 
     /// The properties.
     pub(crate) fn properties(&self) -> Properties<'static> {
-        crate::command::properties(self.persistent)
+        let priority = (self.priority > 0).then_some(self.priority);
+        Properties { priority, ..crate::command::properties(self.persistent) }
     }
 
     /// The id in a body.

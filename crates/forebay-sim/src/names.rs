@@ -23,6 +23,10 @@ pub(crate) const MISSING: Name = "missing";
 pub(crate) const DURABLE_QUEUES: [Name; 4] = ["d0", "d1", "d2", "d3"];
 /// Where dead letters go, by a policy; see [`Swarm::letters_from`](crate::Swarm::letters_from).
 pub(crate) const LETTERS_TO: Name = "d2";
+/// Queues with priorities, where there are any: of each kind one.
+pub(crate) const PRIORITIZED: [Name; 4] = ["d0", "d3", "t0", "p0"];
+/// Their highest one.
+pub(crate) const PRIORITY_MAX: u8 = 3;
 /// Transient queues of every world.
 pub(crate) const TRANSIENT_QUEUES: [Name; 2] = ["t0", "t1"];
 /// Durable queues that come and go.

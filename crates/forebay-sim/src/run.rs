@@ -89,7 +89,7 @@ impl World {
             swarm: swarm.clone(),
             disk,
             broker,
-            model: Model::new(swarm.letters_from()),
+            model: Model::new(swarm.letters_from(), |queue| swarm.max_priority(queue)),
             clients,
             starts: 0,
             stopping: false,

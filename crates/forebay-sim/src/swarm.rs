@@ -8,7 +8,8 @@ use forebay_wire::Value;
 
 use crate::model::BaseBinding;
 use crate::names::{
-    ALTERNATE, DIRECT, DURABLE_QUEUES, FANOUT, LETTERS_TO, Name, PATTERNS, TOPIC, TRANSIENT_QUEUES,
+    ALTERNATE, DIRECT, DURABLE_QUEUES, FANOUT, LETTERS_TO, Name, PATTERNS, PRIORITIZED,
+    PRIORITY_MAX, TOPIC, TRANSIENT_QUEUES,
 };
 use crate::random::Random;
 
@@ -105,6 +106,8 @@ pub struct Swarm {
     pub leases: bool,
     /// What is rejected from some queues goes to another.
     pub dead_letters: bool,
+    /// Some queues have priorities.
+    pub priorities: bool,
 }
 
 /// The queues that balance, where some do: of each kind one, or more.
@@ -195,6 +198,7 @@ impl Swarm {
             // In half of the least budget the first messages of the queues may leave no room for another.
             resident: !large_bodies && random.one_in(3),
             dead_letters: random.one_in(3),
+            priorities: random.one_in(3),
         }
         .timed()
     }
@@ -218,6 +222,8 @@ impl Swarm {
             // Somebody publishes ahead of somebody who consumes slowly.
             self.step_us = 20_000;
             self.leases = false;
+            // Queues with priorities do not balance.
+            self.priorities = false;
             self.clients.truncate(1);
             self.clients.extend([vec![Job::Confirm, Job::Publish], vec![Job::Confirm; 2]]);
             self.clients.extend([vec![Job::Consume; 3], vec![Job::Consume; 2]]);
@@ -235,6 +241,11 @@ impl Swarm {
             self.stall = 0;
         }
         self
+    }
+
+    /// The highest priority of a queue's messages; 0: it has none.
+    pub(crate) fn max_priority(&self, queue: Name) -> u8 {
+        if self.priorities && PRIORITIZED.contains(&queue) { PRIORITY_MAX } else { 0 }
     }
 
     /// The queues whose rejected messages go elsewhere: of those with a policy of their own none.

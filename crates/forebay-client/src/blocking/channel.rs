@@ -223,7 +223,10 @@ impl Channel {
 
     /// The same for at most `patience`. False: some have none yet.
     pub fn wait_settled_for(&mut self, patience: Duration) -> Result<bool, ChannelFault> {
-        let deadline = Instant::now() + patience;
+        // With a patience that no clock can tell the end of there is none.
+        let Some(deadline) = Instant::now().checked_add(patience) else {
+            return self.wait_settled().map(|()| true);
+        };
         while self.unconfirmed() > 0 {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {

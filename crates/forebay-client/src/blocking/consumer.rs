@@ -67,7 +67,8 @@ impl Consumer {
         &self.tag
     }
 
-    /// The next message; `None` when none came within `timeout` (`None`: waits as long as it takes).
+    /// The next message; `None` when none came within `timeout` (`None`, or longer than the clock goes: waits as long as it
+    /// takes).
     pub fn next_message(
         &mut self,
         timeout: Option<Duration>,
@@ -79,7 +80,7 @@ impl Consumer {
             }
             return Ok(Some(message));
         }
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             let inbox = link.inbox(self.channel)?;
             if inbox.cancelled.contains(&self.tag) {

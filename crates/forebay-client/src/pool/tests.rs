@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use forebay_server::{Config, Data, Server};
 use tokio::net::TcpStream;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::machine::Options;
 use crate::{
@@ -186,6 +187,57 @@ async fn what_a_route_has_outgrown_is_left_for_another_that_loses_nothing() {
         tokio::task::yield_now().await;
     }
     connection.close().await.unwrap();
+    broker.stop().unwrap();
+}
+
+#[tokio::test]
+async fn who_waits_without_order_is_served_by_the_first_connection_that_comes_back() {
+    let broker = broker();
+    let address = broker.addresses().amqp[0].to_string();
+    // As many streams are made as may be, and each ends when it is told to.
+    let (allowed, cut) = (Arc::new(Semaphore::new(2)), Arc::new(Notify::new()));
+    let (allow, cut_all, to) = (allowed.clone(), cut.clone(), address.clone());
+    let make = move || {
+        let (allowed, cut, to) = (allowed.clone(), cut.clone(), to.clone());
+        async move {
+            allowed.acquire().await.unwrap().forget();
+            let mut theirs = TcpStream::connect(to).await?;
+            let (ours, mut near) = tokio::io::duplex(1 << 16);
+            tokio::spawn(async move {
+                tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut near, &mut theirs) => {}
+                    () = cut.notified() => {}
+                }
+            });
+            Ok(Box::new(ours) as Box<dyn ByteStream>)
+        }
+    };
+    let builder = Connection::builder().connections_max(1).recovery_pause(Duration::from_millis(1));
+    let connection = builder.over(address, Options::default(), make).await.unwrap();
+    declare(&connection, &["spread".to_owned()]).await;
+    let publisher = connection.publisher(Route::queue("spread")).unordered().build().await.unwrap();
+    grow(&connection).await;
+    let connected = || {
+        let members = connection.pool().members();
+        members.iter().filter(|guard| guard.link.metrics().connected).count()
+    };
+    cut_all.notify_waiters();
+    while connected() > 0 {
+        tokio::task::yield_now().await;
+    }
+    let publishing = [(); 2].map(|()| tokio::spawn(publish(publisher.clone(), 1)));
+    while publisher.metrics().waiting < 2 {
+        tokio::task::yield_now().await;
+    }
+    allow.add_permits(1);
+    let served = async {
+        while !publishing.iter().all(|task| task.is_finished()) {
+            pool(&connection).look();
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), served).await.expect("one of two is there");
+    assert_eq!(connected(), 1);
     broker.stop().unwrap();
 }
 

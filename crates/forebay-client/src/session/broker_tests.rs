@@ -248,6 +248,7 @@ proptest! {
                     }
                 }
             }
+            prop_assert!(session.ledger(key).0.knows_first_open());
         }
         for turn in 0.. {
             prop_assert!(turn < 100, "somebody waits for ever");

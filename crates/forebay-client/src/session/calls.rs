@@ -14,6 +14,7 @@ use std::task::{Context, Poll, Waker};
 use forebay_wire::{RawProperties, ShortStr, basic};
 
 use super::remember;
+use super::wakeups::Wakeups;
 use crate::caller::CallError;
 use crate::error::{Lost, Refusal};
 use crate::machine::{Delivery, Machine, PublishError, Returned};
@@ -74,7 +75,7 @@ impl Calls {
         routing_key: &str,
         message: Message,
         now_us: u64,
-        wakeups: &mut Vec<Waker>,
+        wakeups: &mut Wakeups,
     ) -> Result<u64, CallError> {
         if let Some(lost) = &self.over {
             return Err(CallError::Lost(lost.clone()));
@@ -140,7 +141,7 @@ impl Calls {
     }
 
     /// Sends what could not go out before. True if something is left.
-    pub(crate) fn pump(&mut self, machine: &mut Machine, wakeups: &mut Vec<Waker>) -> bool {
+    pub(crate) fn pump(&mut self, machine: &mut Machine, wakeups: &mut Wakeups) -> bool {
         let Some(channel) = self.channel else { return false };
         while let Some(&number) = self.queued.front() {
             let Some(call) = self.open.get_mut(&number) else {
@@ -176,12 +177,7 @@ impl Calls {
     }
 
     /// A reply came. One that nobody waits for, because its caller gave up, is dropped.
-    pub(crate) fn replied(
-        &mut self,
-        delivery: &Delivery<'_>,
-        now_us: u64,
-        wakeups: &mut Vec<Waker>,
-    ) {
+    pub(crate) fn replied(&mut self, delivery: &Delivery<'_>, now_us: u64, wakeups: &mut Wakeups) {
         if let Some(number) = number_of(delivery.properties) {
             if let Some(call) = self.open.get(&number).filter(|call| call.answer.is_none()) {
                 self.metrics.reply_latency.add(now_us.saturating_sub(call.asked_at_us));
@@ -191,7 +187,7 @@ impl Calls {
     }
 
     /// No queue took a request.
-    pub(crate) fn returned(&mut self, returned: &Returned<'_>, wakeups: &mut Vec<Waker>) {
+    pub(crate) fn returned(&mut self, returned: &Returned<'_>, wakeups: &mut Wakeups) {
         if let Some(number) = number_of(returned.properties) {
             let why = Refusal { code: returned.reply_code, text: returned.reply_text.to_string() };
             self.answer(number, Err(CallError::Unroutable(why)), wakeups);
@@ -200,7 +196,7 @@ impl Calls {
 
     /// The broker closed the channel: no reply will find it. True: another one may be opened at once. A broker that does
     /// not let us have replies would close that, too; then nothing waits any more, and the next call asks again.
-    pub(crate) fn channel_closed(&mut self, why: &Refusal, wakeups: &mut Vec<Waker>) -> bool {
+    pub(crate) fn channel_closed(&mut self, why: &Refusal, wakeups: &mut Wakeups) -> bool {
         self.channel = None;
         if !self.takes_replies {
             self.queued.clear();
@@ -211,13 +207,13 @@ impl Calls {
     }
 
     /// The connection broke; what was not sent waits for the next one.
-    pub(crate) fn lost(&mut self, lost: &Lost, wakeups: &mut Vec<Waker>) {
+    pub(crate) fn lost(&mut self, lost: &Lost, wakeups: &mut Wakeups) {
         self.channel = None;
         self.fail_sent(&CallError::Lost(lost.clone()), wakeups);
     }
 
     /// There will be no other connection.
-    pub(crate) fn give_up(&mut self, lost: &Lost, wakeups: &mut Vec<Waker>) {
+    pub(crate) fn give_up(&mut self, lost: &Lost, wakeups: &mut Wakeups) {
         self.over = Some(lost.clone());
         self.queued.clear();
         for call in self.open.values_mut() {
@@ -226,7 +222,7 @@ impl Calls {
         self.lost(lost, wakeups);
     }
 
-    fn fail_sent(&mut self, error: &CallError, wakeups: &mut Vec<Waker>) {
+    fn fail_sent(&mut self, error: &CallError, wakeups: &mut Wakeups) {
         let sent =
             self.open.values_mut().filter(|call| call.message.is_none() && call.answer.is_none());
         for call in sent {
@@ -236,7 +232,7 @@ impl Calls {
         }
     }
 
-    fn answer(&mut self, number: u64, answer: Answer, wakeups: &mut Vec<Waker>) {
+    fn answer(&mut self, number: u64, answer: Answer, wakeups: &mut Wakeups) {
         if let Some(call) = self.open.get_mut(&number)
             && call.answer.is_none()
         {

@@ -120,7 +120,13 @@ impl Session {
                             calls[key].consuming();
                         }
                     }
-                    Owner::Nobody => {}
+                    Owner::Nobody => {
+                        if let Method::ChannelCloseOk(_) = method {
+                            for (_, ledger) in ledgers.iter_mut() {
+                                ledger.channel_ended(channel);
+                            }
+                        }
+                    }
                 },
                 Event::Got { delivery, message_count } => {
                     if let Owner::User(key) = owner(owners, delivery.channel) {
@@ -221,7 +227,13 @@ impl Session {
                     }
                     self.restored(now_us);
                 }
-                Todo::ReopenLedger(key) => self.open_ledger(key, now_us),
+                Todo::ReopenLedger(key) => {
+                    // Its publisher may have gone before, and what closed the channel was the last that kept it.
+                    self.sweep_ledger(key);
+                    if self.ledgers.contains(key) {
+                        self.open_ledger(key, now_us);
+                    }
+                }
                 Todo::ReopenCalls(key) => self.open_calls(key),
                 Todo::ReplaceStuck(key) => self.replace_stuck(key, now_us),
                 Todo::HasReturned(key) => {
@@ -229,9 +241,7 @@ impl Session {
                         intake.has_returned(&mut self.machine, now_us);
                     }
                 }
-                Todo::CancelUnwanted(key, channel, tag) => {
-                    self.end_subscription(key, channel, &tag)
-                }
+                Todo::CancelUnwanted(key, channel, tag) => self.cancel_unwanted(key, channel, &tag),
                 Todo::Declared => {
                     if let Some(redeclaring) = &mut self.redeclaring {
                         redeclaring.answered(&mut self.machine);

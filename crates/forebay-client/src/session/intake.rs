@@ -17,6 +17,7 @@ use super::exclusion::Exclusion;
 use super::how::How;
 use super::remember;
 use super::tap::{LIVE_CREDIT, Tap};
+use super::wakeups::Wakeups;
 use super::work_limit::WorkLimit;
 use crate::error::{ChannelFault, ConsumeError, Lost, Refusal};
 use crate::machine::{Delivery, Machine, PAUSE};
@@ -235,7 +236,7 @@ impl Intake {
     }
 
     /// consume-ok came.
-    pub(crate) fn consuming(&mut self, now_us: u64, wakeups: &mut Vec<Waker>) {
+    pub(crate) fn consuming(&mut self, now_us: u64, wakeups: &mut Wakeups) {
         self.began = true;
         self.exclusion.over();
         self.health.began(now_us);
@@ -275,7 +276,7 @@ impl Intake {
     }
 
     /// All that came at once was handed to [`Intake::delivered`].
-    pub(crate) fn arrived(&mut self, machine: &mut Machine, now_us: u64, wakeups: &mut Vec<Waker>) {
+    pub(crate) fn arrived(&mut self, machine: &mut Machine, now_us: u64, wakeups: &mut Wakeups) {
         if self.stopping {
             // It was on its way when we asked for no more.
             self.hand_back(machine);
@@ -300,7 +301,7 @@ impl Intake {
     }
 
     /// The broker ended the consumer of this tag. True: it was the one that takes messages.
-    pub(crate) fn cancelled(&mut self, tag: &str, wakeups: &mut Vec<Waker>) -> bool {
+    pub(crate) fn cancelled(&mut self, tag: &str, wakeups: &mut Wakeups) -> bool {
         let how = &self.how;
         // One that was replaced may be told of as well.
         let Some(tap) = self.tap.as_mut().filter(|tap| tap.consumer_tag(how) == tag) else {
@@ -322,7 +323,7 @@ impl Intake {
         &mut self,
         why: &Refusal,
         now_us: u64,
-        wakeups: &mut Vec<Waker>,
+        wakeups: &mut Wakeups,
     ) -> bool {
         let deleted = why.code == NOT_FOUND && self.began;
         self.drop_tap();
@@ -347,7 +348,7 @@ impl Intake {
     }
 
     /// There will be no other connection.
-    pub(crate) fn give_up(&mut self, lost: &Lost, wakeups: &mut Vec<Waker>) {
+    pub(crate) fn give_up(&mut self, lost: &Lost, wakeups: &mut Wakeups) {
         self.drop_tap();
         self.over.get_or_insert(ConsumeError::Channel(ChannelFault::Lost(lost.clone())));
         wakeups.extend(self.waker.take());

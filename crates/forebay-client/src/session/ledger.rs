@@ -19,11 +19,12 @@
 mod channel;
 mod doubt;
 mod expiry;
+mod idling;
 mod settlement;
 mod waiting;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 
 use forebay_flow::explain::Mark;
 use forebay_flow::{
@@ -32,12 +33,15 @@ use forebay_flow::{
 use forebay_wire::{RawProperties, ShortStr};
 use slab::Slab;
 
+pub(crate) use self::idling::Idler;
+use self::idling::Idlers;
 pub(crate) use self::waiting::NotAdmitted;
 use self::waiting::Waiting;
 use super::channel_health::ChannelHealth;
 use super::message_id::MessageId;
 use super::remember;
 use super::target::Target;
+use super::wakeups::{Conclusion, Wakeups};
 use crate::error::{Lost, Refusal};
 use crate::machine::{Machine, PublishError, Returned, Settled};
 use crate::marks::Stamps;
@@ -74,7 +78,7 @@ pub(crate) enum Published {
 /// One message with a permit.
 #[derive(Debug)]
 struct Entry {
-    /// Its place among all messages of this publisher, from 1.
+    /// Its place among all messages that were asked for of this publisher, from 1.
     number: u64,
     message: Message,
     /// For a publisher that was asked, of some.
@@ -137,8 +141,7 @@ pub(crate) struct Ledger {
     next_number: u64,
     /// Admitted and not settled.
     open: usize,
-    /// Callers who wait until nothing is open.
-    idle_wakers: Vec<Waker>,
+    idlers: Idlers,
     over: Option<Lost>,
     blocked: bool,
     handle_gone: bool,
@@ -147,6 +150,8 @@ pub(crate) struct Ledger {
     confirmed_before: u64,
     /// Outcomes whose futures were dropped.
     unheard: Unheard,
+    /// Of messages that turned out to be too long when they were to be written.
+    too_long: Wakeups,
     properties: Vec<u8>,
 }
 
@@ -183,13 +188,14 @@ impl Ledger {
             waited: false,
             next_number: 1,
             open: 0,
-            idle_wakers: Vec::new(),
+            idlers: Idlers::default(),
             over: None,
             blocked: false,
             handle_gone: false,
             metrics: PublisherMetrics::default(),
             confirmed_before: 0,
             unheard: Unheard::default(),
+            too_long: Wakeups::default(),
             properties: Vec::new(),
         }
     }
@@ -212,13 +218,17 @@ impl Ledger {
         if let Some(lost) = self.over.clone() {
             return Published::Refused(lost.into(), message);
         }
+        let number = self.next_number;
         match self.gate.ask(now_us, Amount::message(message.body.len() as u64), None) {
             Admission::Admitted => {
-                Published::Admitted(self.admit(machine, message, stamps, 0, now_us))
+                self.next_number += 1;
+                Published::Admitted(self.admit(machine, number, message, stamps, 0, now_us))
             }
             Admission::Refused => Published::Refused(NotPublishedReason::TooManyWaiting, message),
             Admission::Waiting(id) => {
+                self.next_number += 1;
                 let waiting = Waiting {
+                    number,
                     message: Some(message),
                     stamps,
                     asked_at_us: now_us,
@@ -231,17 +241,6 @@ impl Ledger {
                 Published::Waiting(id)
             }
         }
-    }
-
-    /// Ready once every admitted message has its outcome.
-    pub(crate) fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.is_idle() {
-            return Poll::Ready(());
-        }
-        if !self.idle_wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
-            self.idle_wakers.push(cx.waker().clone());
-        }
-        Poll::Pending
     }
 
     /// Whether every admitted message has its outcome, and nobody waits to be admitted.
@@ -319,7 +318,7 @@ impl Ledger {
     }
 
     /// The broker settled some of this channel's publishes. Callers are admitted by [`Ledger::pump`].
-    pub(crate) fn settled(&mut self, settled: Settled, now_us: u64, wakeups: &mut Vec<Waker>) {
+    pub(crate) fn settled(&mut self, settled: Settled, now_us: u64, wakeups: &mut Wakeups) {
         if std::mem::take(&mut self.expired) {
             self.health.alive(now_us);
         }
@@ -375,14 +374,28 @@ impl Ledger {
         &mut self,
         machine: &mut Machine,
         now_us: u64,
-        wakeups: &mut Vec<Waker>,
+        wakeups: &mut Wakeups,
     ) -> bool {
+        if self.write_unsent(machine, now_us) {
+            self.admit_waiting(machine, now_us, wakeups);
+        }
+        wakeups.append(&mut self.too_long);
+        self.wake_idlers(wakeups);
+        !self.unsent.is_empty() && self.may_write()
+    }
+
+    /// False: there is no channel, or no room, and something is left.
+    fn write_unsent(&mut self, machine: &mut Machine, now_us: u64) -> bool {
         while let Some(&entry) = self.unsent.front() {
             if !self.write(machine, entry, now_us) {
-                return self.may_write();
+                return false;
             }
             self.unsent.pop_front();
         }
+        true
+    }
+
+    fn admit_waiting(&mut self, machine: &mut Machine, now_us: u64, wakeups: &mut Wakeups) {
         while let Some((id, _)) = self.gate.next_admitted(now_us) {
             let waiting = self.waiting.get_mut(&id).expect("the gate knows nobody else");
             let message = waiting.message.take().expect("it is admitted once");
@@ -390,16 +403,17 @@ impl Ledger {
             let stamps = waiting.stamps.take();
             wakeups.extend(waiting.waker.take());
             self.metrics.admission_wait.add(waited_us);
-            let entry = self.admit(machine, message, stamps, waited_us, now_us);
+            let number = waiting.number;
+            let entry = self.admit(machine, number, message, stamps, waited_us, now_us);
             self.waiting.get_mut(&id).expect("it was there above").entry = Some(entry);
         }
-        !self.unsent.is_empty() && self.may_write()
     }
 
     /// Takes a message that has its permit on board, and sends it if nothing stands in its way.
     fn admit(
         &mut self,
         machine: &mut Machine,
+        number: u64,
         message: Message,
         mut stamps: Option<Box<Stamps>>,
         waited_us: u64,
@@ -412,8 +426,6 @@ impl Ledger {
             let in_flight = self.gate.in_flight().messages;
             timed.admitted(waited_us, self.window.window_messages(), in_flight);
         }
-        let number = self.next_number;
-        self.next_number += 1;
         self.open += 1;
         self.metrics.published += 1;
         let entry = self.entries.insert(Entry {

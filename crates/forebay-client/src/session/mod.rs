@@ -13,7 +13,7 @@
 //! that a user drives end with their connection, as the protocol has it.
 //!
 //! Whoever changes something holds the session alone (the shell's one mutex), encodes straight into the
-//! machine's send buffer, and leaves in [`Session::wakeups`] those to wake afterwards.
+//! machine's send buffer, and leaves in [`Session::wakeups`] those to wake and what to tell afterwards.
 
 mod callers;
 mod calls;
@@ -30,17 +30,19 @@ mod owner;
 mod publishers;
 mod requests;
 mod seen_workers;
+mod subscriptions;
 mod taken;
 mod tap;
 mod target;
 mod topology;
+mod user_channels;
+mod wakeups;
 mod work_limit;
 
 use std::task::{Context, Waker};
 
 use events::Todo;
 use forebay_flow::CommitTime;
-use forebay_wire::{ShortStr, basic};
 use slab::Slab;
 
 use crate::error::{Lost, Refusal};
@@ -55,7 +57,7 @@ pub(crate) use channel_health::STALL_US;
 pub use credit::{CREDIT_MAX, Credit};
 pub(crate) use how::How;
 pub(crate) use intake::{DeliveryKey, Intake, Ready, Verdict};
-pub(crate) use ledger::{Ledger, MakeWindow, NotAdmitted, Published};
+pub(crate) use ledger::{Idler, Ledger, MakeWindow, NotAdmitted, Published};
 use owner::{Owner, owner};
 pub use requests::{RETURNS_KEPT_MAX, ReturnedMessage};
 pub(crate) use requests::{Reply, Ticket, UserChannel, Wants};
@@ -64,6 +66,7 @@ pub(crate) use tap::LIVE_CREDIT;
 pub(crate) use target::Target;
 pub use topology::{Binding, Exchange, Queue, Topology};
 pub(crate) use topology::{Declaration, Redeclaring};
+pub(crate) use wakeups::Wakeups;
 
 /// Bytes of deliveries that wait in a connection's user channels, beyond which it is not read any more.
 /// A prefetch keeps them far below; only consumers without one, or without acknowledgement, reach it.
@@ -118,7 +121,7 @@ pub(crate) struct Session {
     /// Who could have no channel, because all numbers are in use; each once.
     starved: Vec<Owner>,
     room_wakers: Vec<Waker>,
-    pub(crate) wakeups: Vec<Waker>,
+    pub(crate) wakeups: Wakeups,
     pub(crate) happenings: Vec<Happening>,
     pub(crate) reconnects: u64,
 }
@@ -151,7 +154,7 @@ impl Session {
             cut_off: 0,
             starved: Vec::new(),
             room_wakers: Vec::new(),
-            wakeups: Vec::new(),
+            wakeups: Wakeups::default(),
             happenings: Vec::new(),
             reconnects: 0,
         }
@@ -329,7 +332,7 @@ impl Session {
 
     /// There is room in the send buffer again.
     pub(crate) fn drained(&mut self, now_us: u64) {
-        self.wakeups.append(&mut self.room_wakers);
+        self.wakeups.extend(self.room_wakers.drain(..));
         if std::mem::take(&mut self.backlog) {
             // Calls are few: whoever made one waits for its reply.
             let mut calls_wait = false;
@@ -367,63 +370,6 @@ impl Session {
     #[cfg(test)]
     pub(crate) fn set_longer_route(&mut self) {
         self.longer_route = true;
-    }
-
-    // ---- user channels
-
-    pub(crate) fn open_user_channel(
-        &mut self,
-    ) -> Result<(usize, u16, Ticket), crate::error::ChannelFault> {
-        match &self.phase {
-            Phase::Over(lost) => return Err(lost.clone().into()),
-            Phase::Up => {}
-            _ => return Err(Lost::Io("it is being opened again; try later".into()).into()),
-        }
-        let number = self.machine.open_channel()?;
-        let mut channel = UserChannel::default();
-        let ticket = channel.ask(Wants::Answer);
-        let key = self.users.insert(channel);
-        self.own(number, Owner::User(key));
-        Ok((key, number, ticket))
-    }
-
-    pub(crate) fn user(&mut self, key: usize) -> (&mut UserChannel, &mut Machine) {
-        (&mut self.users[key], &mut self.machine)
-    }
-
-    /// Bytes were taken out of the inbox of a user's channel.
-    pub(crate) fn taken(&mut self, key: usize, bytes: usize) {
-        self.inbox_bytes -= self.users[key].counted(bytes);
-    }
-
-    /// Nobody waits for this answer any more.
-    pub(crate) fn abandon(&mut self, key: usize, number: u16, ticket: Ticket) {
-        if let Some(tag) = self.users[key].abandon(ticket) {
-            self.end_subscription(key, number, &tag);
-        }
-    }
-
-    /// Nobody takes the messages of this consumer: it is cancelled, and what still comes for it is dropped.
-    pub(crate) fn end_subscription(&mut self, key: usize, number: u16, tag: &str) {
-        let Some(user) = self.users.get_mut(key) else { return };
-        let cancel = basic::Cancel { consumer_tag: ShortStr::truncated(tag), ..Default::default() };
-        // Fails only if the channel is closing, which ends the consumer as well.
-        if user.usable().is_ok() && self.machine.send(number, &cancel).is_ok() {
-            user.forget(tag);
-            let ticket = user.ask(Wants::Answer);
-            user.abandon(ticket);
-        }
-        self.inbox_bytes -= user.drop_subscription(tag);
-    }
-
-    /// The user's handle is gone.
-    pub(crate) fn drop_user_channel(&mut self, key: usize, number: u16) {
-        let channel = self.users.remove(key);
-        self.inbox_bytes -= channel.ready_bytes();
-        if owner(&self.owners, number) == Owner::User(key) {
-            let _ = self.machine.close_channel(number);
-            self.own(number, Owner::Nobody);
-        }
     }
 
     // ---- consumers
@@ -514,7 +460,7 @@ impl Session {
         self.arrived.clear();
         self.backlog = false;
         self.starved.clear();
-        self.wakeups.append(&mut self.room_wakers);
+        self.wakeups.extend(self.room_wakers.drain(..));
         for (_, user) in &mut self.users {
             user.lost(lost.clone(), &mut self.wakeups);
         }

@@ -61,8 +61,18 @@ impl Session {
 
     /// The same, for one who does not care what becomes of the message.
     pub(crate) fn stop_waiting(&mut self, key: usize, id: WaiterId, now_us: u64) {
-        self.ledgers[key].stop_waiting(id);
+        self.ledgers[key].stop_waiting(id, &mut self.wakeups);
         self.pump(key, now_us);
+    }
+
+    /// Nobody asks for this outcome any more.
+    pub(crate) fn abandon_outcome(&mut self, key: usize, entry: usize) {
+        self.ledgers[key].abandon(entry, &mut self.wakeups);
+    }
+
+    /// Callers of a publisher without order who wait here shall ask again.
+    pub(crate) fn turn_away(&mut self, key: usize) {
+        self.ledgers[key].turn_away(&mut self.wakeups);
     }
 
     fn pump(&mut self, key: usize, now_us: u64) {

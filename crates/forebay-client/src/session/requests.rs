@@ -4,12 +4,14 @@
 //! asker that went away leaves its place in the line, and the answer is dropped when it comes. Gets have a line
 //! of their own: a broker whose message lies on disk answers what was asked later before it.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
 use forebay_wire::Method;
 
 use super::remember;
+use super::subscriptions::Subscriptions;
+use super::wakeups::Wakeups;
 use crate::error::{ChannelFault, Lost, Refusal};
 use crate::machine::{ChannelError, Returned, Settled};
 use crate::received::Received;
@@ -17,13 +19,13 @@ use crate::received::Received;
 /// Bound of the returned messages kept for a channel; older ones make room.
 pub const RETURNS_KEPT_MAX: usize = 10_000;
 
-/// An answer, reduced to what somebody may want to know of it.
+/// An answer, reduced to what somebody may want to know of it. `subscription` tells a consumer from those that had its tag before.
 #[derive(Debug)]
 pub(crate) enum Reply {
     Done,
     Declared { name: String, message_count: u32, consumer_count: u32 },
     Count(u32),
-    Consuming { tag: String },
+    Consuming { tag: String, subscription: u64 },
     Got { message: Received, message_count: u32 },
     Empty,
 }
@@ -38,7 +40,10 @@ impl Reply {
             },
             Method::QueuePurgeOk(ok) => Reply::Count(ok.message_count),
             Method::QueueDeleteOk(ok) => Reply::Count(ok.message_count),
-            Method::BasicConsumeOk(ok) => Reply::Consuming { tag: ok.consumer_tag.to_string() },
+            Method::BasicConsumeOk(ok) => {
+                // The channel counts them.
+                Reply::Consuming { tag: ok.consumer_tag.to_string(), subscription: 0 }
+            }
             Method::BasicGetEmpty(_) => Reply::Empty,
             _ => Reply::Done,
         }
@@ -74,14 +79,6 @@ impl Wants {
     }
 }
 
-/// The consumers of one channel: what arrived for each and was not taken.
-#[derive(Debug, Default)]
-struct Subscription {
-    ready: VecDeque<Received>,
-    cancelled: bool,
-    waker: Option<Waker>,
-}
-
 /// A returned message, owned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReturnedMessage {
@@ -99,13 +96,10 @@ pub(crate) struct UserChannel {
     /// Asked and not answered, or answered and not looked at; `first` is the front's ticket.
     asked: VecDeque<Asked>,
     first: u64,
-    /// By consumer tag.
-    subscriptions: BTreeMap<String, Subscription>,
+    subscriptions: Subscriptions,
     settled: VecDeque<Settled>,
     settled_waker: Option<Waker>,
     returns: VecDeque<ReturnedMessage>,
-    /// Consumers nobody listens to: what still comes for them is dropped.
-    forgotten: BTreeSet<String>,
     /// Our close is out.
     closing: bool,
     over: Option<ChannelFault>,
@@ -136,7 +130,7 @@ impl UserChannel {
     }
 
     /// The broker agrees to our close. What else was asked it has not answered, or was not heard any more.
-    pub(crate) fn close_ok(&mut self, wakeups: &mut Vec<Waker>) {
+    pub(crate) fn close_ok(&mut self, wakeups: &mut Wakeups) {
         if let Some(last) = self.asked.back_mut()
             && let Asked::Waiting { abandoned, waker, .. } = last
         {
@@ -171,8 +165,9 @@ impl UserChannel {
         }
     }
 
-    /// Nobody waits for this answer any more. If it was there and told of a consumer, its tag: nobody will take its messages.
-    pub(crate) fn abandon(&mut self, ticket: Ticket) -> Option<String> {
+    /// Nobody waits for this answer any more. If it was there and told of a consumer, its tag and its number: nobody will
+    /// take its messages.
+    pub(crate) fn abandon(&mut self, ticket: Ticket) -> Option<(String, u64)> {
         let mut consumer = None;
         match self.place(ticket) {
             Some(Asked::Waiting { abandoned, waker, .. }) => {
@@ -180,10 +175,10 @@ impl UserChannel {
                 *waker = None;
             }
             Some(place) => {
-                if let Asked::Answered(Reply::Consuming { tag }) =
+                if let Asked::Answered(Reply::Consuming { tag, subscription }) =
                     std::mem::replace(place, Asked::Done)
                 {
-                    consumer = Some(tag);
+                    consumer = Some((tag, subscription));
                 }
             }
             None => {}
@@ -193,7 +188,7 @@ impl UserChannel {
     }
 
     /// An answer came. The tag of a consumer that nobody waits for any more.
-    pub(crate) fn reply(&mut self, reply: Reply, wakeups: &mut Vec<Waker>) -> Option<String> {
+    pub(crate) fn reply(&mut self, mut reply: Reply, wakeups: &mut Wakeups) -> Option<String> {
         let mut unwanted = None;
         let waits = |asked: &&mut Asked| match asked {
             Asked::Waiting { wants, .. } => wants.is_met_by(&reply),
@@ -202,13 +197,12 @@ impl UserChannel {
         let place = self.asked.iter_mut().find(waits)?;
         let Asked::Waiting { abandoned, waker, .. } = place else { return None };
         wakeups.extend(waker.take());
-        if let Reply::Consuming { tag } = &reply {
+        if let Reply::Consuming { tag, subscription } = &mut reply {
             if *abandoned {
-                self.forgotten.insert(tag.clone());
+                self.subscriptions.forget(tag);
                 unwanted = Some(tag.clone());
             } else {
-                self.forgotten.remove(tag);
-                self.subscriptions.entry(tag.clone()).or_default().cancelled = false;
+                *subscription = self.subscriptions.begin(tag);
             }
         }
         *place = if *abandoned { Asked::Done } else { Asked::Answered(reply) };
@@ -222,27 +216,19 @@ impl UserChannel {
         &mut self,
         tag: &str,
         message: Received,
-        wakeups: &mut Vec<Waker>,
+        wakeups: &mut Wakeups,
     ) -> usize {
-        if self.forgotten.contains(tag) {
-            return 0;
-        }
         let bytes = message.size_bytes();
-        let subscription = match self.subscriptions.get_mut(tag) {
-            Some(subscription) => subscription,
-            None => self.subscriptions.entry(tag.to_owned()).or_default(),
-        };
-        subscription.ready.push_back(message);
-        wakeups.extend(subscription.waker.take());
-        bytes
+        if self.subscriptions.deliver(tag, message, wakeups) { bytes } else { 0 }
     }
 
     pub(crate) fn poll_delivery(
         &mut self,
         tag: &str,
+        subscription: u64,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Received>, ChannelFault>> {
-        let Some(subscription) = self.subscriptions.get_mut(tag) else {
+        let Some(subscription) = self.subscriptions.find(tag, subscription) else {
             return Poll::Ready(self.usable().map(|()| None));
         };
         if let Some(message) = subscription.ready.pop_front() {
@@ -259,24 +245,24 @@ impl UserChannel {
     }
 
     /// The broker ended a consumer, or agreed to its end: nothing more comes for it.
-    pub(crate) fn cancelled(&mut self, tag: &str, wakeups: &mut Vec<Waker>) {
-        self.forgotten.remove(tag);
-        if let Some(subscription) = self.subscriptions.get_mut(tag) {
-            subscription.cancelled = true;
-            wakeups.extend(subscription.waker.take());
-        }
+    pub(crate) fn cancelled(&mut self, tag: &str, wakeups: &mut Wakeups) {
+        self.subscriptions.cancelled(tag, wakeups);
+    }
+
+    /// Whether more may come for this consumer.
+    pub(crate) fn is_consuming(&mut self, tag: &str, subscription: u64) -> bool {
+        self.subscriptions.find(tag, subscription).is_some_and(|found| !found.cancelled)
     }
 
     /// Nobody will take what waited for this consumer; how many bytes of the inbox that was.
-    pub(crate) fn drop_subscription(&mut self, tag: &str) -> usize {
-        let gone = self.subscriptions.remove(tag);
-        let bytes = gone.map_or(0, |gone| gone.ready.iter().map(Received::size_bytes).sum());
+    pub(crate) fn drop_subscription(&mut self, tag: &str, subscription: u64) -> usize {
+        let bytes = self.subscriptions.remove(tag, subscription);
         self.counted(bytes)
     }
 
     /// What still comes for this consumer, until the broker agrees to its end, is dropped.
     pub(crate) fn forget(&mut self, tag: &str) {
-        self.forgotten.insert(tag.to_owned());
+        self.subscriptions.forget(tag);
     }
 
     /// How much of `bytes` of its messages counts in the connection's inbox.
@@ -284,7 +270,7 @@ impl UserChannel {
         if self.uncounted { 0 } else { bytes }
     }
 
-    pub(crate) fn settled(&mut self, settled: Settled, wakeups: &mut Vec<Waker>) {
+    pub(crate) fn settled(&mut self, settled: Settled, wakeups: &mut Wakeups) {
         match self.settled.back_mut() {
             // Neighbours are joined, so this stays short even when nobody looks.
             Some(last) if last.last + 1 == settled.first && last.acked == settled.acked => {
@@ -325,29 +311,28 @@ impl UserChannel {
     }
 
     /// The broker closed the channel.
-    pub(crate) fn closed(&mut self, why: Refusal, wakeups: &mut Vec<Waker>) {
+    pub(crate) fn closed(&mut self, why: Refusal, wakeups: &mut Wakeups) {
         self.end(ChannelFault::Refused(why), wakeups);
     }
 
     /// The connection is gone, and the channel with it.
-    pub(crate) fn lost(&mut self, lost: Lost, wakeups: &mut Vec<Waker>) {
+    pub(crate) fn lost(&mut self, lost: Lost, wakeups: &mut Wakeups) {
         self.uncounted = true;
         self.end(ChannelFault::Lost(lost), wakeups);
     }
 
     /// What waits to be taken, in bytes of the connection's inbox.
     pub(crate) fn ready_bytes(&self) -> usize {
-        let ready = self.subscriptions.values().flat_map(|s| &s.ready);
-        self.counted(ready.map(Received::size_bytes).sum())
+        self.counted(self.subscriptions.ready_bytes())
     }
 
-    fn end(&mut self, fault: ChannelFault, wakeups: &mut Vec<Waker>) {
+    fn end(&mut self, fault: ChannelFault, wakeups: &mut Wakeups) {
         self.over.get_or_insert(fault);
         wakeups.extend(self.asked.iter_mut().filter_map(|asked| match asked {
             Asked::Waiting { waker, .. } => waker.take(),
             _ => None,
         }));
-        wakeups.extend(self.subscriptions.values_mut().filter_map(|s| s.waker.take()));
+        wakeups.extend(self.subscriptions.take_wakers());
         wakeups.extend(self.settled_waker.take());
     }
 
@@ -388,7 +373,7 @@ mod tests {
         let (first, second, third) = (ask(&mut channel), ask(&mut channel), ask(&mut channel));
         channel.abandon(second);
         for number in [1, 2, 3] {
-            channel.reply(Reply::Count(number), &mut Vec::new());
+            channel.reply(Reply::Count(number), &mut Wakeups::default());
         }
         assert_eq!(count(poll(&mut channel, third)), Some(3));
         assert_eq!(count(poll(&mut channel, first)), Some(1));
@@ -402,10 +387,10 @@ mod tests {
         let mut channel = UserChannel::default();
         let get = channel.ask(Wants::Message);
         let purge = ask(&mut channel);
-        channel.reply(Reply::Count(7), &mut Vec::new());
+        channel.reply(Reply::Count(7), &mut Wakeups::default());
         assert_eq!(count(poll(&mut channel, purge)), Some(7));
         assert!(poll(&mut channel, get).is_pending());
-        channel.reply(Reply::Empty, &mut Vec::new());
+        channel.reply(Reply::Empty, &mut Wakeups::default());
         assert!(matches!(poll(&mut channel, get), Poll::Ready(Ok(Reply::Empty))));
         assert!(channel.asked.is_empty());
     }
@@ -416,18 +401,18 @@ mod tests {
         let (given_up, waiting) = (ask(&mut channel), ask(&mut channel));
         channel.abandon(given_up);
         let close = channel.ask_last();
-        channel.close_ok(&mut Vec::new());
+        channel.close_ok(&mut Wakeups::default());
         assert!(matches!(poll(&mut channel, close), Poll::Ready(Ok(Reply::Done))));
         assert!(matches!(poll(&mut channel, waiting), Poll::Ready(Err(_))));
         let mut context = Context::from_waker(Waker::noop());
-        assert!(matches!(channel.poll_delivery("tag", &mut context), Poll::Ready(Err(_))));
+        assert!(matches!(channel.poll_delivery("tag", 1, &mut context), Poll::Ready(Err(_))));
     }
 
     #[test]
     fn whoever_waits_hears_that_the_channel_is_over() {
         let mut channel = UserChannel::default();
         let ticket = ask(&mut channel);
-        channel.closed(Refusal { code: 404, text: "NOT_FOUND".into() }, &mut Vec::new());
+        channel.closed(Refusal { code: 404, text: "NOT_FOUND".into() }, &mut Wakeups::default());
         assert!(matches!(poll(&mut channel, ticket), Poll::Ready(Err(ChannelFault::Refused(_)))));
         assert!(channel.usable().is_err());
     }

@@ -5,6 +5,7 @@ mod consuming;
 mod exclusive_consumers;
 mod expiring;
 mod failing_channels;
+mod idling;
 mod longer_route;
 mod pacing;
 mod sharing;
@@ -233,11 +234,11 @@ proptest! {
                 }
                 Step::Abandon(which) if !open.is_empty() => {
                     let entry = open.swap_remove(which % open.len());
-                    session.ledger(key).0.abandon(entry);
+                    session.abandon_outcome(key, entry);
                 }
                 Step::Leave(which) if !waiting.is_empty() => {
                     let id = waiting.swap_remove(which % waiting.len());
-                    session.ledger(key).0.stop_waiting(id);
+                    session.stop_waiting(key, id, now_us);
                 }
                 _ => {}
             }
@@ -250,6 +251,7 @@ proptest! {
                 }
                 Poll::Pending => true,
             });
+            prop_assert!(session.ledger(key).0.knows_first_open());
             let metrics = session.ledger(key).0.metrics();
             prop_assert!(metrics.in_flight_messages <= 5);
             let over = metrics.unknown + metrics.withdrawn;

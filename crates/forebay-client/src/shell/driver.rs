@@ -162,18 +162,8 @@ impl Driver {
             delay_ms: attempt.pause_ms,
             reason: reason.to_owned(),
         });
-        let mut sleep = std::pin::pin!(tokio::time::sleep(Duration::from_millis(attempt.pause_ms)));
-        let closed = poll_fn(|cx| {
-            let mut locked = self.link.lock();
-            if locked.close {
-                return Poll::Ready(true);
-            }
-            locked.driver = Some(cx.waker().clone());
-            drop(locked);
-            sleep.as_mut().poll(cx).map(|()| false)
-        })
-        .await;
-        if closed {
+        let pause = tokio::time::sleep(Duration::from_millis(attempt.pause_ms));
+        if self.link.unless_closed(pause).await.is_none() {
             self.give_up(Lost::ClosedByUs);
             return None;
         }
@@ -186,9 +176,10 @@ impl Driver {
         place: usize,
         opened: &mut Option<oneshot::Sender<Result<(), OpenError>>>,
     ) -> Ended {
-        let stream = match self.dialer.dial(place).await {
-            Ok(stream) => stream,
-            Err(error) => return Ended::NotOpened(error),
+        let stream = match self.link.unless_closed(self.dialer.dial(place)).await {
+            Some(Ok(stream)) => stream,
+            Some(Err(error)) => return Ended::NotOpened(error),
+            None => return Ended::NotOpened(OpenError::Lost(Lost::ClosedByUs)),
         };
         let topology = self.topology.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.link.with(|session| session.begin(self.options.clone(), topology));
@@ -251,6 +242,8 @@ struct Serving<'l> {
     link: &'l Link,
     stream: Stream,
     input: ReceiveBuffer,
+    /// The stream was not read, and wakes nobody, because nobody took what came.
+    unread: bool,
     writing: Vec<u8>,
     /// written ≤ writing.len()
     written: usize,
@@ -281,6 +274,7 @@ impl<'l> Serving<'l> {
         Serving {
             link,
             input: ReceiveBuffer::new(RECEIVE_BYTES, options.bounded_frame_bytes()),
+            unread: false,
             writing: Vec::new(),
             written: 0,
             to_flush: false,
@@ -368,7 +362,8 @@ impl<'l> Serving<'l> {
 
     /// Reads once. True if something came.
     fn read(&mut self, cx: &mut Context<'_>) -> Result<bool, Lost> {
-        if !self.link.lock().session.wants_bytes() {
+        self.unread = !self.link.lock().session.wants_bytes();
+        if self.unread {
             return Ok(false);
         }
         match self.stream.poll_read(cx, self.input.spare()) {
@@ -484,7 +479,7 @@ impl<'l> Serving<'l> {
         } else if locked.close {
             outcome = Err(Lost::ClosedByUs);
         }
-        self.link.tell(locked);
+        self.link.tell(locked, None);
         outcome
     }
 
@@ -496,6 +491,10 @@ impl<'l> Serving<'l> {
             && self.write_failed.is_none()
             && !locked.session.machine.outgoing().is_empty()
         {
+            return Ok(false);
+        }
+        // Whoever took something since then rang nobody: this task was awake.
+        if self.unread && locked.session.wants_bytes() {
             return Ok(false);
         }
         if locked.session.machine.state() == State::Over {
@@ -540,3 +539,6 @@ impl<'l> Serving<'l> {
         Ok(self.timer.as_mut().poll(cx).is_pending())
     }
 }
+
+#[cfg(test)]
+mod tests;

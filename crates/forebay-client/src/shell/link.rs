@@ -4,10 +4,12 @@
 //! bytes to send while the driver slept. The driver writes and reads without the lock.
 
 use std::collections::hash_map::RandomState;
+use std::future::poll_fn;
 use std::hash::BuildHasher;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::Instant;
 
 use tokio::sync::{Notify, broadcast};
@@ -84,10 +86,7 @@ impl Link {
         let mut locked = self.lock();
         let result = work(&mut locked.session);
         let bell = locked.bell();
-        self.tell(locked);
-        if let Some(bell) = bell {
-            bell.wake();
-        }
+        self.tell(locked, bell);
         result
     }
 
@@ -107,6 +106,21 @@ impl Link {
         if let Some(driver) = driver {
             driver.wake();
         }
+    }
+
+    /// For the driver: what `work` results in; `None`: the connection is to be closed, and it is not waited for.
+    pub(super) async fn unless_closed<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        poll_fn(|cx| {
+            let mut locked = self.lock();
+            if locked.close {
+                return Poll::Ready(None);
+            }
+            locked.driver = Some(cx.waker().clone());
+            drop(locked);
+            work.as_mut().poll(cx).map(Some)
+        })
+        .await
     }
 
     /// From now on messages may expire.
@@ -129,6 +143,12 @@ impl Link {
     #[cfg(test)]
     pub(crate) fn set_network_us(&self, us: u64) {
         self.counters.network_us.store(us, Ordering::Relaxed);
+    }
+
+    /// Whether the session could be had at once.
+    #[cfg(test)]
+    pub(super) fn is_free(&self) -> bool {
+        self.locked.try_lock().is_ok()
     }
 
     pub(crate) fn metrics(&self) -> ConnectionMetrics {
@@ -155,15 +175,16 @@ impl Link {
         self.locked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the lock back, then wakes those who were waited for and tells the watchers.
-    pub(super) fn tell(&self, mut locked: MutexGuard<'_, Locked>) {
-        if locked.session.wakeups.is_empty() && locked.session.happenings.is_empty() {
-            return;
-        }
+    /// Gives the lock back and rings, then does what the session has left to do and tells the watchers.
+    pub(super) fn tell(&self, mut locked: MutexGuard<'_, Locked>, bell: Option<Waker>) {
         let wakeups = std::mem::take(&mut locked.session.wakeups);
         let happenings = std::mem::take(&mut locked.session.happenings);
         drop(locked);
-        wakeups.into_iter().for_each(Waker::wake);
+        // First, as what comes now may wait for what the driver does.
+        if let Some(bell) = bell {
+            bell.wake();
+        }
+        wakeups.perform();
         for happening in happenings {
             self.announce(happening);
         }

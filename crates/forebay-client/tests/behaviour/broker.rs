@@ -220,6 +220,23 @@ fn a_channel_that_is_over_has_not_settled_what_it_published() {
 }
 
 #[test]
+fn a_patience_without_an_end_is_none() {
+    let (server, uri) = serve();
+    let connection = Connection::open(&uri).unwrap();
+    let mut channel = connection.channel().unwrap();
+    channel.declare_queue("q", DeclareQueue::default()).unwrap();
+    let mut consumer = channel.consume("q", ConsumeOptions::default()).unwrap();
+    channel.confirm_select(2).unwrap();
+    publish(&mut channel, "q", b"m");
+    let message = consumer.next_message(Some(Duration::MAX)).unwrap().expect("it waits for it");
+    assert_eq!(message.body(), b"m");
+    publish(&mut channel, "q", b"n");
+    assert_eq!(channel.wait_settled_for(Duration::MAX), Ok(true));
+    connection.close().unwrap();
+    server.stop().unwrap();
+}
+
+#[test]
 fn what_is_not_acked_comes_again() {
     let (server, uri) = serve();
     let connection = Connection::open(&uri).unwrap();

@@ -1,5 +1,7 @@
 //! One outcome for each message.
 
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use crate::rig::peer::{Peer, Sent, connected};
@@ -233,6 +235,55 @@ async fn whoever_gives_up_waiting_leaves_no_permit_behind() {
     let metrics = publisher.metrics();
     assert_eq!((metrics.in_flight_messages, metrics.waiting), (0, 0));
     assert_eq!(metrics.published, metrics.confirmed);
+}
+
+#[tokio::test]
+async fn what_is_published_so_far_is_waited_for_while_a_clone_goes_on() {
+    let (connection, mut peer, _door) = connected(Default::default()).await;
+    let publisher = connection.publisher(Route::queue("q")).build().await.unwrap();
+    let kept = publisher.publish("before").await.unwrap();
+    let mut idle = std::pin::pin!(publisher.idle());
+    // Polled once: from here on it is known what it waits for.
+    assert!(tokio::time::timeout(Duration::ZERO, idle.as_mut()).await.is_err());
+    let after = publisher.clone().publish("after").await.unwrap();
+    let (channel, ..) = peer.published().await;
+    peer.confirm(channel, 1, false).await;
+    soon("idle", idle).await;
+    assert_eq!(publisher.metrics().in_flight_messages, 1);
+    drop((kept, after));
+}
+
+#[tokio::test]
+async fn who_waits_for_outcomes_no_longer_leaves_nothing_behind() {
+    let (connection, mut peer, _door) = connected(Default::default()).await;
+    let publisher = connection.publisher(Route::queue("q")).build().await.unwrap();
+    let outcome = publisher.publish("a").await.unwrap();
+    peer.published().await;
+    let bell = Arc::new(Bell);
+    let waker = Waker::from(bell.clone());
+    for _ in 0..3 {
+        let mut idle = Box::pin(publisher.idle());
+        assert!(idle.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        assert_eq!(Arc::strong_count(&bell), 3);
+        drop(idle);
+        assert_eq!(Arc::strong_count(&bell), 2);
+    }
+    drop(outcome);
+}
+
+/// Rings for nobody.
+struct Bell;
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[tokio::test]
+async fn a_patience_without_an_end_is_none() {
+    let broker = Broker::start();
+    let (_connection, orders) = with_queue(&broker, "orders").await;
+    let published = orders.publish_within(Duration::MAX, "one").await;
+    soon("an outcome", published.unwrap()).await.unwrap();
 }
 
 #[tokio::test]

@@ -1,12 +1,16 @@
 //! Connections break, and what was begun on them goes on.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::rig::peer::{Sent, connected};
+use tokio::sync::Notify;
+
+use crate::rig::peer::{Knock, Sent, connected, door};
 use crate::rig::{Broker, soon};
 use forebay_client::{
-    Binding, CloseError, Connection, Exchange, Happening, Lost, NotPublishedReason, Queue, Route,
-    Topology, Unconfirmed, UnknownReason, Window,
+    Binding, CloseError, Connection, Exchange, Happening, Lost, NotPublishedReason, Options, Queue,
+    Route, Topology, Unconfirmed, UnknownReason, Window,
 };
 
 #[tokio::test]
@@ -191,6 +195,28 @@ async fn closing_while_it_connects_again_ends_at_once() {
         soon("closed", connection.close()).await,
         Ok(()) | Err(CloseError::Lost(Lost::ClosedByUs))
     ));
+}
+
+#[tokio::test]
+async fn closing_does_not_wait_for_a_stream_that_is_never_made() {
+    let (mut door, knock) = door();
+    let dialling = Arc::new(Notify::new());
+    let make = {
+        let (dialling, times) = (dialling.clone(), AtomicU32::new(0));
+        move || -> Knock {
+            if times.fetch_add(1, Ordering::Relaxed) == 0 {
+                return knock();
+            }
+            dialling.notify_one();
+            Box::pin(std::future::pending())
+        }
+    };
+    let builder = Connection::builder().recovery_pause(Duration::from_millis(1));
+    let opening = tokio::spawn(builder.over("the test", Options::default(), make));
+    drop(door.next().await);
+    let connection = soon("an open connection", opening).await.unwrap().unwrap();
+    soon("another attempt", dialling.notified()).await;
+    assert_eq!(soon("closed", connection.close()).await, Ok(()));
 }
 
 #[tokio::test]

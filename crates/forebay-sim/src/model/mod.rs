@@ -50,13 +50,13 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    pub(crate) fn new(letters_from: &'static [Name]) -> Model {
+    pub(crate) fn new(letters_from: &'static [Name], max_priority: impl Fn(Name) -> u8) -> Model {
         let queues = DURABLE_QUEUES
             .iter()
             .chain(&TRANSIENT_QUEUES)
             .chain(&PASSING_QUEUES)
             .chain(&crate::names::EXCLUSIVE_QUEUES)
-            .map(|name| (*name, Queue::new(name)))
+            .map(|name| (*name, Queue::new(name, max_priority(name))))
             .collect();
         Model {
             op: 0,

@@ -285,7 +285,14 @@ impl Model {
                 }
                 Ok(Some(Reply::RecoverOk))
             }
-            ChannelCommand::DeclareQueue { queue, durable, exclusive, auto_delete, passive } => {
+            ChannelCommand::DeclareQueue {
+                queue,
+                durable,
+                exclusive,
+                auto_delete,
+                passive,
+                ..
+            } => {
                 let found = self.queues.get_mut(queue).ok_or(NOT_FOUND)?;
                 if found.exists {
                     if found.exclusive.is_some_and(|owner| owner != client) {
@@ -396,7 +403,7 @@ impl Model {
         let mut stored = false;
         for name in &routes {
             if let Some(queue) = self.queues.get_mut(name) {
-                queue.publish(message.id, None, message.persistent, op);
+                queue.publish(&message, None, op);
                 stored |= message.persistent && queue.durable;
             }
         }
@@ -441,10 +448,10 @@ impl Model {
         if let Some(dead) = dead
             && let Some(to) = self.queues.get_mut(LETTERS_TO).filter(|to| to.exists)
         {
-            let persistent = self.messages[dead.id as usize].persistent;
+            let message = &self.messages[dead.id as usize];
             // Another one from before a crash is not there: the message was.
             to.never_was(dead.id, Some(from));
-            to.publish(dead.id, Some(from), persistent, op);
+            to.publish(message, Some(from), op);
         }
     }
 

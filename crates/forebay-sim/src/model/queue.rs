@@ -14,7 +14,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::event::End;
+use crate::message::Published;
 use crate::names::Name;
+
+/// Below it stands the number of a message.
+const PRIORITY_SHIFT: u32 = 56;
 
 /// Where a message of a queue is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +78,8 @@ pub(crate) struct Queue {
     ready: BTreeSet<u64>,
     settled: VecDeque<(u64, u64)>,
     next_position: u64,
+    /// Positions begin with what a message's priority lacks to this one, so that the highest stand first.
+    max_priority: u8,
     /// Messages that a crash left in doubt, for no other reason than that they died, and that turned out not to be there.
     pub(crate) absent: BTreeSet<(u32, Option<Name>)>,
     /// Consumers that the broker knows: (client, channel, tag).
@@ -82,7 +88,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn new(name: Name) -> Queue {
+    pub(crate) fn new(name: Name, max_priority: u8) -> Queue {
         Queue {
             name,
             durable: false,
@@ -94,20 +100,23 @@ impl Queue {
             ready: BTreeSet::new(),
             settled: VecDeque::new(),
             next_position: 0,
+            max_priority,
             absent: BTreeSet::new(),
             consumers: BTreeSet::new(),
             exclusive_consumer: false,
         }
     }
 
-    pub(crate) fn publish(&mut self, id: u32, letter: Option<Name>, persistent: bool, op: u64) {
-        let position = self.next_position;
+    /// Adds a message, or the letter of one from there.
+    pub(crate) fn publish(&mut self, message: &Published, letter: Option<Name>, op: u64) {
+        let lacks = self.max_priority.saturating_sub(message.priority);
+        let position = u64::from(lacks) << PRIORITY_SHIFT | self.next_position;
         self.next_position += 1;
         let instance = Instance {
-            id,
+            id: message.id,
             letter,
             published_op: op,
-            stored: persistent && self.durable,
+            stored: message.persistent && self.durable,
             place: Place::Ready,
             may: false,
             may_be_gone: false,

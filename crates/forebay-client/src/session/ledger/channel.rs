@@ -1,10 +1,8 @@
 //! A publisher's channel comes and goes: with its connection, by the broker's will, or because it is no good.
 
-use std::task::Waker;
-
 use forebay_flow::{BrokerKind, CommitTime, Together};
 
-use super::{Ledger, SETTLED};
+use super::{Ledger, SETTLED, Wakeups};
 use crate::error::{Lost, Refusal};
 use crate::happening::PublisherChannelFault;
 use crate::kernel_reading::KernelReading;
@@ -32,8 +30,13 @@ impl Ledger {
         self.leave_channel();
     }
 
+    /// The broker has ended a channel that we closed; its number may be somebody else's from now on.
+    pub(crate) fn channel_ended(&mut self, number: u16) {
+        self.former = self.former.filter(|&former| former != number);
+    }
+
     /// There will be no other connection: what was written is unknown, and so is what was to be.
-    pub(crate) fn give_up(&mut self, lost: &Lost, wakeups: &mut Vec<Waker>) {
+    pub(crate) fn give_up(&mut self, lost: &Lost, wakeups: &mut Wakeups) {
         self.over = Some(lost.clone());
         self.channel = None;
         self.gate.close();
@@ -41,12 +44,12 @@ impl Ledger {
         self.settle_all(&unknown, wakeups);
         self.gate.abandon().for_each(drop);
         wakeups.extend(self.waiting.values_mut().filter_map(|waiting| waiting.waker.take()));
-        wakeups.append(&mut self.idle_wakers);
+        self.wake_idlers(wakeups);
     }
 
     /// The broker closed the channel. Nobody can tell which messages it had taken by then, and sending
     /// them again may only close the next one.
-    pub(crate) fn channel_closed(&mut self, why: &Refusal, wakeups: &mut Vec<Waker>) {
+    pub(crate) fn channel_closed(&mut self, why: &Refusal, wakeups: &mut Wakeups) {
         self.channel = None;
         self.expired = false;
         self.retiring_since_us = None;
@@ -56,6 +59,7 @@ impl Ledger {
         for entry in written.into_iter().filter(|&entry| entry != SETTLED) {
             self.settle_unknown(entry as usize, &unknown, wakeups);
         }
+        self.wake_idlers(wakeups);
     }
 
     pub(crate) fn blocked(&mut self, now_us: u64) {

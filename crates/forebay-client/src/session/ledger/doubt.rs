@@ -7,12 +7,11 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::task::Waker;
 
 use forebay_flow::Amount;
 
 use super::super::taken::{Fate, Taken, open_words};
-use super::{Ledger, SETTLED};
+use super::{Ledger, SETTLED, Wakeups};
 use crate::outcome::{Confirmed, Unconfirmed};
 
 /// Entries in the order in which they were written.
@@ -41,7 +40,7 @@ impl Ledger {
         channel: u16,
         answer: &[u8],
         now_us: u64,
-        wakeups: &mut Vec<Waker>,
+        wakeups: &mut Wakeups,
     ) {
         // A broker that speaks of what we never wrote means somebody else.
         let taken = Taken::parse(answer).filter(|taken| taken.upto() <= self.writes);
@@ -111,7 +110,7 @@ impl Ledger {
         &mut self,
         now_us: u64,
         unknown: &Unconfirmed,
-        wakeups: &mut Vec<Waker>,
+        wakeups: &mut Wakeups,
     ) {
         let Some(mut doubt) = self.doubt.take() else { return };
         while let Some(&key) = doubt.entries.front() {
@@ -142,7 +141,7 @@ impl Ledger {
         entry.returned = None;
     }
 
-    fn settle_resumed(&mut self, key: usize, wakeups: &mut Vec<Waker>) {
+    fn settle_resumed(&mut self, key: usize, wakeups: &mut Wakeups) {
         let entry = &self.entries[key];
         let confirmed = Confirmed { republished: entry.republished };
         self.gate.settle(Amount::message(entry.message.body.len() as u64));

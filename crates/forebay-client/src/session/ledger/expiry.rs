@@ -6,11 +6,9 @@
 //! ```
 //! All messages have the same limit, so of each list the first is due first.
 
-use std::task::Waker;
-
 use forebay_flow::Amount;
 
-use super::{Ledger, SETTLED};
+use super::{Ledger, SETTLED, Wakeups};
 use crate::outcome::{Unconfirmed, UnknownReason};
 
 impl Ledger {
@@ -22,15 +20,12 @@ impl Ledger {
     /// When something has to be expired, or could be if it is published now.
     pub(crate) fn next_expiry_us(&self, now_us: u64) -> Option<u64> {
         let limit_us = self.limit_us?;
-        let written = self.by_sequence.iter().find(|&&key| key != SETTLED);
-        let fronts =
-            [written.map(|&key| key as usize), self.first_in_doubt(), self.unsent.front().copied()];
-        let due = fronts.into_iter().flatten().map(|key| self.entries[key].until_us);
+        let due = self.first_open().map(|key| self.entries[key].until_us);
         Some(due.min().unwrap_or_else(|| now_us.saturating_add(limit_us)))
     }
 
     /// Gives what is due its outcome, and its permit back.
-    pub(crate) fn expire(&mut self, now_us: u64, wakeups: &mut Vec<Waker>) {
+    pub(crate) fn expire(&mut self, now_us: u64, wakeups: &mut Wakeups) {
         if self.limit_us.is_none() {
             return;
         }

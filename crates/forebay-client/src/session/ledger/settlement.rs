@@ -5,11 +5,11 @@
 //!           ──▶ dropped unheard  the future is gone: counted, and logged, unless it was confirmed
 //! ```
 
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use forebay_flow::{Amount, Load, Sample};
 
-use super::{Ledger, Outcome};
+use super::{Conclusion, Ledger, Outcome, Wakeups};
 use crate::error::Refusal;
 use crate::message::Message;
 use crate::outcome::{Confirmed, Unconfirmed, Unheard, UnknownReason};
@@ -31,11 +31,11 @@ impl Ledger {
     }
 
     /// Nobody asks for this outcome any more.
-    pub(crate) fn abandon(&mut self, entry: usize) {
+    pub(crate) fn abandon(&mut self, entry: usize, wakeups: &mut Wakeups) {
         match self.entries.get_mut(entry) {
             Some(found) if found.settled.is_some() => {
                 if let Some(Err(unconfirmed)) = self.entries.remove(entry).settled {
-                    self.not_heard(&unconfirmed);
+                    self.not_heard(unconfirmed, wakeups);
                 }
             }
             Some(found) => {
@@ -81,24 +81,25 @@ impl Ledger {
         }
     }
 
-    pub(super) fn finish(&mut self, key: usize, outcome: Outcome, wakeups: &mut Vec<Waker>) {
+    pub(super) fn finish(&mut self, key: usize, outcome: Outcome, wakeups: &mut Wakeups) {
         self.open -= 1;
         let entry = &mut self.entries[key];
         debug_assert!(entry.settled.is_none(), "a message is settled once");
-        if let Some(span) = entry.message.take_span() {
-            let why_not = outcome.as_ref().err();
-            match entry.message.own_message_id() {
-                Some(own) => span.concluded(&String::from_utf8_lossy(own), why_not),
-                None => span.concluded(self.id.of(entry.number), why_not),
-            }
-        }
-        if let Some(timed) = entry.message.take_timed() {
-            timed.concluded(&outcome);
+        let span = entry.message.take_span().map(|span| {
+            let message_id = match entry.message.own_message_id() {
+                Some(own) => String::from_utf8_lossy(own).into_owned(),
+                None => self.id.of(entry.number).to_owned(),
+            };
+            (span, message_id)
+        });
+        let timed = entry.message.take_timed();
+        if span.is_some() || timed.is_some() {
+            wakeups.conclude(Conclusion::Spans { span, timed, outcome: outcome.clone() });
         }
         if entry.abandoned {
             self.entries.remove(key);
-            if let Err(unconfirmed) = &outcome {
-                self.not_heard(unconfirmed);
+            if let Err(unconfirmed) = outcome {
+                self.not_heard(unconfirmed, wakeups);
             }
         } else {
             entry.settled = Some(outcome);
@@ -107,12 +108,9 @@ impl Ledger {
             entry.awaited = entry.waker.is_some();
             wakeups.extend(entry.waker.take());
         }
-        if self.open == 0 {
-            wakeups.append(&mut self.idle_wakers);
-        }
     }
 
-    pub(super) fn settle_all(&mut self, unknown: &Unconfirmed, wakeups: &mut Vec<Waker>) {
+    pub(super) fn settle_all(&mut self, unknown: &Unconfirmed, wakeups: &mut Wakeups) {
         self.by_sequence.clear();
         self.doubt = None;
         self.unsent.clear();
@@ -129,7 +127,7 @@ impl Ledger {
         &mut self,
         key: usize,
         unknown: &Unconfirmed,
-        wakeups: &mut Vec<Waker>,
+        wakeups: &mut Wakeups,
     ) {
         self.metrics.unknown += 1;
         self.gate.settle(Amount::message(self.entries[key].message.body.len() as u64));
@@ -139,7 +137,7 @@ impl Ledger {
     /// Its properties do not fit into the frames of this broker, which therefore will not have it; whether the one before has it,
     /// nobody can tell.
     pub(super) fn settle_too_long(&mut self, key: usize) {
-        let mut wakeups = Vec::new();
+        let mut wakeups = std::mem::take(&mut self.too_long);
         if self.entries[key].written {
             let text = "the properties do not fit into the frames of the broker that took over";
             let why = Refusal { code: FRAME_ERROR, text: text.to_owned() };
@@ -150,7 +148,7 @@ impl Ledger {
             self.gate.settle(Amount::message(self.entries[key].message.body.len() as u64));
             self.finish(key, Err(Unconfirmed::Rejected), &mut wakeups);
         }
-        wakeups.into_iter().for_each(Waker::wake);
+        self.too_long = wakeups;
     }
 
     /// Of what has its outcome, what is not confirmed and nobody was told of. An outcome that is kept, and that no
@@ -165,13 +163,9 @@ impl Ledger {
         unheard
     }
 
-    fn not_heard(&mut self, unconfirmed: &Unconfirmed) {
-        self.unheard.count(unconfirmed);
+    fn not_heard(&mut self, unconfirmed: Unconfirmed, wakeups: &mut Wakeups) {
+        self.unheard.count(&unconfirmed);
         self.metrics.abandoned_unconfirmed += 1;
-        tracing::warn!(
-            exchange = self.target.exchange,
-            routing_key = self.target.routing_key,
-            "nobody waited for this outcome: {unconfirmed}"
-        );
+        wakeups.conclude(Conclusion::NotHeard { target: self.target.clone(), unconfirmed });
     }
 }

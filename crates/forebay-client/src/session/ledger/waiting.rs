@@ -4,7 +4,7 @@ use std::task::{Context, Poll, Waker};
 
 use forebay_flow::WaiterId;
 
-use super::{Ledger, remember};
+use super::{Ledger, Wakeups, remember};
 use crate::marks::Stamps;
 use crate::message::Message;
 use crate::outcome::NotPublishedReason;
@@ -21,6 +21,8 @@ pub(crate) enum NotAdmitted {
 /// One caller before the gate.
 #[derive(Debug)]
 pub(super) struct Waiting {
+    /// Its message's place among all of this publisher.
+    pub(super) number: u64,
     pub(super) message: Option<Message>,
     pub(super) stamps: Option<Box<Stamps>>,
     pub(super) asked_at_us: u64,
@@ -28,6 +30,13 @@ pub(super) struct Waiting {
     /// It has left the gate, and shall ask elsewhere.
     pub(super) elsewhere: bool,
     pub(super) waker: Option<Waker>,
+}
+
+impl Waiting {
+    /// Whether it may still be admitted.
+    pub(super) fn is_at_gate(&self) -> bool {
+        self.entry.is_none() && !self.elsewhere
+    }
 }
 
 impl Ledger {
@@ -43,44 +52,36 @@ impl Ledger {
             return Poll::Ready(Ok(entry));
         }
         if let Some(lost) = self.over.clone() {
-            let message = self.stop_waiting(id).expect("it was not admitted");
+            let message = self.withdraw(id).expect_err("it was not admitted");
             return Poll::Ready(Err(NotAdmitted::Never(NotPublishedReason::Lost(lost), message)));
         }
         if waiting.elsewhere {
-            let message = self.stop_waiting(id).expect("it was not admitted");
+            let message = self.withdraw(id).expect_err("it was not admitted");
             return Poll::Ready(Err(NotAdmitted::Elsewhere(message)));
         }
         remember(&mut waiting.waker, cx);
         Poll::Pending
     }
 
-    /// The connection is gone: who waits here without an order to keep may be served by another one.
-    pub(crate) fn turn_away(&mut self, wakeups: &mut Vec<Waker>) {
+    /// There is no connection: who waits here without an order to keep may be served by another one.
+    pub(crate) fn turn_away(&mut self, wakeups: &mut Wakeups) {
         if self.ordered {
             return;
         }
         for (id, waiting) in &mut self.waiting {
-            if waiting.entry.is_none() && !waiting.elsewhere {
+            if waiting.is_at_gate() {
                 waiting.elsewhere = true;
                 self.gate.cancel(*id);
                 wakeups.extend(waiting.waker.take());
             }
         }
+        self.wake_idlers(wakeups);
     }
 
-    /// The caller waits no longer. Its message, unless that was sent meanwhile; then nobody will ask for
-    /// its outcome.
-    pub(crate) fn stop_waiting(&mut self, id: WaiterId) -> Option<Message> {
-        let waiting = self.waiting.remove(&id)?;
-        match waiting.entry {
-            Some(entry) => {
-                self.abandon(entry);
-                None
-            }
-            None => {
-                self.cancel(id);
-                waiting.message
-            }
+    /// The caller waits no longer. If its message was sent meanwhile nobody will ask for its outcome.
+    pub(crate) fn stop_waiting(&mut self, id: WaiterId, wakeups: &mut Wakeups) {
+        if let Ok(entry) = self.withdraw(id) {
+            self.abandon(entry, wakeups);
         }
     }
 
@@ -90,14 +91,7 @@ impl Ledger {
         if let Some(entry) = waiting.entry {
             return Ok(entry);
         }
-        self.cancel(id);
-        Err(waiting.message.expect("it was not admitted"))
-    }
-
-    fn cancel(&mut self, id: WaiterId) {
         self.gate.cancel(id);
-        if self.is_idle() {
-            self.idle_wakers.drain(..).for_each(Waker::wake);
-        }
+        Err(waiting.message.expect("it was not admitted"))
     }
 }

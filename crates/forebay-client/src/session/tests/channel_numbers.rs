@@ -84,13 +84,31 @@ fn an_open_ok_for_a_publisher_that_has_gone_is_for_nobody() {
     session.lost(&Lost::Io("cut".into()), 2);
     connect_to_few(&mut session, 10, true, 3); // asks, on channel 1, what it has taken
     // Before the broker says what it has taken the message's time is over, and nobody wants to know.
-    session.ledger(key).0.abandon(entry);
+    session.abandon_outcome(key, entry);
     session.drop_ledger(key);
     session.expire(1_000);
     assert_eq!(said(&mut session), [(1, "channel.close")]);
     feed(&mut session, &bytes(1, &channel::OpenOk::default()), 1_001);
     feed(&mut session, &bytes(1, &channel::CloseOk::default()), 1_002);
     assert_eq!(session.machine.open_channel(), Ok(1));
+}
+
+#[test]
+fn a_publisher_that_has_gone_gets_no_other_channel_when_the_broker_closes_its_own() {
+    let mut session = Session::new(Options::default());
+    connect_to_few(&mut session, 10, false, 1);
+    let key = session.add_ledger(ledger(), 1);
+    let Published::Admitted(entry) = session.publish(key, Message::new("m"), None, 1) else {
+        panic!("there is room")
+    };
+    session.abandon_outcome(key, entry);
+    session.drop_ledger(key);
+    feed(&mut session, &bytes(1, &channel::OpenOk::default()), 2);
+    said(&mut session);
+    feed(&mut session, &bytes(1, &channel::Close { reply_code: 404, ..Default::default() }), 2);
+    assert_eq!(said(&mut session), [(1, "channel.close-ok")]);
+    assert!(!session.has_publishers());
+    assert_eq!(session.unheard().unknown, 1);
 }
 
 #[test]

@@ -198,6 +198,22 @@ fn a_broker_that_does_not_even_end_a_channel_is_left() {
 }
 
 #[test]
+fn a_channel_that_has_ended_is_not_taken_for_another_one_with_its_number() {
+    let mut rig = Rig::new();
+    rig.publish(b"one");
+    let first = rig.seen.channel;
+    rig.now_us += 30 * SECOND_US;
+    rig.tick().unwrap();
+    feed(&mut rig.session, &bytes(first, &channel::CloseOk::default()), rig.now_us);
+    let (user, number, _) = rig.session.open_user_channel().unwrap();
+    assert_eq!((number, rig.replaced()), (first, 1));
+    rig.now_us += 30 * SECOND_US;
+    rig.session.drop_user_channel(user, number);
+    rig.tick().unwrap();
+    assert_eq!(rig.replaced(), 2);
+}
+
+#[test]
 fn no_answer_is_due_while_the_broker_takes_nothing() {
     let mut rig = Rig::new();
     rig.publish(b"one");

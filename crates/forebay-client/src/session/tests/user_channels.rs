@@ -1,6 +1,6 @@
 //! Channels that users drive, and the connection they are on.
 
-use forebay_wire::{channel, write_body_frame, write_properties_frame};
+use forebay_wire::{ShortStr, channel, write_body_frame, write_properties_frame};
 
 use super::*;
 
@@ -26,10 +26,67 @@ fn what_nobody_took_of_a_connection_that_is_gone_does_not_keep_the_next_one_from
     assert!(session.wants_bytes(), "the answer to the next login lies there");
     connect(&mut session, 1);
     let (user, _) = session.user(key);
-    let message = user.poll_delivery("", &mut Context::from_waker(Waker::noop()));
+    let message = user.poll_delivery("", 1, &mut Context::from_waker(Waker::noop()));
     let Poll::Ready(Ok(Some(message))) = message else { panic!("{message:?}") };
     session.taken(key, message.size_bytes());
     session.drop_user_channel(key, number);
+    assert_eq!(session.inbox_bytes, 0);
+}
+
+/// A consumer that the broker has begun.
+fn consume(session: &mut Session, key: usize, number: u16, tag: &str) -> u64 {
+    let ticket = session.user(key).0.ask(Wants::Answer);
+    let consumer_tag = ShortStr::truncated(tag);
+    feed(session, &bytes(number, &basic::ConsumeOk { consumer_tag }), 1);
+    let mut cx = Context::from_waker(Waker::noop());
+    match session.user(key).0.poll_reply(ticket, &mut cx) {
+        Poll::Ready(Ok(Reply::Consuming { subscription, .. })) => subscription,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn deliver(session: &mut Session, number: u16, tag: &str, delivery_tag: u64) {
+    let consumer_tag = ShortStr::truncated(tag);
+    let deliver = basic::Deliver { consumer_tag, delivery_tag, ..Default::default() };
+    let mut out = bytes(number, &deliver);
+    write_properties_frame(&mut out, number, 60, 1, &Default::default());
+    write_body_frame(&mut out, number, b"m");
+    feed(session, &out, 1);
+}
+
+#[test]
+fn who_had_a_tag_before_neither_takes_nor_ends_what_the_new_consumer_has() {
+    const TAG: &str = "again";
+    let mut session = Session::new(Options::default());
+    connect(&mut session, 1);
+    let (key, number, _) = session.open_user_channel().unwrap();
+    feed(&mut session, &bytes(number, &channel::OpenOk::default()), 1);
+    let taken = |session: &mut Session, subscription| {
+        let mut cx = Context::from_waker(Waker::noop());
+        match session.user(key).0.poll_delivery(TAG, subscription, &mut cx) {
+            Poll::Ready(Ok(message)) => message.map(|message| {
+                session.taken(key, message.size_bytes());
+                message.delivery_tag()
+            }),
+            other => panic!("{other:?}"),
+        }
+    };
+    let old = consume(&mut session, key, number, TAG);
+    deliver(&mut session, number, TAG, 1);
+    deliver(&mut session, number, TAG, 2);
+    let consumer_tag = ShortStr::truncated(TAG);
+    feed(&mut session, &bytes(number, &basic::CancelOk { consumer_tag }), 1);
+    let new = consume(&mut session, key, number, TAG);
+    deliver(&mut session, number, TAG, 3);
+    assert_eq!(taken(&mut session, old), Some(1));
+
+    session.machine.take_outgoing(&mut Vec::new());
+    session.end_subscription(key, number, TAG, old);
+    assert!(session.machine.outgoing().is_empty(), "nothing is cancelled");
+    assert_eq!((taken(&mut session, old), taken(&mut session, new)), (None, Some(3)));
+    deliver(&mut session, number, TAG, 4);
+    session.end_subscription(key, number, TAG, new);
+    assert!(!session.machine.outgoing().is_empty(), "it is cancelled");
     assert_eq!(session.inbox_bytes, 0);
 }
 

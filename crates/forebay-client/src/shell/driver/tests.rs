@@ -1,0 +1,157 @@
+//! A stream that is served, and a session that is used, one step at a time.
+
+use std::task::Waker;
+
+use forebay_flow::{Amount, Fixed};
+use forebay_wire::{
+    Table, WireMethod, basic, channel, connection, write_body_frame, write_method,
+    write_properties_frame,
+};
+use tokio::sync::broadcast;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use super::*;
+use crate::machine::Limits;
+use crate::message::Message;
+use crate::session::{INBOX_BYTES_MAX, Ledger, Published, Target};
+use crate::timed::TimedPublish;
+
+fn bytes(channel: u16, method: &impl WireMethod) -> Vec<u8> {
+    let mut out = Vec::new();
+    write_method(&mut out, channel, method);
+    out
+}
+
+fn receive(link: &Link, bytes: &[u8]) {
+    link.with_now(|session, now_us| {
+        let mut rest = bytes;
+        session.receive(&mut rest, now_us).unwrap();
+        assert!(rest.is_empty());
+    });
+}
+
+/// A driver whose session is logged in.
+fn logged_in() -> Driver {
+    let options = Options { heartbeat_s: 0, ..Options::default() };
+    let link = Link::new(options.clone(), broadcast::channel(1).0);
+    link.with(|session| session.begin(options.clone(), Topology::new()));
+    let start = connection::Start {
+        version_major: 0,
+        version_minor: 9,
+        server_properties: Table::default(),
+        mechanisms: b"PLAIN",
+        locales: b"en_US",
+    };
+    receive(&link, &bytes(0, &start));
+    receive(&link, &bytes(0, &connection::Tune::default()));
+    receive(&link, &bytes(0, &connection::OpenOk::default()));
+    let make = || -> crate::StreamFuture { Box::pin(std::future::pending()) };
+    Driver {
+        link,
+        dialer: Dialer::Made { address: "nowhere".into(), make: Arc::new(make) },
+        options,
+        topology: Arc::default(),
+        recovery: None,
+        close_patience_us: 0,
+    }
+}
+
+/// A channel with as much for its user as is kept. Its key.
+fn with_full_inbox(link: &Link) -> usize {
+    let (key, number, _) = link.with(|session| session.open_user_channel().unwrap());
+    receive(link, &bytes(number, &channel::OpenOk::default()));
+    let mut out = bytes(number, &basic::Deliver { delivery_tag: 1, ..Default::default() });
+    write_properties_frame(&mut out, number, 60, INBOX_BYTES_MAX as u64, &Default::default());
+    let limits: Limits = link.with(|session| session.machine.limits());
+    for part in vec![0; INBOX_BYTES_MAX].chunks(limits.frame_bytes_max as usize - 8) {
+        write_body_frame(&mut out, number, part);
+    }
+    receive(link, &out);
+    key
+}
+
+fn take(link: &Link, key: usize, cx: &mut Context<'_>) {
+    link.with(|session| match session.user(key).0.poll_delivery("", 1, cx) {
+        Poll::Ready(Ok(Some(message))) => session.taken(key, message.size_bytes()),
+        other => panic!("{other:?}"),
+    });
+}
+
+#[tokio::test]
+async fn a_stream_is_read_again_if_the_full_inbox_was_emptied_before_its_driver_slept() {
+    let driver = logged_in();
+    let key = with_full_inbox(&driver.link);
+    let (ours, _theirs) = tokio::io::duplex(1 << 20);
+    let mut serving = Serving::new(&driver, Stream::Other(Box::new(ours)));
+    serving.up = true;
+    let mut cx = Context::from_waker(Waker::noop());
+    while serving.write(&mut cx) {}
+    assert_eq!(serving.read(&mut cx), Ok(false));
+    take(&driver.link, key, &mut cx);
+    assert_eq!(serving.sleep(&mut cx), Ok(false), "the stream would wake nobody");
+    assert_eq!(serving.read(&mut cx), Ok(false));
+    assert_eq!(serving.sleep(&mut cx), Ok(true));
+}
+
+/// Looks whether the session is free, at each event and at the end of each span.
+struct Curious {
+    link: Arc<Link>,
+    found_free: Arc<Mutex<Vec<bool>>>,
+}
+
+impl Curious {
+    fn look(&self) {
+        self.found_free.lock().unwrap().push(self.link.is_free());
+    }
+}
+
+impl Subscriber for Curious {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        self.look();
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+
+    fn try_close(&self, _: Id) -> bool {
+        self.look();
+        true
+    }
+}
+
+#[tokio::test]
+async fn who_hears_of_an_outcome_may_use_the_session() {
+    let Driver { link, .. } = logged_in();
+    let found_free = Arc::new(Mutex::new(Vec::new()));
+    let curious = Curious { link: link.clone(), found_free: found_free.clone() };
+    let _watching = tracing::subscriber::set_default(curious);
+    let target = Target { exchange: String::new(), routing_key: "q".into(), mandatory: true };
+    let mut message = Message::new("m");
+    message.set_timed(TimedPublish::begin(&target, &message).expect("somebody sees it"));
+    let window = || Box::new(Fixed::new(Amount::new(1, 1_000))) as Box<_>;
+    let ledger = Ledger::new(target, "t-", Box::new(window));
+    let (key, published) = link.with_now(|session, now_us| {
+        let key = session.add_ledger(ledger, now_us);
+        (key, session.publish(key, message, None, now_us))
+    });
+    let Published::Admitted(entry) = published else { panic!("there is room") };
+    let nack = basic::Nack { delivery_tag: 1, ..Default::default() };
+    receive(&link, &bytes(1, &nack));
+    assert_eq!(*found_free.lock().unwrap(), [true], "its span has ended");
+    link.with(|session| session.abandon_outcome(key, entry));
+    assert_eq!(*found_free.lock().unwrap(), [true, true], "the log has it");
+}
