@@ -9,6 +9,7 @@ use crate::connection::{Connection, Stage};
 use crate::error::AmqpError;
 use crate::handshake::REFUSED_MS;
 use crate::input::{CloseHow, ConnectionId, Peer};
+use crate::notices::Notice;
 use crate::shard::Shard;
 
 /// How long `connection.close-ok` is waited for.
@@ -122,11 +123,18 @@ impl Shard {
             return;
         }
         connection.enter(Stage::Closing, now_us);
+        let address = connection.peer.address.clone();
+        let user = connection.login.as_ref().map(|login| login.user.to_string());
+        let text = error.reply_text();
         if error.code != ReplyCode::ConnectionForced {
             self.counters.connection_errors += 1;
+            // Of a refused login there is a notice already, which says more.
+            if error.code != ReplyCode::AccessRefused || user.is_some() {
+                let (code, text) = (error.code.code(), text.clone());
+                self.notices.tell(Notice::ConnectionClosed { address, user, code, text });
+            }
         }
         self.tear_down(id);
-        let text = error.reply_text();
         self.send(
             id,
             0,

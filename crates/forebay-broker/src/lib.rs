@@ -61,6 +61,7 @@ mod publish;
 mod publisher;
 mod queue;
 mod queue_consumers;
+mod queue_end;
 mod queue_expiry;
 mod queue_methods;
 mod queue_report;

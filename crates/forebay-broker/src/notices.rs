@@ -24,6 +24,17 @@ pub enum Notice {
         /// The reason, which the client is not told.
         why: String,
     },
+    /// A client was told an error that ended its connection.
+    ConnectionClosed {
+        /// From where it came.
+        address: String,
+        /// As whom it had logged in, if it had.
+        user: Option<String>,
+        /// The reply code, for instance 540.
+        code: u16,
+        /// The reply text, for instance `NOT_IMPLEMENTED - x-queue-type 'stream'`.
+        text: String,
+    },
     /// Publishers are told to wait, for this reason.
     Alarm(&'static str),
     /// They may go on.
@@ -37,6 +48,13 @@ impl fmt::Display for Notice {
         match self {
             Notice::LoginRefused { address, user, why } => {
                 write!(f, "refused a login from {address} as {user:?}: {why}")
+            }
+            Notice::ConnectionClosed { address, user, code, text } => {
+                let text = one_line(text);
+                match user {
+                    Some(user) => write!(f, "closed {address} (user {user}): {code} {text}"),
+                    None => write!(f, "closed {address} (not logged in): {code} {text}"),
+                }
             }
             Notice::Alarm(reason) => write!(f, "publishers are blocked: {reason}"),
             Notice::AlarmOver => f.write_str("publishers are let go on"),
@@ -82,6 +100,11 @@ pub(crate) fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(&name[..name.len().min(NAME_BYTES_MAX)]).into_owned()
 }
 
+/// A text with the names that a client gave may hold anything, and is one line in a log.
+fn one_line(text: &str) -> String {
+    text.replace(char::is_control, "?")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,5 +128,12 @@ mod tests {
         let line = refused.to_string();
         assert!(line.starts_with("refused a login from 1.2.3.4:5 as \"a\\nbxx"), "{line}");
         assert!(line.len() < 150 && !line.contains('\n'), "{line}");
+        let closed = Notice::ConnectionClosed {
+            address: "1.2.3.4:5".into(),
+            user: Some("guest".into()),
+            code: 404,
+            text: "NOT_FOUND - no 'a\nb'".into(),
+        };
+        assert_eq!(closed.to_string(), "closed 1.2.3.4:5 (user guest): 404 NOT_FOUND - no 'a?b'");
     }
 }

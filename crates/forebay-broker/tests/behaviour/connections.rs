@@ -1,4 +1,4 @@
-use forebay_broker::{Admission, CloseHow, ConnectionId, Input, ShardConfig};
+use forebay_broker::{Admission, CloseHow, ConnectionId, Input, Notice, ShardConfig};
 use forebay_wire::{PROTOCOL_HEADER, basic, channel, connection, queue, write_method};
 
 use crate::rig::{Rig, consume, declare, short};
@@ -45,6 +45,27 @@ fn a_refused_login_is_told_to_clients_that_can_hear_it() {
     rig.login(id, b"\0guest\0wrong");
     let trace = rig.trace(id);
     assert!(trace[1].starts_with("0 connection.close 403 ACCESS_REFUSED - Login was refused"));
+}
+
+#[test]
+fn who_is_told_an_error_of_its_connection_is_told_to_the_operator() {
+    let mut rig = Rig::new();
+    let (address, user) = ("test:1".to_owned(), Some("guest".to_owned()));
+    let id = rig.client();
+    rig.method(id, 7, &declare("q", false));
+    assert!(rig.trace(id)[0].starts_with("0 connection.close 504"));
+    let text = "CHANNEL_ERROR - expected 'channel.open'".to_owned();
+    let closed = Notice::ConnectionClosed { address, user, code: 504, text };
+    assert_eq!(rig.shard.take_notice(), Some(closed));
+    // A refused login has one line already, and who closes one channel needs none.
+    let stranger = rig.socket(true);
+    rig.bytes(stranger, &PROTOCOL_HEADER);
+    rig.login(stranger, b"\0guest\0wrong");
+    assert!(matches!(rig.shard.take_notice(), Some(Notice::LoginRefused { .. })));
+    let other = rig.client();
+    rig.method(other, 1, &consume("absent", "c", true));
+    assert!(rig.trace(other)[0].starts_with("1 channel.close 404"));
+    assert_eq!(rig.shard.take_notice(), None);
 }
 
 #[test]
