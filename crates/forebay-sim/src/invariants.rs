@@ -4,6 +4,7 @@ use forebay_broker::{ConnectionId, Gate};
 use forebay_flow::BalanceState;
 
 use crate::link::UPSTREAM_MAX_BYTES;
+use crate::names::known;
 use crate::violation::violation;
 use crate::world::{Step, World};
 
@@ -66,6 +67,22 @@ impl World {
             if outgoing < OUT_SOFT_BYTES {
                 let what = format!("{tag} of client {client} while {queue:?}");
                 violation("nobody is idle while a message waits", what)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// After a turn no more wait in a queue than may, but what nobody has been offered yet, or lies on disk.
+    pub(crate) fn check_lengths(&mut self) -> Step {
+        let busy = self.broker.shard.next_deadline_us().is_some_and(|at| at <= self.now_us);
+        if busy || self.broker.shard.is_gathering() || self.stopping {
+            return Ok(());
+        }
+        for queue in &self.broker.shard.status().queues {
+            let max = known(queue.name.as_bytes()).and_then(|name| self.swarm.ready_max(name));
+            let too_many = max.is_some_and(|max| queue.ready > max as u64);
+            if too_many && queue.cold + queue.spilling == 0 {
+                violation("no more wait than may", format!("{queue:?}"))?;
             }
         }
         Ok(())

@@ -27,6 +27,10 @@ pub(crate) const LETTERS_TO: Name = "d2";
 pub(crate) const PRIORITIZED: [Name; 4] = ["d0", "d3", "t0", "p0"];
 /// Their highest one.
 pub(crate) const PRIORITY_MAX: u8 = 3;
+/// Queues in which no more than so many messages wait, where there are any: of each kind one.
+pub(crate) const LIMITED: [Name; 3] = ["d1", "t1", "p1"];
+/// So many.
+pub(crate) const LIMIT_MESSAGES: usize = 7;
 /// Transient queues of every world.
 pub(crate) const TRANSIENT_QUEUES: [Name; 2] = ["t0", "t1"];
 /// Durable queues that come and go.

@@ -78,6 +78,9 @@ impl World {
         // The first start is like all others.
         disk.kill();
         disk.set_lying(swarm.lying_disk);
+        disk.set_random(Random::new(seed ^ 0x5A17).next());
+        // Most keep what a failed sync left behind for readers, until the power goes.
+        disk.set_shows_lost(!seed.is_multiple_of(3));
         // Some file systems give no room but for what is written.
         disk.set_allocates(!seed.is_multiple_of(4));
         let clients: Vec<Client> =
@@ -89,7 +92,7 @@ impl World {
             swarm: swarm.clone(),
             disk,
             broker,
-            model: Model::new(swarm.letters_from(), |queue| swarm.max_priority(queue)),
+            model: Model::new(&swarm),
             clients,
             starts: 0,
             stopping: false,

@@ -8,8 +8,8 @@ use forebay_wire::Value;
 
 use crate::model::BaseBinding;
 use crate::names::{
-    ALTERNATE, DIRECT, DURABLE_QUEUES, FANOUT, LETTERS_TO, Name, PATTERNS, PRIORITIZED,
-    PRIORITY_MAX, TOPIC, TRANSIENT_QUEUES,
+    ALTERNATE, DIRECT, DURABLE_QUEUES, FANOUT, LETTERS_TO, LIMIT_MESSAGES, LIMITED, Name, PATTERNS,
+    PRIORITIZED, PRIORITY_MAX, TOPIC, TRANSIENT_QUEUES,
 };
 use crate::random::Random;
 
@@ -108,6 +108,8 @@ pub struct Swarm {
     pub dead_letters: bool,
     /// Some queues have priorities.
     pub priorities: bool,
+    /// In some queues only so many messages may wait.
+    pub limits: bool,
 }
 
 /// The queues that balance, where some do: of each kind one, or more.
@@ -199,6 +201,7 @@ impl Swarm {
             resident: !large_bodies && random.one_in(3),
             dead_letters: random.one_in(3),
             priorities: random.one_in(3),
+            limits: random.one_in(3),
         }
         .timed()
     }
@@ -222,8 +225,9 @@ impl Swarm {
             // Somebody publishes ahead of somebody who consumes slowly.
             self.step_us = 20_000;
             self.leases = false;
-            // Queues with priorities do not balance.
+            // Queues with priorities do not balance, and of two policies one holds.
             self.priorities = false;
+            self.limits = false;
             self.clients.truncate(1);
             self.clients.extend([vec![Job::Confirm, Job::Publish], vec![Job::Confirm; 2]]);
             self.clients.extend([vec![Job::Consume; 3], vec![Job::Consume; 2]]);
@@ -248,12 +252,18 @@ impl Swarm {
         if self.priorities && PRIORITIZED.contains(&queue) { PRIORITY_MAX } else { 0 }
     }
 
+    /// How many messages may wait in a queue.
+    pub(crate) fn ready_max(&self, queue: Name) -> Option<usize> {
+        (self.limits && LIMITED.contains(&queue)).then_some(LIMIT_MESSAGES)
+    }
+
     /// The queues whose rejected messages go elsewhere: of those with a policy of their own none.
     pub(crate) fn letters_from(&self) -> &'static [Name] {
-        match (self.dead_letters, self.balance) {
-            (false, _) => &[],
-            (true, true) => &["d3"],
-            (true, false) => &["d0", "d1", "d3"],
+        match (self.dead_letters, self.balance, self.limits) {
+            (false, ..) => &[],
+            (true, true, _) => &["d3"],
+            (true, false, true) => &["d0", "d3"],
+            (true, false, false) => &["d0", "d1", "d3"],
         }
     }
 
@@ -293,6 +303,11 @@ impl Swarm {
         let mut policies = Vec::new();
         if self.balance {
             policies.push(Policy::of_queues("/", BALANCED, 0, balanced));
+        }
+        if self.limits {
+            let pattern = format!("^({})$", LIMITED.join("|"));
+            let limit = [("max-length", Value::I64(LIMIT_MESSAGES as i64))];
+            policies.push(Policy::of_queues("/", &pattern, 0, limit));
         }
         if self.dead_letters {
             let pattern = format!("^({})$", self.letters_from().join("|"));

@@ -301,6 +301,7 @@ impl World {
         if self.statistics.events.is_multiple_of(8) {
             self.check_bounds()?;
             self.check_nobody_idle()?;
+            self.check_lengths()?;
             self.check_nobody_held_in_vain()?;
         }
         Ok(())

@@ -339,7 +339,7 @@ impl Log {
                 self.background.retry_at_us = None;
                 self.background.prewrite_at_us = None;
             }
-            Work::RemoveSpare { .. } | Work::Commit { .. } | Work::Sync { .. } => {}
+            Work::RemoveSpare { .. } | Work::Commit { .. } | Work::Sync(_) => {}
         }
         Ok(())
     }

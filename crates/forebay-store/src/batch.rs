@@ -3,7 +3,7 @@
 //! ```text
 //!   ┌───────────────────────────── head, 64 bytes ──────────────────────────────┐
 //!   │ magic u32 "FBAT" │ crc32c u32 │ epoch u64 │ number u64 │ durable upto u64 │
-//!   │ records bytes u32 │ record count u32 │ zeros …                            │
+//!   │ records bytes u32 │ record count u32 │ salt u64 │ zeros …                 │
 //!   ├───────────────────────────────────────────────────────────────────────────┤
 //!   │ records …                                                                 │
 //!   ├───────────────────────────────────────────────────────────────────────────┤
@@ -14,13 +14,14 @@
 //! Padding means that no write ever touches a sector that already holds durable data. `durable upto` is
 //! the newest batch that was synced when this one was begun to be written: recovery learns from it which
 //! missing batches are damage and which are merely a torn tail. The head's checksum covers bytes 8 to
-//! 64 and is bound to (epoch, offset); records carry their own. A batch is valid when its head is, and
-//! its records, each valid, fill `records bytes` exactly and are `record count` many.
+//! 64 and is bound to (epoch, salt, offset); records carry their own. A batch is valid when its head is, and
+//! its records, each valid, fill `records bytes` exactly and are `record count` many. The salt is that of the segment's
+//! header, for the case that this cannot be read.
 
 use hashbrown::HashMap;
 
-use crate::checksum::{checksum, u32_at, u64_at};
-use crate::home::{BatchNo, QueueId, Seq};
+use crate::checksum::{checksum, owner, u32_at, u64_at};
+use crate::home::{BATCH_NO_MAX, BatchNo, QueueId, Seq};
 use crate::record::{self, Record, RecordWriter};
 use crate::request::Begin;
 use crate::segment::BLOCK;
@@ -28,6 +29,7 @@ use crate::segment::BLOCK;
 /// Bytes before a batch's records.
 pub(crate) const BATCH_HEAD: usize = 64;
 
+const SALT_AT: usize = 40;
 const MAGIC: u32 = u32::from_le_bytes(*b"FBAT");
 
 /// What a batch's head says.
@@ -37,23 +39,29 @@ pub(crate) struct BatchHead {
     pub(crate) durable_upto: BatchNo,
     pub(crate) records_bytes: u32,
     pub(crate) count: u32,
+    pub(crate) salt: u64,
 }
 
 impl BatchHead {
-    /// Reads the head that `bytes` begin with, which lies at `offset` of its segment.
+    /// Reads the head that `bytes` begin with, which lies at `offset` of its segment. One that says what none can say is none.
+    /// Whether its salt is the directory's the caller has to see: bytes that somebody published may look like a head with another.
     pub(crate) fn decode(bytes: &[u8], epoch: u64, offset: u64) -> Option<BatchHead> {
         let head = bytes.get(..BATCH_HEAD)?;
+        let salt = u64_at(head, SALT_AT);
         if u32_at(head, 0) != MAGIC
-            || u32_at(head, 4) != checksum(epoch, offset, &head[8..])
+            || u32_at(head, 4) != checksum(owner(epoch, salt), offset, &head[8..])
             || u64_at(head, 8) != epoch
         {
             return None;
         }
-        Some(BatchHead {
-            number: u64_at(head, 16),
-            durable_upto: u64_at(head, 24),
+        let (number, durable_upto) = (u64_at(head, 16), u64_at(head, 24));
+        let possible = durable_upto < number && number <= BATCH_NO_MAX;
+        possible.then(|| BatchHead {
+            number,
+            durable_upto,
             records_bytes: u32_at(head, 32),
             count: u32_at(head, 36),
+            salt,
         })
     }
 
@@ -62,6 +70,11 @@ impl BatchHead {
         bytes
             .get(..BATCH_HEAD)
             .is_some_and(|head| u32_at(head, 0) == MAGIC && u64_at(head, 8) == epoch)
+    }
+
+    /// What the checksums of its records are bound to, beside their offsets, if this is the epoch of its segment.
+    pub(crate) fn owner(&self, epoch: u64) -> u64 {
+        owner(epoch, self.salt)
     }
 
     /// Size of the batch with its padding, in bytes.
@@ -83,7 +96,7 @@ pub(crate) fn verify(
     let mut at = BATCH_HEAD;
     for _ in 0..head.count {
         let place = offset + at as u64;
-        at += record::read(&bytes[at..], epoch, place).map_err(|what| (place, what))?.1;
+        at += record::read(&bytes[at..], head.owner(epoch), place).map_err(|what| (place, what))?.1;
     }
     let complete = at == end;
     complete.then_some(()).ok_or((offset + at as u64, "a batch has more bytes than records"))
@@ -114,7 +127,7 @@ pub(crate) fn walk<'a>(
     for _ in 0..head.count {
         let read = match trust {
             Trust::Verified => record::read_verified(rest),
-            Trust::Nothing => record::read(rest, epoch, place),
+            Trust::Nothing => record::read(rest, head.owner(epoch), place),
         };
         let Ok((record, len)) = read else { return };
         visit(place, record);
@@ -213,6 +226,7 @@ const LIST_RANGES_KEPT: usize = 64;
 pub(crate) struct OpenBatch {
     pub(crate) number: BatchNo,
     pub(crate) epoch: u64,
+    pub(crate) salt: u64,
     /// Offset in the segment of `bytes[0]`.
     pub(crate) offset: u64,
     /// The segment's header block, if the batch is its first, then the batch.
@@ -229,17 +243,23 @@ pub(crate) struct OpenBatch {
 
 impl OpenBatch {
     /// Begins a batch in `bytes`, an empty buffer, or one that holds the segment's header block.
-    pub(crate) fn new(number: BatchNo, epoch: u64, offset: u64, mut bytes: Vec<u8>) -> OpenBatch {
+    pub(crate) fn new(
+        number: BatchNo,
+        epoch: u64,
+        salt: u64,
+        offset: u64,
+        mut bytes: Vec<u8>,
+    ) -> OpenBatch {
         let start = bytes.len();
         bytes.resize(start + BATCH_HEAD, 0);
-        OpenBatch { number, epoch, offset, bytes, start, ..OpenBatch::default() }
+        OpenBatch { number, epoch, salt, offset, bytes, start, ..OpenBatch::default() }
     }
 
     #[inline]
     pub(crate) fn writer(&mut self) -> RecordWriter<'_> {
         RecordWriter {
             out: &mut self.bytes,
-            epoch: self.epoch,
+            owner: owner(self.epoch, self.salt),
             offset_base: self.offset,
             count: &mut self.count,
         }
@@ -270,7 +290,8 @@ impl OpenBatch {
         head[8..16].copy_from_slice(&self.epoch.to_le_bytes());
         head[16..24].copy_from_slice(&self.number.to_le_bytes());
         head[24..32].copy_from_slice(&durable_upto.to_le_bytes());
-        let crc = checksum(self.epoch, offset, &head[8..]);
+        head[SALT_AT..SALT_AT + 8].copy_from_slice(&self.salt.to_le_bytes());
+        let crc = checksum(owner(self.epoch, self.salt), offset, &head[8..]);
         head[4..8].copy_from_slice(&crc.to_le_bytes());
     }
 }
@@ -280,7 +301,7 @@ mod tests {
     use super::*;
 
     fn batch() -> Vec<u8> {
-        let mut batch = OpenBatch::new(7, 2, 8192, Vec::new());
+        let mut batch = OpenBatch::new(7, 2, 77, 8192, Vec::new());
         let mut acks = AckTable::default();
         batch.writer().publish(0, &[(1, 1)], b"one");
         for seq in [5, 6, 7, 4, 9] {
@@ -325,9 +346,33 @@ mod tests {
     }
 
     #[test]
+    fn a_head_that_says_what_none_can_say_is_none() {
+        for (number, durable_upto, sound) in [
+            (1, 0, true),
+            (0, 0, false),
+            (7, 6, true),
+            (7, 7, false),
+            (7, u64::MAX, false),
+            (BATCH_NO_MAX, 7, true),
+            (BATCH_NO_MAX + 1, 7, false),
+            (u64::MAX, u64::MAX - 1, false),
+        ] {
+            let mut batch = OpenBatch::new(number, 2, 77, 8192, Vec::new());
+            batch.close(&mut AckTable::default());
+            batch.seal(durable_upto);
+            let head = BatchHead::decode(&batch.bytes, 2, 8192);
+            assert_eq!(head.is_some(), sound, "{number} {durable_upto}");
+        }
+    }
+
+    #[test]
     fn a_batch_of_another_life_or_place_is_not_valid() {
         let bytes = batch();
         assert_eq!(BatchHead::decode(&bytes, 3, 8192), None);
         assert_eq!(BatchHead::decode(&bytes, 2, 4096), None);
+        let head = BatchHead::decode(&bytes, 2, 8192).unwrap();
+        assert_eq!(head.salt, 77);
+        let salted_otherwise = BatchHead { salt: 78, ..head };
+        assert!(verify(&bytes, 2, 8192, &salted_otherwise).is_err(), "records have the salt, too");
     }
 }

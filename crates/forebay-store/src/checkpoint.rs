@@ -25,9 +25,9 @@ impl Log {
         self.next_epoch += 1;
         let spare = self.background.take_spare(self.options.segment_bytes);
         let mut bytes = self.take_buffer();
-        SegmentHeader { epoch, first_batch: number, salvaged_before: self.salvaged_before }
-            .encode(&mut bytes);
-        self.open = OpenBatch::new(number, epoch, 0, bytes);
+        let (salvaged_before, salt) = (self.salvaged_before, self.salt);
+        SegmentHeader { epoch, first_batch: number, salvaged_before, salt }.encode(&mut bytes);
+        self.open = OpenBatch::new(number, epoch, salt, 0, bytes);
         self.open.begin = Some(Begin { spare: spare.map(|spare| spare.number), sync_first: None });
 
         self.write_checkpoint();
@@ -121,7 +121,8 @@ impl Log {
             return;
         }
         let end = self.open.close(&mut AckTable::default());
-        let next = OpenBatch::new(self.open.number + 1, self.open.epoch, end, Vec::new());
+        let OpenBatch { number, epoch, salt, .. } = self.open;
+        let next = OpenBatch::new(number + 1, epoch, salt, end, Vec::new());
         let part = std::mem::replace(&mut self.open, next);
         self.queued.push_back(part);
     }

@@ -4,11 +4,20 @@
 //! They carry a checksum that was right, once, there. Every checksum on disk is therefore CRC-32C of
 //! the bytes, XORed with a mask made of the owner (segment epoch or run number) and the offset: bytes
 //! of another life, of another file or of another place do not validate.
+//!
+//! Payloads lie there as well, and who publishes them may know epoch and offset. What is in a segment is therefore bound to
+//! a number too that only the directory knows, its salt.
 
 /// CRC-32C of `bytes`, bound to their owner and their offset in it.
 #[inline]
 pub(crate) fn checksum(owner: u64, offset: u64, bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes) ^ mask(owner, offset)
+}
+
+/// The owner of what is in a segment; its header is bound to the epoch alone.
+#[inline]
+pub(crate) const fn owner(epoch: u64, salt: u64) -> u64 {
+    epoch ^ salt
 }
 
 /// The part of a checksum that says where it belongs. A bijective mix (the finaliser of SplitMix64),

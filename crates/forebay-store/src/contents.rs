@@ -10,10 +10,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::checksum::owner;
 use crate::disk::Disk;
 use crate::error::OpenError;
 use crate::home::{Home, QueueId, RunId, Seq};
 use crate::record::{self, RECORD_HEAD, Record};
+use crate::recovery::SegmentImage;
 use crate::replay::{Replay, ReplayedQueue, ReplayedRun};
 use crate::request::WorkError;
 use crate::run::{self, FIRST_RECORD, run_file};
@@ -28,6 +30,7 @@ type Queues = BTreeMap<QueueId, RecoveredQueue>;
 /// taken out of `replay`. A payload is read once, however many queues have it.
 pub(crate) fn recovered_queues(
     disk: &dyn Disk,
+    segments: &[SegmentImage],
     replay: &mut Replay,
 ) -> Result<(Queues, Vec<Vec<u8>>), OpenError> {
     let mut queues = Queues::new();
@@ -55,7 +58,9 @@ pub(crate) fn recovered_queues(
         }
     }
     for (epoch, places) in by_segment {
-        read_payloads(disk, epoch, places, &mut queues, &mut payloads)?;
+        let segment = segments.iter().find(|segment| segment.epoch == epoch);
+        let salt = segment.map_or(0, |segment| segment.salt);
+        read_payloads(disk, (epoch, salt), places, &mut queues, &mut payloads)?;
     }
     for id in warm {
         let run = &replay.runs[&id];
@@ -147,7 +152,7 @@ pub(crate) fn load_run(
 /// The payloads of what is alive in one segment.
 fn read_payloads(
     disk: &dyn Disk,
-    epoch: u64,
+    (epoch, salt): (u64, u64),
     mut places: Vec<(u64, QueueId, Seq)>,
     queues: &mut Queues,
     payloads: &mut Vec<Vec<u8>>,
@@ -165,7 +170,8 @@ fn read_payloads(
         // Checked again: these are other bytes than the first pass saw, if the medium lies.
         let claimed = record::claimed_bytes(window.from(offset, RECORD_HEAD)?);
         let bytes = window.from(offset, claimed)?;
-        let Ok((Record::Publish { payload, .. }, _)) = record::read(bytes, epoch, offset) else {
+        let read = record::read(bytes, owner(epoch, salt), offset);
+        let Ok((Record::Publish { payload, .. }, _)) = read else {
             return Err(OpenError::damaged(&name, offset, "a record changed while it was read"));
         };
         last = Some(offset);

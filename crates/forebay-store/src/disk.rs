@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,11 @@ pub trait Disk: Send + Sync {
     fn lock(&self) -> io::Result<()>;
     /// Gives the lock back.
     fn unlock(&self);
+    /// A number that nobody can foresee, as a salt (`docs/storage-format.md`, "Checksums"); 0, which is none, where the same
+    /// calls are to leave the same bytes.
+    fn random(&self) -> u64 {
+        0
+    }
     /// Names of all files.
     fn list(&self) -> io::Result<Vec<String>>;
     /// Size of a file in bytes.
@@ -174,6 +180,11 @@ impl Disk for FileDisk {
         *self.lock.lock().expect("no holder of this lock panics") = None;
     }
 
+    fn random(&self) -> u64 {
+        // The keys of the hasher come from the operating system.
+        RandomState::new().build_hasher().finish()
+    }
+
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.root)? {
@@ -241,6 +252,13 @@ impl Disk for FileDisk {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_two_directories_have_the_same_salt() {
+        let root = std::env::temp_dir();
+        let salts = [(); 3].map(|()| FileDisk::new(&root).unwrap().random());
+        assert!(salts[0] != salts[1] && salts[1] != salts[2] && salts[0] != salts[2], "{salts:?}");
+    }
 
     #[test]
     fn the_names_of_new_directories_are_in_those_that_hold_them() {

@@ -7,7 +7,8 @@
 //!   the directory, each creation, rename and removal since the last directory sync independently
 //!   happened or not.
 //! - **Errors** ([`MemDisk::fail`]): a call fails with an error of choice; a failed write may leave a part
-//!   of its bytes; a failed sync drops what it was to make durable, as Linux does with dirty pages.
+//!   of its bytes; a failed sync drops what it was to make durable, as Linux does with dirty pages: at once, or, if
+//!   so asked ([`MemDisk::set_shows_lost`]), for the medium only: it is read until the power goes, and no sync is about it.
 //! - **Full disk** ([`MemDisk::set_capacity`]): writes that grow a file beyond it fail with `StorageFull`.
 //! - **Stop** ([`MemDisk::stop_after`]): after so many more calls that change something, every call fails,
 //!   the last write being cut short somewhere: a crash at any point of any request.
@@ -56,6 +57,9 @@ struct State {
     capacity_bytes: Option<u64>,
     /// Whether room can be had without writing.
     allocates: bool,
+    /// Whether what a failed sync lost is read until the power goes.
+    shows_lost: bool,
+    random: u64,
     faults: Faults,
 }
 
@@ -66,6 +70,8 @@ impl Default for State {
             directory: Directory::default(),
             capacity_bytes: None,
             allocates: true,
+            shows_lost: false,
+            random: 0,
             faults: Faults::default(),
         }
     }
@@ -164,6 +170,17 @@ impl MemDisk {
         self.lock_state().faults.lying = lying;
     }
 
+    /// Whether what a failed sync was to make durable is read until the power goes, as the pages that Linux keeps; if not,
+    /// which is so from the start, it is gone at once.
+    pub fn set_shows_lost(&self, shows: bool) {
+        self.lock_state().shows_lost = shows;
+    }
+
+    /// What [`Disk::random`] answers from now on; 0 until then.
+    pub fn set_random(&self, random: u64) {
+        self.lock_state().random = random;
+    }
+
     /// Bounds the sum of all files' sizes, in bytes; `None`: no bound.
     pub fn set_capacity(&self, capacity_bytes: Option<u64>) {
         self.lock_state().capacity_bytes = capacity_bytes;
@@ -239,6 +256,10 @@ impl Disk for MemDisk {
 
     fn unlock(&self) {
         self.lock_state().locked = false;
+    }
+
+    fn random(&self) -> u64 {
+        self.lock_state().random
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
@@ -328,7 +349,9 @@ impl Disk for MemDisk {
             Err(error) => {
                 if !state.faults.stopped {
                     // The pages are clean now, and nowhere.
-                    state.directory.file_mut(name)?.forget_unsynced();
+                    let shows_lost = state.shows_lost;
+                    let file = state.directory.file_mut(name)?;
+                    if shows_lost { file.lose_unsynced() } else { file.forget_unsynced() }
                 }
                 Err(error)
             }

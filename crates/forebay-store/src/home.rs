@@ -11,6 +11,9 @@ pub type Seq = u64;
 /// Number of a batch of the log; increases by one from batch to batch, for the life of a data directory.
 pub type BatchNo = u64;
 
+/// The largest one. No log gets there: what says more was never written by one.
+pub(crate) const BATCH_NO_MAX: BatchNo = 1 << 62;
+
 /// Set in a [`Home`] that is a run; the other 31 bits are the run's or the segment's number. At one
 /// segment of 64 MiB, or one run of 1 MiB, 31 bits last for 128 PiB of log or 2 PiB of runs.
 const RUN_BIT: u32 = 1 << 31;

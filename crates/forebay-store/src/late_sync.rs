@@ -10,15 +10,22 @@
 use crate::in_flight::LogWork;
 use crate::log::Log;
 use crate::options::Durability;
-use crate::request::{Request, Work};
+use crate::request::{Request, Unsynced, Work};
 
 impl Log {
     /// The sync that is due, for the idle lane.
     pub(crate) fn poll_late_sync(&mut self) -> Option<Request> {
         self.late_sync_due_us().filter(|due_us| *due_us <= self.now_us)?;
         self.in_flight.push(self.now_us, LogWork::Sync { upto: self.written });
-        let epoch = self.last_written_epoch();
-        Some(Request { work: Work::Sync { epoch } })
+        let unsynced = self.unsynced(self.last_written_epoch());
+        Some(Request { work: Work::Sync(unsynced) })
+    }
+
+    /// What is not synced of this segment, in which the newest written batch is: it is going to be.
+    pub(crate) fn unsynced(&mut self, epoch: u64) -> Unsynced {
+        let segment = self.segments.iter().rev().find(|segment| segment.epoch == epoch);
+        let end = segment.map_or(0, |segment| segment.used);
+        Unsynced { epoch, bytes: self.unsynced_from.take().unwrap_or(end)..end }
     }
 
     /// When what is written is to be synced, if the lane is idle then.

@@ -53,6 +53,7 @@ mod runs_by_span;
 mod segment;
 mod spill;
 mod store;
+mod sync;
 mod truncation;
 mod window;
 

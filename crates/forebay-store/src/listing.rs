@@ -3,7 +3,7 @@
 use crate::disk::Disk;
 use crate::error::OpenError;
 use crate::home::RunId;
-use crate::run::parse_run_file;
+use crate::run::{parse_lost_run_file, parse_run_file};
 use crate::segment::{parse_segment_file, parse_spare_file};
 
 /// The files of a store, by kind.
@@ -11,6 +11,8 @@ use crate::segment::{parse_segment_file, parse_spare_file};
 pub(crate) struct Listing {
     pub(crate) epochs: Vec<u64>,
     pub(crate) runs: Vec<RunId>,
+    /// The largest number that a run's file has, or one that was set aside.
+    pub(crate) last_run: u32,
     pub(crate) spares: Vec<u32>,
 }
 
@@ -22,6 +24,10 @@ impl Listing {
                 listing.epochs.push(epoch);
             } else if let Some(run) = parse_run_file(&name) {
                 listing.runs.push(run);
+                listing.last_run = listing.last_run.max(run.0);
+            } else if let Some(run) = parse_lost_run_file(&name) {
+                // Its number is not given again: the file of another run might be set aside over it.
+                listing.last_run = listing.last_run.max(run.0);
             } else if let Some(spare) = parse_spare_file(&name) {
                 listing.spares.push(spare);
             }

@@ -74,6 +74,7 @@ pub(crate) struct Log {
     pub(crate) segments: VecDeque<Segment>,
     pub(crate) next_epoch: u64,
     pub(crate) salvaged_before: u64,
+    pub(crate) salt: u64,
     pub(crate) open: OpenBatch,
     pub(crate) acks: AckTable,
     /// Closed parts of a checkpoint, and a batch that [ended its segment](Log::make_room): to be written before the open one.
@@ -88,6 +89,8 @@ pub(crate) struct Log {
     reported: BatchNo,
     /// When bytes were first written that are not synced yet.
     pub(crate) unsynced_since_us: Option<u64>,
+    /// Where in the segment of the newest written batch bytes begin that no sync was asked for.
+    pub(crate) unsynced_from: Option<u64>,
     pacing: Pacing,
     pub(crate) atomic_depth: u32,
     pub(crate) stopping: Stopping,
@@ -117,6 +120,7 @@ pub(crate) struct LogState {
     pub(crate) segments: VecDeque<Segment>,
     pub(crate) next_epoch: u64,
     pub(crate) salvaged_before: u64,
+    pub(crate) salt: u64,
     pub(crate) next_batch: BatchNo,
     pub(crate) meta: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(crate) queues: Map<QueueId, QueueState>,
@@ -139,6 +143,7 @@ impl Log {
             segments: state.segments,
             next_epoch: state.next_epoch,
             salvaged_before: state.salvaged_before,
+            salt: state.salt,
             open: OpenBatch::default(),
             acks: AckTable::default(),
             queued: VecDeque::new(),
@@ -149,6 +154,7 @@ impl Log {
             synced: done,
             reported: done,
             unsynced_since_us: None,
+            unsynced_from: None,
             pacing: Pacing::default(),
             atomic_depth: 0,
             stopping: Stopping::No,
@@ -436,7 +442,7 @@ impl Log {
         } else {
             let (epoch, used) = (segment.epoch, segment.used);
             let buffer = self.take_buffer();
-            self.open = OpenBatch::new(number, epoch, used, buffer);
+            self.open = OpenBatch::new(number, epoch, self.salt, used, buffer);
         }
         self.evacuate_if_needed();
     }
@@ -448,13 +454,15 @@ impl Log {
             && self.synced < self.written
         {
             // A hole in the log is allowed in its last segment only.
-            begin.sync_first = self.before(batch.epoch);
+            begin.sync_first = self.before(batch.epoch).map(|epoch| self.unsynced(epoch));
             synced_before = begin.sync_first.is_some();
         }
         // Whatever the operator chose, a checkpoint is synced: until it is, the log begins before it.
         let checkpoint =
             self.segments.back().is_some_and(|segment| batch.number <= segment.checkpoint_batch);
         let synced = last || checkpoint || self.options.durability == Durability::Always;
+        let from = self.unsynced_from.take().unwrap_or(batch.offset);
+        self.unsynced_from = (!synced).then_some(from);
         self.in_flight.push(
             self.now_us,
             LogWork::Batch {
@@ -474,7 +482,7 @@ impl Log {
                 offset: batch.offset,
                 bytes: batch.bytes,
                 begin: batch.begin,
-                sync: synced,
+                sync: synced.then_some(from),
             },
         }
     }
@@ -541,11 +549,11 @@ impl Log {
                 self.committed();
                 Ok(())
             }
-            (Work::Sync { .. }, Ok(_)) => {
+            (Work::Sync(_), Ok(_)) => {
                 self.late_synced();
                 Ok(())
             }
-            (work @ (Work::Commit { .. } | Work::Sync { .. }), Err(error)) => {
+            (work @ (Work::Commit { .. } | Work::Sync(_)), Err(error)) => {
                 Err(self.fail(&work, &error))
             }
             (work, result) => self.complete_background(work, result),

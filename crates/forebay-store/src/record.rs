@@ -22,7 +22,7 @@
 //!   20 CHECKPOINT_END    records between begin and end u64
 //! ```
 //!
-//! The checksum covers everything after itself and is bound to (segment epoch, offset of the record).
+//! The checksum covers everything after itself and is bound to (segment epoch and salt, offset of the record).
 
 use crate::checksum::{checksum, u32_at, u64_at};
 use crate::home::{QueueId, RunId, Seq};
@@ -116,7 +116,7 @@ pub(crate) struct SpillRecord<'a> {
 #[inline]
 fn append(
     out: &mut Vec<u8>,
-    epoch: u64,
+    owner: u64,
     offset_base: u64,
     (kind, flags, n): (Kind, u8, u16),
     body: impl FnOnce(&mut Vec<u8>),
@@ -127,14 +127,14 @@ fn append(
     body(out);
     let len = u32::try_from(out.len() - at - RECORD_HEAD).expect("a record is below 4 GiB");
     out[at + 4..at + 8].copy_from_slice(&len.to_le_bytes());
-    let crc = checksum(epoch, offset_base + at as u64, &out[at + 4..]);
+    let crc = checksum(owner, offset_base + at as u64, &out[at + 4..]);
     out[at..at + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
 /// Where records go: a buffer, and what its checksums are bound to.
 pub(crate) struct RecordWriter<'a> {
     pub(crate) out: &'a mut Vec<u8>,
-    pub(crate) epoch: u64,
+    pub(crate) owner: u64,
     /// Offset in the segment of `out[0]`.
     pub(crate) offset_base: u64,
     /// Records written so far.
@@ -144,7 +144,7 @@ pub(crate) struct RecordWriter<'a> {
 impl RecordWriter<'_> {
     #[inline]
     fn append(&mut self, head: (Kind, u8, u16), body: impl FnOnce(&mut Vec<u8>)) {
-        append(self.out, self.epoch, self.offset_base, head, body);
+        append(self.out, self.owner, self.offset_base, head, body);
         *self.count += 1;
     }
 
@@ -256,11 +256,11 @@ fn put_spill(out: &mut Vec<u8>, run: RunId, queue: QueueId, footer: &Footer, liv
 /// Reads the record that `bytes` begin with, which lies at `offset` of its segment; with its length.
 pub(crate) fn read(
     bytes: &[u8],
-    epoch: u64,
+    owner: u64,
     offset: u64,
 ) -> Result<(Record<'_>, usize), &'static str> {
     let bytes = cut(bytes)?;
-    if u32_at(bytes, 0) != checksum(epoch, offset, &bytes[4..]) {
+    if u32_at(bytes, 0) != checksum(owner, offset, &bytes[4..]) {
         return Err("a record does not match its checksum");
     }
     read_verified(bytes)
@@ -386,7 +386,7 @@ mod tests {
     fn written(write: impl FnOnce(&mut RecordWriter<'_>)) -> Vec<u8> {
         let mut out = Vec::new();
         let mut count = 0;
-        write(&mut RecordWriter { out: &mut out, epoch: 3, offset_base: 0, count: &mut count });
+        write(&mut RecordWriter { out: &mut out, owner: 3, offset_base: 0, count: &mut count });
         assert_eq!(count, 1);
         out
     }

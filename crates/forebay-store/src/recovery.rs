@@ -41,6 +41,7 @@ use crate::segment::{
     segment_file, spare_file,
 };
 use crate::store::{Damage, Recovered};
+use crate::sync::sync_written;
 use crate::window::Window;
 
 /// What walking the log gave.
@@ -57,13 +58,18 @@ pub(crate) struct LogImage {
     pub(crate) damage: Vec<Damage>,
     /// Damage in segments below this epoch was accepted by an operator before.
     pub(crate) accepted_before: u64,
+    /// The directory's salt, if it has one.
+    pub(crate) salt: Option<u64>,
 }
 
 #[derive(Debug)]
 pub(crate) struct SegmentImage {
     pub(crate) epoch: u64,
+    pub(crate) salt: u64,
     /// Where its valid batches end, in bytes.
     pub(crate) end: u64,
+    /// Where those begin that nothing shows to have been durable.
+    pub(crate) unproven_from: u64,
     pub(crate) file_bytes: u64,
     pub(crate) batches: u64,
     /// Messages that were put here, once for each of their queues.
@@ -85,10 +91,11 @@ struct Stop {
 /// the file ends before it does.
 fn batch_at<'a>(
     window: &'a mut Window<'_>,
-    epoch: u64,
+    (epoch, salt): (u64, u64),
     offset: u64,
 ) -> Result<(Option<BatchHead>, &'a [u8]), OpenError> {
     let head = BatchHead::decode(window.from(offset, BATCH_HEAD)?, epoch, offset);
+    let head = head.filter(|head| head.salt == salt);
     let wanted = head.as_ref().map_or(BATCH_HEAD, BatchHead::padded_bytes);
     Ok((head, window.from(offset, wanted)?))
 }
@@ -113,15 +120,18 @@ fn sound_batch(
     }
 }
 
-/// Valid batch heads of a segment from `offset` on: one for each block at most.
+/// Valid batch heads of a segment from `start` on: one for each block at most. `is_ours` is asked about each, with the number of
+/// blocks before it.
 fn heads_from(
     window: &mut Window<'_>,
     epoch: u64,
-    offset: u64,
+    start: u64,
+    is_ours: impl Fn(u64, &BatchHead) -> bool,
 ) -> Result<Vec<(u64, BatchHead)>, OpenError> {
     let mut heads = Vec::new();
-    for offset in (offset..window.file_bytes()).step_by(BLOCK) {
+    for (blocks, offset) in (0..).zip((start..window.file_bytes()).step_by(BLOCK)) {
         let head = BatchHead::decode(window.from(offset, BATCH_HEAD)?, epoch, offset);
+        let head = head.filter(|head| is_ours(blocks, head));
         heads.extend(head.map(|head| (offset, head)));
     }
     Ok(heads)
@@ -143,6 +153,9 @@ pub(crate) fn read_log(
     let accepted_before =
         headers.iter().flatten().map(|header| header.salvaged_before).max().unwrap_or(0);
     image.accepted_before = accepted_before;
+    // From some segment on all have the same salt.
+    let salts = headers.iter().map(|header| header.map_or(0, |header| header.salt));
+    let salted = salts.enumerate().find(|(_, salt)| *salt != 0);
     // The next batch expected; unknown before the first readable segment.
     let mut expected: Option<BatchNo> = None;
     let mut durable_upto: BatchNo = 0;
@@ -166,18 +179,27 @@ pub(crate) fn read_log(
         };
         let mut segment = SegmentImage {
             epoch,
+            salt: headers[index].map_or(0, |header| header.salt),
             end: BLOCK as u64,
+            unproven_from: 0,
             file_bytes: window.file_bytes(),
             batches: 0,
             messages: 0,
             checkpointed: false,
         };
+        let mut unproven = VecDeque::new();
         let checkpoints_before = image.replay.checkpoints;
 
         let mut offset = BLOCK as u64;
         match (&headers[index], expected) {
             (None, _) => {
-                let heads = heads_from(&mut window, epoch, offset)?;
+                let mut heads = heads_from(&mut window, epoch, offset, |_, head| {
+                    let had_none = |from| head.salt == 0 && index < from;
+                    salted.is_none_or(|(from, salt)| head.salt == salt || had_none(from))
+                })?;
+                // A segment begins with one that its writer wrote.
+                segment.salt = heads.first().map_or(0, |(_, head)| head.salt);
+                heads.retain(|(_, head)| head.salt == segment.salt);
                 let proven = proven_by(&heads);
                 let first = heads.iter().map(|(_, head)| head.number).min();
                 let needed = expected.or(first);
@@ -227,7 +249,8 @@ pub(crate) fn read_log(
             if next_first.is_some_and(|limit| number >= limit) {
                 break None;
             }
-            let (head, bytes) = batch_at(&mut window, epoch, offset)?;
+            let key = (epoch, segment.salt);
+            let (head, bytes) = batch_at(&mut window, key, offset)?;
             match sound_batch((head, bytes), epoch, offset, number) {
                 Ok(head) => {
                     let visit = |at: u64, record: Record<'_>| {
@@ -238,6 +261,11 @@ pub(crate) fn read_log(
                     };
                     walk(bytes, epoch, offset, &head, Trust::Verified, visit);
                     durable_upto = durable_upto.max(head.durable_upto);
+                    // The header goes with the first batch.
+                    unproven.push_back((number, if segment.batches == 0 { 0 } else { offset }));
+                    while unproven.front().is_some_and(|(number, _)| *number <= durable_upto) {
+                        unproven.pop_front();
+                    }
                     image.batches += 1;
                     segment.batches += 1;
                     number += 1;
@@ -245,7 +273,11 @@ pub(crate) fn read_log(
                     segment.end = offset;
                 }
                 Err(stop) => {
-                    let later = heads_from(&mut window, epoch, offset)?;
+                    let later = heads_from(&mut window, epoch, offset, |blocks, head| {
+                        // Each batch before it takes a block or more; without a header nobody knows which was the first.
+                        let follows = headers[index].is_none() || head.number <= number + blocks;
+                        head.salt == segment.salt && follows
+                    })?;
                     durable_upto = durable_upto.max(proven_by(&later).unwrap_or(0));
                     let proven = match next_first {
                         Some(limit) => limit > number,
@@ -256,7 +288,7 @@ pub(crate) fn read_log(
                     }
                     // What salvage can take from the damaged batch: the records before the damage.
                     let mut resume = offset + BLOCK as u64;
-                    let (head, bytes) = batch_at(&mut window, epoch, offset)?;
+                    let (head, bytes) = batch_at(&mut window, key, offset)?;
                     let lost = stop.what;
                     damaged(&mut image, stop.offset, format!("{lost} (batch {number})"))?;
                     if let Some(head) = head
@@ -285,6 +317,7 @@ pub(crate) fn read_log(
                 }
             }
         };
+        segment.unproven_from = unproven.front().map_or(segment.end, |(_, offset)| *offset);
         segment.checkpointed = image.replay.checkpoints > checkpoints_before;
         // Only the newest segment's: one from an earlier crash may still be in the log.
         image.torn_tail = stop.as_ref().is_some_and(|stop| stop.written);
@@ -294,6 +327,8 @@ pub(crate) fn read_log(
     }
 
     image.next_batch = expected.unwrap_or(1);
+    let salts = image.segments.iter().map(|segment| segment.salt);
+    image.salt = salted.map(|(_, salt)| salt).or(salts.rev().find(|salt| *salt != 0));
     if image.batches > 0 && image.replay.checkpoints == 0 {
         // A segment goes only when a later one has a whole checkpoint, so there must be one.
         let file = segment_file(epochs[0]);
@@ -356,7 +391,9 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
 
     if let Some(&newest) = listing.epochs.last() {
         let name = segment_file(newest);
-        disk.sync_data(&name).map_err(OpenError::io(format!("sync {name}")))?;
+        let last = image.segments.last().filter(|segment| segment.epoch == newest);
+        let unproven = last.map_or(0..0, |segment| segment.unproven_from..segment.end);
+        sync_written(disk, &name, unproven).map_err(OpenError::io(format!("sync {name}")))?;
         disk.sync_dir().map_err(OpenError::io("sync the data directory"))?;
     }
 
@@ -372,7 +409,7 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
     retire_unreferenced(disk, &listing, &mut image)?;
     let (rescued, damaged_runs) = check_runs(disk, &mut image, options.salvage)?;
     let segments = count_live(&image);
-    let (mut queues, mut payloads) = recovered_queues(disk, &mut image.replay)?;
+    let (mut queues, mut payloads) = recovered_queues(disk, &image.segments, &mut image.replay)?;
 
     // What a spare held before might count as of an epoch to come: without a log they begin anew, and files are renamed.
     let anew = image.segments.is_empty();
@@ -393,11 +430,12 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
         }
     }
 
-    let largest_run = listing.runs.last().map_or(0, |run| run.0).max(image.replay.last_run);
+    let largest_run = listing.last_run.max(image.replay.last_run);
     let state = LogState {
         segments,
         next_epoch,
         salvaged_before: if image.damage.is_empty() { image.accepted_before } else { next_epoch },
+        salt: image.salt.unwrap_or_else(|| disk.random()),
         next_batch: image.next_batch,
         meta: image.replay.meta.clone(),
         queues: image.replay.queues.iter().map(|(&id, queue)| (id, queue.state)).collect(),

@@ -1,11 +1,13 @@
 //! Disk work as data: what a lane is to do, and what came of it.
 
 use std::io;
+use std::ops::Range;
 
 use crate::disk::Disk;
 use crate::home::{RunId, Seq};
 use crate::run::{self, RunDamage};
 use crate::segment::{segment_file, spare_file};
+use crate::sync::{sync_or_write, sync_written, write_again};
 
 /// Which thread carries requests out, [a few](Lane::requests_max) at most and in the order in which it gets them.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
@@ -47,10 +49,11 @@ pub struct Completion {
 
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// Write one batch (with the segment's header before it, if it is the first) and sync it.
-    Commit { epoch: u64, offset: u64, bytes: Vec<u8>, begin: Option<Begin>, sync: bool },
+    /// Write one batch (with the segment's header before it, if it is the first) and sync the segment, in which what was
+    /// not synced begins there.
+    Commit { epoch: u64, offset: u64, bytes: Vec<u8>, begin: Option<Begin>, sync: Option<u64> },
     /// Sync a segment that was written without syncing.
-    Sync { epoch: u64 },
+    Sync(Unsynced),
     /// Write a run file; `durable`: sync it and its name.
     WriteRun { run: RunId, bytes: Vec<u8>, durable: bool },
     /// Read records of a run from a record boundary on, up to about [`run::BLOCK_BYTES`] of payload.
@@ -75,7 +78,20 @@ pub(crate) struct Begin {
     /// The pre-written or recycled file to take; `None`: create one.
     pub(crate) spare: Option<u32>,
     /// The segment before, if it has bytes that were not synced.
-    pub(crate) sync_first: Option<u64>,
+    pub(crate) sync_first: Option<Unsynced>,
+}
+
+/// Bytes of a segment that are written and not synced.
+#[derive(Debug)]
+pub(crate) struct Unsynced {
+    pub(crate) epoch: u64,
+    pub(crate) bytes: Range<u64>,
+}
+
+impl Unsynced {
+    fn sync(&self, disk: &dyn Disk) -> io::Result<()> {
+        sync_written(disk, &segment_file(self.epoch), self.bytes.clone())
+    }
 }
 
 #[derive(Debug)]
@@ -129,7 +145,7 @@ impl Completion {
 impl Work {
     fn lane(&self) -> Lane {
         match self {
-            Work::Commit { .. } | Work::Sync { .. } => Lane::Log,
+            Work::Commit { .. } | Work::Sync(_) => Lane::Log,
             Work::ReadRun { .. } => Lane::Read,
             _ => Lane::Background,
         }
@@ -143,7 +159,7 @@ impl Work {
                 bytes.len(),
                 segment_file(*epoch)
             ),
-            Work::Sync { epoch } => format!("sync {}", segment_file(*epoch)),
+            Work::Sync(unsynced) => format!("sync {}", segment_file(unsynced.epoch)),
             Work::WriteRun { run, .. } => format!("write {}", run::run_file(*run)),
             Work::ReadRun { run, from_offset, .. } => {
                 format!("read {} from byte {from_offset}", run::run_file(*run))
@@ -172,8 +188,8 @@ fn carry_out(disk: &dyn Disk, work: &Work) -> Result<Output, WorkError> {
         Work::Commit { epoch, offset, bytes, begin, sync } => {
             let name = segment_file(*epoch);
             if let Some(begin) = begin {
-                if let Some(previous) = begin.sync_first {
-                    disk.sync_data(&segment_file(previous))?;
+                if let Some(previous) = &begin.sync_first {
+                    previous.sync(disk)?;
                 }
                 match begin.spare {
                     Some(spare) => disk.rename(&spare_file(spare), &name)?,
@@ -183,11 +199,14 @@ fn carry_out(disk: &dyn Disk, work: &Work) -> Result<Output, WorkError> {
                 disk.sync_dir()?;
             }
             disk.write_at(&name, *offset, bytes)?;
-            if *sync {
-                disk.sync_data(&name)?;
+            if let Some(from) = sync {
+                sync_or_write(disk, &name, || {
+                    disk.write_at(&name, *offset, bytes)?;
+                    write_again(disk, &name, *from..*offset)
+                })?;
             }
         }
-        Work::Sync { epoch } => disk.sync_data(&segment_file(*epoch))?,
+        Work::Sync(unsynced) => unsynced.sync(disk)?,
         Work::WriteRun { run, bytes, durable } => {
             let name = run::run_file(*run);
             disk.create(&name)?;

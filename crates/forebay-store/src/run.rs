@@ -45,6 +45,16 @@ pub(crate) fn parse_run_file(name: &str) -> Option<RunId> {
     if number.len() == 10 { number.parse().ok().map(RunId) } else { None }
 }
 
+/// Name of a run's file that a salvage has set aside.
+pub(crate) fn lost_run_file(run: RunId) -> String {
+    format!("lost-{}", run_file(run))
+}
+
+/// The run whose file was set aside under this name.
+pub(crate) fn parse_lost_run_file(name: &str) -> Option<RunId> {
+    parse_run_file(name.strip_prefix("lost-")?)
+}
+
 /// Collects the messages of one run, in order of their sequence numbers.
 ///
 /// Bound: as large as its owner lets it grow; 1 to 16 MiB make good runs.

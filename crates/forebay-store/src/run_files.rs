@@ -10,7 +10,7 @@ use crate::listing::Listing;
 use crate::recovery::{LogImage, remove};
 use crate::replay::ReplayedRun;
 use crate::request::WorkError;
-use crate::run::{self, RunDamage, run_file};
+use crate::run::{self, RunDamage, lost_run_file, run_file};
 use crate::store::Damage;
 
 /// A message of a damaged run that can be read.
@@ -37,7 +37,7 @@ pub(crate) fn check_runs(
             Ok(()) => continue,
             Err(WorkError::Damaged(damage)) => {
                 damaged.push(id);
-                (damage.offset, damage.what, format!("; the file is kept as {}", aside(id)))
+                (damage.offset, damage.what, format!("; the file is kept as {}", lost_run_file(id)))
             }
             Err(WorkError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
                 (0, "the file is missing", String::new())
@@ -108,12 +108,7 @@ pub(crate) fn set_aside(disk: &dyn Disk, damaged: &[RunId]) -> Result<(), OpenEr
 }
 
 fn put_aside(disk: &dyn Disk, run: RunId) -> Result<String, OpenError> {
-    let (name, aside) = (run_file(run), aside(run));
+    let (name, aside) = (run_file(run), lost_run_file(run));
     disk.rename(&name, &aside).map_err(OpenError::io(format!("rename {name}")))?;
     Ok(aside)
-}
-
-/// Names like this one no start looks at.
-fn aside(run: RunId) -> String {
-    format!("lost-{}", run_file(run))
 }

@@ -4,7 +4,7 @@
 //!   log-0000000012.seg
 //!   0        ┌──────────────────────── header block, 4096 bytes ─────────────────────────┐
 //!            │ magic "FBAYSEG1" │ version u32 │ 0 u32 │ epoch u64 │ first batch u64 │     │
-//!            │ salvaged before u64 │ zeros … │ crc32c u32 at byte 60 │ zeros …            │
+//!            │ salvaged before u64 │ salt u64 │ zeros … │ crc32c u32 at byte 60 │ zeros … │
 //!   4096     ├──────────────────────── batch: checkpoint, then records ──────────────────┤
 //!            ├──────────────────────── batch ────────────────────────────────────────────┤
 //!            │ …                                                                         │
@@ -14,13 +14,14 @@
 //! The epoch is the segment's number, counted from 1 and never reused: it is in the file's name and in
 //! every checksum. `first batch` joins the segments: one ends where its last valid batch is the next
 //! one's first minus one. `salvaged before`: segments below this epoch were found damaged and accepted
-//! by an operator; later recoveries pass over their damage instead of refusing again.
+//! by an operator; later recoveries pass over their damage instead of refusing again. The salt is the same in all
+//! segments of a directory, but in those before it had one, where it is 0; `checksum.rs` says what it is for.
 
 use std::io;
 
 use crate::checksum::{checksum, u32_at, u64_at};
 use crate::disk::Disk;
-use crate::home::BatchNo;
+use crate::home::{BATCH_NO_MAX, BatchNo};
 
 /// Size of the header block; batches begin, and are padded to, multiples of it.
 pub(crate) const BLOCK: usize = 4096;
@@ -28,8 +29,9 @@ pub(crate) const BLOCK: usize = 4096;
 /// After a salvage that met damage epochs go on so much further, that nothing in damaged files counts as of one to come.
 pub(crate) const EPOCHS_PASSED_BY_SALVAGE: u64 = 1_000;
 
-/// Version of everything in the log; written into each segment's header.
-pub(crate) const VERSION: u32 = 1;
+/// The newest version that is read. What has no salt is of version 1, whose readers take batches with one for a torn end.
+pub(crate) const VERSION: u32 = 2;
+const VERSION_WITHOUT_SALT: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"FBAYSEG1";
 const CRC_AT: usize = 60;
@@ -70,6 +72,7 @@ pub(crate) struct SegmentHeader {
     pub(crate) epoch: u64,
     pub(crate) first_batch: BatchNo,
     pub(crate) salvaged_before: u64,
+    pub(crate) salt: u64,
 }
 
 /// Why a header was not accepted.
@@ -88,10 +91,12 @@ impl SegmentHeader {
         out.resize(at + BLOCK, 0);
         let block = &mut out[at..];
         block[..8].copy_from_slice(&MAGIC);
-        block[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        let version = if self.salt == 0 { VERSION_WITHOUT_SALT } else { VERSION };
+        block[8..12].copy_from_slice(&version.to_le_bytes());
         block[16..24].copy_from_slice(&self.epoch.to_le_bytes());
         block[24..32].copy_from_slice(&self.first_batch.to_le_bytes());
         block[32..40].copy_from_slice(&self.salvaged_before.to_le_bytes());
+        block[40..48].copy_from_slice(&self.salt.to_le_bytes());
         let crc = checksum(self.epoch, 0, &block[..CRC_AT]);
         block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
     }
@@ -121,10 +126,15 @@ impl SegmentHeader {
         if version > VERSION {
             return Err(HeaderError::Newer(version));
         }
+        let first_batch = u64_at(bytes, 24);
+        if !(1..=BATCH_NO_MAX).contains(&first_batch) {
+            return Err(HeaderError::Invalid);
+        }
         Ok(SegmentHeader {
             epoch: u64_at(bytes, 16),
-            first_batch: u64_at(bytes, 24),
+            first_batch,
             salvaged_before: u64_at(bytes, 32),
+            salt: u64_at(bytes, 40),
         })
     }
 }
@@ -165,7 +175,8 @@ impl Segment {
 mod tests {
     use super::*;
 
-    const HEADER: SegmentHeader = SegmentHeader { epoch: 12, first_batch: 99, salvaged_before: 3 };
+    const HEADER: SegmentHeader =
+        SegmentHeader { epoch: 12, first_batch: 99, salvaged_before: 3, salt: 77 };
 
     #[test]
     fn a_header_reads_back() {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use forebay_store::fault_disk::Call;
 use forebay_store::{
-    Completion, Disk, Event, FileDisk, Finding, Home, Lane, MemDisk, OpenError, Options,
-    RunBuilder, Store, check, open, perform,
+    Completion, Disk, Durability, Event, FileDisk, Finding, Home, Lane, MemDisk, OpenError,
+    Options, RunBuilder, Store, check, open, perform,
 };
 use support::small_store::{
     QUEUE, contents, expected, filled, opened, payload, place, pump, small,
@@ -57,6 +57,84 @@ fn a_completion_after_a_failure_is_refused() {
     let commit = perform(&*disk, commit);
     let failed = store.complete(1_000_100, commit).unwrap_err();
     assert_eq!(store.complete(1_000_100, background).unwrap_err(), failed);
+}
+
+/// The process that was told of the failure has ended, and no sync tells of it again.
+#[test]
+fn what_a_failed_sync_left_to_be_read_is_synced_by_the_next_start_or_refused() {
+    for (policy, broken) in [
+        (Durability::Always, false),
+        (Durability::Always, true),
+        (Durability::Interval { ms: 50 }, false),
+        (Durability::Interval { ms: 50 }, true),
+    ] {
+        let (disk, store, _) = filled(3);
+        drop(store);
+        let options = Options { durability: policy, ..small() };
+        let (mut store, _) = opened(&disk, options.clone());
+        disk.set_shows_lost(true);
+        for seq in 4..=5 {
+            store.publish(&[(QUEUE, seq)], &payload(seq));
+            if seq == 5 || policy == Durability::Always {
+                disk.fail(Call::Sync, 0, ErrorKind::Other);
+            }
+            let failed = pump(&disk, &mut store, seq * 1_000)
+                .and_then(|_| pump(&disk, &mut store, seq * 100_000));
+            if failed.is_err() {
+                break;
+            }
+        }
+        drop(store);
+        disk.kill();
+        if broken {
+            for _ in 0..2 {
+                disk.fail(Call::Sync, 0, ErrorKind::Other);
+                let refused = open(disk.clone(), options.clone()).unwrap_err().to_string();
+                assert!(refused.contains("sync log-000000000"), "{refused}");
+            }
+        }
+        let (mut store, recovered) = opened(&disk, options.clone());
+        let found = contents(&recovered);
+        assert!(found.len() > 3);
+        pump(&disk, &mut store, 1_000_000).unwrap();
+        drop(store);
+        disk.power_loss(1);
+        // Not less, and no damage.
+        let (_, recovered) = opened(&disk, options);
+        assert_eq!(contents(&recovered), found, "{policy:?}");
+    }
+}
+
+/// The copy was believed, and the segment that had the only one on the medium was free to go.
+#[test]
+fn a_message_outlives_a_copy_forward_whose_sync_failed() {
+    let (disk, mut store, homes) = filled(1);
+    disk.set_shows_lost(true);
+    let (mut seq, mut copied) = (1, false);
+    while !copied {
+        seq += 1;
+        let home = store.publish(&[(QUEUE, seq)], &payload(seq));
+        store.settle(QUEUE, seq, home);
+        for event in pump(&disk, &mut store, 1_000_000 + seq * 20_000).unwrap() {
+            copied |= event == (Event::Evacuate { homes: homes[0] });
+        }
+        assert!(seq < 5_000, "the log is never too long");
+    }
+    store.relocate(&[(QUEUE, 1)], &payload(1));
+    disk.fail(Call::Sync, 0, ErrorKind::Other);
+    pump(&disk, &mut store, 200_000_000).unwrap_err();
+    drop(store);
+    disk.kill();
+    let (mut store, recovered) = opened(&disk, small());
+    assert_eq!(contents(&recovered), expected(1));
+    for turn in 0..4 {
+        pump(&disk, &mut store, turn * 20_000).unwrap();
+    }
+    assert_eq!(disk.bytes("log-0000000001.seg"), None, "the copy has made it superfluous");
+    drop(store);
+    disk.power_loss(1);
+    let (_, recovered) = opened(&disk, small());
+    assert_eq!(contents(&recovered), expected(1));
 }
 
 #[test]
@@ -295,8 +373,8 @@ fn a_store_of_a_newer_version_is_refused_by_name() {
     disk.put(name, include_bytes!("fixtures/newer_format.seg"));
     disk.unlock();
     let error = open(disk.clone(), small()).unwrap_err();
-    assert!(matches!(error, OpenError::NewerFormat { found: 2, supported: 1 }), "{error}");
-    assert!(error.to_string().contains("format 2"), "{error}");
+    assert!(matches!(error, OpenError::NewerFormat { found: 3, supported: 2 }), "{error}");
+    assert!(error.to_string().contains("format 3"), "{error}");
 }
 
 #[test]

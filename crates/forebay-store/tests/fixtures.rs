@@ -1,4 +1,4 @@
-//! Stores written by the first version of the format, kept as files: every later version must read the
+//! Stores written by each version of the format, kept as files: every later version must read the
 //! healthy one and refuse the damaged one. `FOREBAY_WRITE_FIXTURES=1 cargo test -p forebay-store --test
 //! fixtures` writes them anew, which only a new version of the format gives a reason for.
 
@@ -9,6 +9,9 @@ use forebay_store::{
     Disk, Event, Finding, Home, MemDisk, OpenError, Options, RunBuilder, Store, check, open,
     perform,
 };
+
+/// Versions of the format, and the salt of what is written by each.
+const VERSIONS: [(&str, u64); 2] = [("v1", 0), ("v2", 0x5EED_0F_5A17)];
 
 fn directory(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
@@ -26,8 +29,9 @@ fn pump(disk: &MemDisk, store: &mut Store, now_us: u64) -> Vec<Event> {
 }
 
 /// Two segments (one per start), a run, every kind of record, a clean stop.
-fn written() -> MemDisk {
+fn written(salt: u64) -> MemDisk {
     let disk = Arc::new(MemDisk::new());
+    disk.set_random(salt);
     let (mut store, _) = open(disk.clone(), options()).unwrap();
     store.put_meta(b"exchange", b"topic");
     store.put_meta(b"queue/1", b"durable");
@@ -93,23 +97,31 @@ fn damaged(disk: &MemDisk) -> MemDisk {
 
 #[test]
 fn what_is_written_today_is_what_was_written_then() {
-    let today = written();
-    if std::env::var_os("FOREBAY_WRITE_FIXTURES").is_some() {
-        let _ = std::fs::remove_dir_all(directory("v1-healthy"));
-        let _ = std::fs::remove_dir_all(directory("v1-damaged"));
-        store_files(&today, "v1-healthy");
-        store_files(&damaged(&today), "v1-damaged");
-    }
-    let then = stored("v1-healthy");
-    assert_eq!(today.list().unwrap(), then.list().unwrap());
-    for file in then.list().unwrap() {
-        assert!(today.bytes(&file) == then.bytes(&file), "{file} differs");
+    for (version, salt) in VERSIONS {
+        let today = written(salt);
+        let (healthy_name, damaged_name) =
+            (format!("{version}-healthy"), format!("{version}-damaged"));
+        if std::env::var_os("FOREBAY_WRITE_FIXTURES").is_some() {
+            let _ = std::fs::remove_dir_all(directory(&healthy_name));
+            let _ = std::fs::remove_dir_all(directory(&damaged_name));
+            store_files(&today, &healthy_name);
+            store_files(&damaged(&today), &damaged_name);
+        }
+        let then = stored(&healthy_name);
+        assert_eq!(today.list().unwrap(), then.list().unwrap());
+        for file in then.list().unwrap() {
+            assert!(today.bytes(&file) == then.bytes(&file), "{version}: {file} differs");
+        }
     }
 }
 
 #[test]
 fn the_healthy_store_opens() {
-    let disk = Arc::new(stored("v1-healthy"));
+    VERSIONS.iter().for_each(|(version, _)| opens(&format!("{version}-healthy")));
+}
+
+fn opens(name: &str) {
+    let disk = Arc::new(stored(name));
     let report = check(&*disk, &mut |finding| {
         assert!(matches!(finding, Finding::Sound { .. }), "{finding:?}");
     });
@@ -142,7 +154,11 @@ fn the_healthy_store_opens() {
 
 #[test]
 fn the_damaged_store_is_refused_with_the_place_and_salvaged_on_request() {
-    let disk = Arc::new(stored("v1-damaged"));
+    VERSIONS.iter().for_each(|(version, _)| is_refused(&format!("{version}-damaged")));
+}
+
+fn is_refused(name: &str) {
+    let disk = Arc::new(stored(name));
     let error = open(disk.clone(), options()).unwrap_err();
     assert!(
         matches!(&error, OpenError::Damaged { file, offset, .. }

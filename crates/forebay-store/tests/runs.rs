@@ -198,6 +198,39 @@ fn a_damaged_run_fails_the_store_when_read_and_gives_the_rest_when_salvaged() {
     assert_eq!(disk.bytes(&name), None);
 }
 
+/// Numbers are given again once neither the log nor a file has them.
+#[test]
+fn the_file_of_a_damaged_run_outlives_later_salvages() {
+    let (disk, store, run) = spilled(20);
+    drop(store);
+    let (name, at) = place(&disk, &payload(15));
+    disk.flip_bit(&name, at * 8);
+    let (mut store, recovered) = opened(&disk, Options { salvage: true, ..small() });
+    let kept = disk.bytes("lost-run-0000000001.run").expect("it was set aside");
+    let homes: Vec<Home> = recovered.queues[0].messages.iter().map(|message| message.1).collect();
+    // All that the log knew of it goes.
+    for turn in 0..4 {
+        pump(&disk, &mut store, 200_000_000 + turn * 20_000).unwrap();
+    }
+    drop(store);
+    let (mut store, _) = opened(&disk, small());
+    let mut builder = RunBuilder::new();
+    for (seq, home) in (1..).zip(homes) {
+        builder.push(seq, home, &payload(seq));
+    }
+    let next = store.write_run(QUEUE, builder, true);
+    assert_ne!(next, run);
+    pump(&disk, &mut store, 300_000_000).unwrap();
+    drop(store);
+    let (name, at) = place(&disk, &payload(9));
+    assert!(name.starts_with("run-"), "{name}");
+    disk.flip_bit(&name, at * 8);
+    let (_, recovered) = opened(&disk, Options { salvage: true, ..small() });
+    assert_eq!(contents(&recovered), expected(8));
+    assert_eq!(disk.bytes("lost-run-0000000001.run"), Some(kept));
+    assert!(disk.bytes(&format!("lost-{name}")).is_some());
+}
+
 #[test]
 fn a_missing_run_is_damage() {
     let (disk, store, _) = spilled(5);

@@ -1,5 +1,7 @@
 //! Times to live that go on over a restart.
 
+use forebay_broker::{ConnectionId, Input};
+use forebay_store::perform;
 use forebay_wire::{TableBuf, Value, confirm, queue};
 
 use crate::rig::{declare, short};
@@ -168,4 +170,36 @@ fn a_queue_that_goes_leaves_nothing() {
         scene.work().unwrap();
         assert_eq!(entries(scene), 0);
     }
+}
+
+/// Nothing is written behind the end of the log, which says that the stop was clean.
+#[test]
+fn what_expires_while_the_broker_stops_is_left_to_the_next_start() {
+    let mut scene = minute();
+    publish(&mut scene);
+    let Scene { disk, mut rig, .. } = scene;
+    rig.disconnect(ConnectionId(0));
+    rig.step(Input::Shutdown);
+    for _ in 0..100 {
+        rig.step(Input::Turn { busy: false });
+        if rig.shard.stopped() {
+            break;
+        }
+        let Some(request) = rig.shard.poll_disk(rig.now_us) else {
+            rig.now_us += 1_000;
+            rig.step(Input::Tick);
+            continue;
+        };
+        // Its minute is over while the end is written.
+        rig.now_us += 2 * TTL_S * SECOND_US;
+        rig.step(Input::Tick);
+        rig.step(Input::Turn { busy: false });
+        rig.step(Input::Disk(perform(&*disk, request)));
+    }
+    assert!(rig.shard.stopped());
+    drop(rig);
+    disk.kill();
+    let (_, recovered) = forebay_store::open(disk, Default::default()).expect("it opens");
+    assert!(recovered.clean);
+    assert_eq!(recovered.queues.iter().map(|queue| queue.messages.len()).sum::<usize>(), 1);
 }

@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use crate::event::End;
 use crate::message::Published;
 use crate::names::{DURABLE_QUEUES, LETTERS_TO, Name, PASSING_QUEUES, TRANSIENT_QUEUES};
+use crate::swarm::Swarm;
 use crate::violation::{Violation, violation};
 use channel::Connection;
 use queue::Queue;
@@ -50,13 +51,14 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    pub(crate) fn new(letters_from: &'static [Name], max_priority: impl Fn(Name) -> u8) -> Model {
+    pub(crate) fn new(swarm: &Swarm) -> Model {
+        let queue = |name| Queue::new(name, swarm.max_priority(name), swarm.ready_max(name));
         let queues = DURABLE_QUEUES
             .iter()
             .chain(&TRANSIENT_QUEUES)
             .chain(&PASSING_QUEUES)
             .chain(&crate::names::EXCLUSIVE_QUEUES)
-            .map(|name| (*name, Queue::new(name, max_priority(name))))
+            .map(|name| (*name, queue(*name)))
             .collect();
         Model {
             op: 0,
@@ -65,7 +67,7 @@ impl Model {
             queues,
             topology: Topology::default(),
             connections: BTreeMap::new(),
-            letters_from,
+            letters_from: swarm.letters_from(),
             letters: 0,
             found_letters: 0,
             delivered: 0,

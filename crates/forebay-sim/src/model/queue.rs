@@ -80,6 +80,8 @@ pub(crate) struct Queue {
     next_position: u64,
     /// Positions begin with what a message's priority lacks to this one, so that the highest stand first.
     max_priority: u8,
+    /// So many may wait here: of more the first may have gone.
+    ready_max: usize,
     /// Messages that a crash left in doubt, for no other reason than that they died, and that turned out not to be there.
     pub(crate) absent: BTreeSet<(u32, Option<Name>)>,
     /// Consumers that the broker knows: (client, channel, tag).
@@ -88,7 +90,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn new(name: Name, max_priority: u8) -> Queue {
+    pub(crate) fn new(name: Name, max_priority: u8, ready_max: Option<usize>) -> Queue {
         Queue {
             name,
             durable: false,
@@ -101,6 +103,7 @@ impl Queue {
             settled: VecDeque::new(),
             next_position: 0,
             max_priority,
+            ready_max: ready_max.unwrap_or(usize::MAX),
             absent: BTreeSet::new(),
             consumers: BTreeSet::new(),
             exclusive_consumer: false,
@@ -124,6 +127,18 @@ impl Queue {
         };
         self.instances.insert(position, instance);
         self.ready.insert(position);
+        self.doubt_excess();
+    }
+
+    /// What is too much goes once nobody takes it, and that may have been before somebody did: those before the last ones may
+    /// be there or not. Which of them went is seen when they do not come.
+    fn doubt_excess(&mut self) {
+        let excess = self.ready.len().saturating_sub(self.ready_max);
+        for position in self.ready.iter().take(excess) {
+            if let Some(instance) = self.instances.get_mut(position) {
+                (instance.may, instance.may_be_gone) = (true, true);
+            }
+        }
     }
 
     /// The ready message that this delivery must be, if there is one: its position, and the positions of
@@ -200,6 +215,7 @@ impl Queue {
         {
             instance.place = Place::Ready;
             self.ready.insert(position);
+            self.doubt_excess();
         }
     }
 
@@ -324,5 +340,6 @@ impl Queue {
             self.instances.clear();
             self.ready.clear();
         }
+        self.doubt_excess();
     }
 }

@@ -19,12 +19,15 @@ pub(super) struct MemFile {
     durable_len: usize,
     /// What the sectors written since then held, cut at `durable_len`; all others are as they were.
     old: BTreeMap<usize, Box<[u8]>>,
+    /// Likewise what those hold on the medium whose sync failed; for the process they are as they were written, and
+    /// synced.
+    lost: BTreeMap<usize, Box<[u8]>>,
 }
 
 impl MemFile {
     /// A file whose bytes are durable.
     pub(super) fn durable(bytes: Vec<u8>) -> MemFile {
-        MemFile { durable_len: bytes.len(), bytes, old: BTreeMap::new() }
+        MemFile { durable_len: bytes.len(), bytes, ..MemFile::default() }
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -71,6 +74,11 @@ impl MemFile {
         self.durable_len = self.bytes.len();
     }
 
+    /// What was written since the last sync is there as long as the power is, and no later sync is about it.
+    pub(super) fn lose_unsynced(&mut self) {
+        self.lost.append(&mut self.old);
+    }
+
     /// Everything written since the last sync is gone.
     pub(super) fn forget_unsynced(&mut self) {
         self.settle(self.durable_len, |_| Fate::Old);
@@ -80,10 +88,14 @@ impl MemFile {
     pub(super) fn settle(&mut self, len: usize, mut fate: impl FnMut(usize) -> Fate) {
         let present = self.bytes.len();
         self.bytes.resize(len, 0);
-        for (sector, old) in std::mem::take(&mut self.old) {
+        let lost = std::mem::take(&mut self.lost).into_iter();
+        let lost: Vec<_> = lost.map(|(sector, old)| (sector, old, Fate::Old)).collect();
+        let unsynced = std::mem::take(&mut self.old).into_iter();
+        let unsynced = unsynced.map(|(sector, old)| (sector, old, fate(sector)));
+        for (sector, old, fate) in lost.into_iter().chain(unsynced) {
             let from = (sector * SECTOR).min(len);
             let place = &mut self.bytes[from..(from + SECTOR).min(len)];
-            match fate(sector) {
+            match fate {
                 Fate::New if from < present => {}
                 Fate::New | Fate::Old => {
                     let kept = old.len().min(place.len());
@@ -111,7 +123,8 @@ impl MemFile {
         if let Some(byte) = self.bytes.get_mut(at) {
             *byte = change(*byte);
         }
-        if let Some(old) = self.old.get_mut(&(at / SECTOR))
+        let kept = self.old.get_mut(&(at / SECTOR)).or(self.lost.get_mut(&(at / SECTOR)));
+        if let Some(old) = kept
             && let Some(byte) = old.get_mut(at % SECTOR)
         {
             *byte = change(*byte);
@@ -122,7 +135,11 @@ impl MemFile {
     fn remember(&mut self, sectors: std::ops::Range<usize>) {
         for sector in sectors {
             let (bytes, durable_len) = (&self.bytes, self.durable_len);
+            let lost = self.lost.remove(&sector);
             self.old.entry(sector).or_insert_with(|| {
+                if let Some(lost) = lost {
+                    return lost;
+                }
                 let from = (sector * SECTOR).min(durable_len);
                 let to = (from + SECTOR).min(durable_len);
                 bytes.get(from..to).unwrap_or_default().into()
@@ -154,6 +171,27 @@ mod tests {
         file.write(0, b"later");
         file.forget_unsynced();
         assert_eq!(file.bytes(), seen);
+    }
+
+    #[test]
+    fn what_a_failed_sync_lost_is_read_until_the_power_goes_unless_it_is_written_again() {
+        for again in [false, true] {
+            let mut file = written();
+            let seen = file.bytes().to_vec();
+            file.lose_unsynced();
+            assert_eq!((file.bytes(), file.dirty()), (&seen[..], 0));
+            if again {
+                file.write(SECTOR, &seen[SECTOR..2 * SECTOR]);
+            }
+            file.sync();
+            file.forget_unsynced();
+            let mut expected = vec![1; 4 * SECTOR + 10];
+            expected[3 * SECTOR..].fill(0);
+            if again {
+                expected[SECTOR..2 * SECTOR].copy_from_slice(&seen[SECTOR..2 * SECTOR]);
+            }
+            assert_eq!(file.bytes(), expected);
+        }
     }
 
     #[test]

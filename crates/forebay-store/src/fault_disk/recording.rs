@@ -118,6 +118,10 @@ impl Disk for RecordingDisk {
         self.inner.unlock();
     }
 
+    fn random(&self) -> u64 {
+        self.inner.random()
+    }
+
     fn list(&self) -> io::Result<Vec<String>> {
         self.inner.list()
     }

@@ -88,7 +88,7 @@ pub fn forge(data: &[u8]) -> MemDisk {
 
 /// Makes every checksum right that can be found.
 fn mend(name: &str, bytes: &mut [u8]) {
-    let Some(owner) = name.get(4..14).and_then(|number| number.parse().ok()) else { return };
+    let Some(owner) = name.get(4..14).and_then(|number| number.parse::<u64>().ok()) else { return };
     if bytes.len() < 64 {
         return;
     }
@@ -107,6 +107,7 @@ fn mend(name: &str, bytes: &mut [u8]) {
         seal(bytes, owner, end, end + 60, end..end + 60);
         return;
     }
+    let owner = owner ^ salt(bytes);
     for head in (4096..bytes.len().saturating_sub(63)).step_by(4096) {
         if bytes[head..head + 4] != *b"FBAT" {
             continue;
@@ -123,6 +124,23 @@ fn mend(name: &str, bytes: &mut [u8]) {
             at = next;
         }
     }
+}
+
+/// What a segment's header says that its checksums are bound to, beside the epoch.
+pub fn salt(segment: &[u8]) -> u64 {
+    u64::from_le_bytes(segment[40..48].try_into().expect("eight bytes"))
+}
+
+/// The head of a batch that is not there, as one at `offset` of this segment.
+pub fn head((epoch, salt): (u64, u64), offset: usize, number: u64, durable_upto: u64) -> [u8; 64] {
+    let mut bytes = vec![0; offset + 64];
+    let head = &mut bytes[offset..];
+    head[..4].copy_from_slice(b"FBAT");
+    for (at, value) in [(8, epoch), (16, number), (24, durable_upto), (40, salt)] {
+        head[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    }
+    seal(&mut bytes, epoch ^ salt, offset, offset + 4, offset + 8..offset + 64);
+    bytes[offset..].try_into().expect("64 bytes")
 }
 
 /// Puts the checksum of `covered`, which belongs to the place `offset`, at `to`.

@@ -41,6 +41,7 @@ pub fn opened(disk: &Arc<MemDisk>, options: Options) -> (Store, Recovered) {
 /// A store with `count` durable messages in `QUEUE`, sealed, and their homes.
 pub fn filled(count: u64) -> (Arc<MemDisk>, Store, Vec<Home>) {
     let disk = Arc::new(MemDisk::new());
+    disk.set_random(0x5A17_0BAD_CAFE_F00D);
     let (mut store, _) = opened(&disk, small());
     store.put_meta(b"queue", b"seven");
     let mut homes = Vec::new();

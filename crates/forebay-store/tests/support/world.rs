@@ -44,15 +44,22 @@ pub struct World {
     broken: bool,
 }
 
+/// An empty disk on which a store draws a salt.
+fn salted() -> Arc<MemDisk> {
+    let disk = Arc::new(MemDisk::new());
+    disk.set_random(0x0DD5_A170_0DD5_A171);
+    disk
+}
+
 impl World {
     pub fn new(options: Options) -> World {
-        let disk = Arc::new(MemDisk::new());
+        let disk = salted();
         World::on(disk.clone(), disk, None, options)
     }
 
     /// Everything that reaches the disk is recorded, and what may be found when.
     pub fn recorded(options: Options) -> (World, Arc<RecordingDisk>) {
-        let disk = Arc::new(MemDisk::new());
+        let disk = salted();
         let recording = Arc::new(RecordingDisk::new(disk.clone()).expect("an empty disk is read"));
         let world = World::on(disk, recording.clone(), Some(recording.clone()), options);
         (world, recording)
