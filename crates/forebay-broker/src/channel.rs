@@ -53,6 +53,8 @@ pub(crate) struct Assembly {
     pub(crate) persistent: bool,
     /// Its publisher wants to know where its time goes.
     pub(crate) marked: bool,
+    /// It has a time to live of its own.
+    pub(crate) expires: bool,
 }
 
 impl Assembly {

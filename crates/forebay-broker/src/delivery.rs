@@ -124,16 +124,18 @@ impl Shard {
                 }
             }
         }
-        let front = self.front(key);
+        let front = if limited { self.front(key) } else { key };
         self.load_cold(front);
         let now_us = self.now_us;
         let next = self.queues.get(front.0 as usize);
-        let (hungry, empty) = next.map_or((false, true), |next| (next.hungry, next.is_empty()));
+        let hungry = next.is_some_and(|next| next.hungry);
+        let empty = || next.is_none_or(|next| next.is_empty());
+        let on_disk = matches!(held, Some(Undelivered::NotInRam)) && !empty();
         if let Some(queue) = self.queues.get_mut(key.0 as usize) {
             let gate = match held {
                 Some(Undelivered::NobodyFor(gate)) => Some(gate),
                 Some(Undelivered::NotInRam) if hungry => Some(Gate::Room),
-                Some(Undelivered::NotInRam) if !empty => Some(Gate::Run),
+                Some(Undelivered::NotInRam) if on_disk => Some(Gate::Run),
                 _ => None,
             };
             queue.waits.hold(gate, now_us);
@@ -154,11 +156,12 @@ impl Shard {
 
     /// Delivers the head of a queue to the next consumer with credit.
     fn deliver_one(&mut self, key: QueueKey, soft: usize) -> Result<usize, Undelivered> {
-        let from = self.front(key);
         let Some(queue) = self.queues.get_mut(key.0 as usize) else {
             return Err(Undelivered::NotInRam);
         };
         let consumed = !queue.consumers.is_empty();
+        let has_levels = queue.levels.is_some();
+        let from = if has_levels { self.front(key) } else { key };
         let front = &mut self.queues[from.0 as usize];
         if consumed {
             front.take_back();
@@ -202,7 +205,7 @@ impl Shard {
             }
             queue.turns.served(at);
             queue.consumers.served(at, queue.turns.at());
-            let queue = &mut self.queues[from.0 as usize];
+            let queue = if has_levels { &mut self.queues[from.0 as usize] } else { queue };
             let Some(entry) = queue.pop() else { return Err(Undelivered::NotInRam) };
             queue.taken(self.now_us, entry.seq);
             let delivery_tag = channel.take_delivery_tag();
@@ -279,9 +282,12 @@ impl Shard {
         {
             queue.unacked -= 1;
             queue.unsettled_bytes -= delivery.entry.message.memory_bytes();
-            let whole = queue.level_of.unwrap_or(delivery.queue);
+            let queue = match queue.level_of {
+                Some(whole) => &mut self.queues[whole.0 as usize],
+                None => queue,
+            };
             if let Some(place) = place {
-                self.queues[whole.0 as usize].consumers.freed(place);
+                queue.consumers.freed(place);
             }
             self.holds_less(delivery.queue);
         }
@@ -289,17 +295,16 @@ impl Shard {
 
     /// Who takes from a queue holds less of it: more may be delivered, and come from disk for it.
     pub(crate) fn holds_less(&mut self, key: QueueKey) {
-        let key = self.whole(key);
-        let front = self.front(key);
         let Some(queue) = self.queues.get(key.0 as usize) else { return };
+        if queue.levels.is_some() || queue.level_of.is_some() {
+            return self.levels_hold_less(key);
+        }
         let asked = !queue.gets.is_empty();
-        let next = &self.queues[front.0 as usize];
-        let in_level = next.level_of.is_some() && !next.is_empty();
-        if !next.head.is_empty() || !next.cold.is_empty() || in_level {
+        if !queue.head.is_empty() || !queue.cold.is_empty() {
             self.mark_queue(key);
         }
         if asked {
-            self.load_cold(front);
+            self.load_cold(key);
         }
     }
 

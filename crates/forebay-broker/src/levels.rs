@@ -93,6 +93,22 @@ impl Shard {
         self.with_levels(key).into_iter().all(|level| of(self, level))
     }
 
+    /// Who takes from a queue, or from one of its levels, holds less of it.
+    #[inline(never)]
+    pub(crate) fn levels_hold_less(&mut self, key: QueueKey) {
+        let key = self.whole(key);
+        let front = self.front(key);
+        let Some(queue) = self.queues.get(key.0 as usize) else { return };
+        let asked = !queue.gets.is_empty();
+        // What is being written is taken back for whoever consumes.
+        if !self.queues[front.0 as usize].is_empty() {
+            self.mark_queue(key);
+        }
+        if asked {
+            self.load_cold(front);
+        }
+    }
+
     /// The timers of all levels are early enough for what is due there.
     pub(crate) fn plan_levels(&mut self, key: QueueKey) {
         self.each_level(key, |shard, level| {

@@ -124,6 +124,7 @@ impl Shard {
         assembly.bytes = Message::start_in(bytes, exchange, routing_key, raw);
         assembly.persistent = delivery_mode == Some(PERSISTENT);
         assembly.marked = marked;
+        assembly.expires = has_expiration(raw);
         assembly.missing_bytes = header.body_size_bytes;
         assembly.expects = Expects::Body;
         let begun_bytes = assembly.bytes.capacity() as u64;
@@ -167,7 +168,7 @@ impl Shard {
         let bytes = std::mem::take(&mut assembly.bytes);
         let size_bytes = bytes.len() as u64;
         let (mandatory, persistent) = (assembly.mandatory, assembly.persistent);
-        let marked = assembly.marked;
+        let (marked, expires) = (assembly.marked, assembly.expires);
         let permitted_at = assembly.permitted_at;
         let is_remembered = assembly.remembered;
         let is_reply =
@@ -175,7 +176,9 @@ impl Shard {
         self.memory_bytes -= bytes.capacity() as u64;
         self.assembling.bytes -= bytes.capacity() as u64;
         let mut message = Message::from_bytes(bytes);
-        message.begin_to_expire(self.now_us);
+        if expires {
+            message.begin_to_expire(self.now_us);
+        }
         if marked {
             message = message.received_at(self.now_us);
         }
@@ -344,19 +347,18 @@ impl Shard {
         let home = if queue.stored { home } else { Home::NONE };
         let limited = queue.limited || message.expires_us().is_some();
         queue.push(Entry { seq, message, home, redelivered: false });
-        if queue.level_of.is_some() {
-            self.hold_without_consumer(key);
-        } else {
-            queue.hold_without_consumer(self.now_us);
+        let whole = queue.level_of.unwrap_or(key);
+        let is_balanced = queue.balanced.is_some();
+        queue.hold_without_consumer(self.now_us);
+        if whole != key {
+            self.hold_without_consumer(whole);
         }
-        let queue = &self.queues[key.0 as usize];
-        if queue.balanced.is_some() {
+        if is_balanced {
             self.came(key, seq);
         }
         if limited {
             self.came_to_limited(key, seq);
         }
-        let whole = self.whole(key);
         self.mark_queue(whole);
     }
 

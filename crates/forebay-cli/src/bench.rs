@@ -10,7 +10,8 @@ use forebay_bench::Progress;
 use forebay_bench::bench::{self, BenchError, Ended, Flags, Record, Screen};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::exit::Exit;
+use crate::exit::{Exit, URL_FLAG, with_cure};
+use crate::output::can_be_written;
 use crate::stop_signal::StopSignal;
 
 /// Load a broker and see how it does: any AMQP 0-9-1 broker, or one of our own.
@@ -94,10 +95,11 @@ fn measure(flags: &Flags) -> Exit {
     let Ended { record, early } = match measured {
         Ok(ended) => ended,
         Err(error @ BenchError::Usage(_)) => return Exit::Usage.because(error),
-        Err(error) => return Exit::Failed.because(error),
+        Err(error) => return Exit::Failed.because(with_cure(error, URL_FLAG)),
     };
     if record.is_empty() {
-        let why = early.map_or("nothing was measured".to_owned(), |early| early.to_string());
+        let why =
+            early.map_or("nothing was measured".to_owned(), |early| with_cure(early, URL_FLAG));
         return Exit::Failed.because(why);
     }
     let printed = print(&bench::table(&record));
@@ -113,17 +115,6 @@ fn measure(flags: &Flags) -> Exit {
         }
         (exit, _) => exit,
     }
-}
-
-/// Leaves nothing where there was nothing.
-fn can_be_written(path: &Path) -> Result<(), String> {
-    let was_there = path.exists();
-    let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
-    opened.map_err(|error| format!("{}: {error}", path.display()))?;
-    if !was_there {
-        std::fs::remove_file(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    }
-    Ok(())
 }
 
 fn write(flags: &Flags, record: &Record) -> Result<(), String> {

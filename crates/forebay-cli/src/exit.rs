@@ -43,14 +43,42 @@ impl From<String> for Failure {
     }
 }
 
-/// A URL that cannot be read is wrong usage; everything else may be different next time.
+/// Of the broker that `--url` names.
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Failure {
+        Failure::opening(&error, URL_FLAG)
+    }
+}
+
+impl Failure {
+    /// A URL that cannot be read is wrong usage; everything else may be different next time. `flag` is what names another
+    /// broker.
+    pub(crate) fn opening(error: &OpenError, flag: &str) -> Failure {
         let exit = match error {
             OpenError::Uri { .. } | OpenError::Parameter { .. } => Exit::Usage,
             _ => Exit::Failed,
         };
-        Failure(exit, error.to_string())
+        Failure(exit, with_cure(error, flag))
+    }
+}
+
+/// What names the broker of most commands.
+pub(crate) const URL_FLAG: &str = "`--url` or FOREBAY_URL";
+
+/// Why a broker could not be opened, and for the most frequent reasons what to do.
+pub(crate) fn with_cure(why: impl Display, flag: &str) -> String {
+    let why = why.to_string();
+    if why.contains("cannot connect to ") && why.contains("Connection refused") {
+        format!(
+            "{why}; is a broker running there? `forebay serve` starts one; {flag} names another"
+        )
+    } else if why.contains("vhost  not found") {
+        // As Forebay and RabbitMQ say it of the name that is empty.
+        format!(
+            "{why}; the URL ends with `/`, which names the virtual host with the empty name: leave it off, or write /%2f"
+        )
+    } else {
+        why
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod tls;
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -123,7 +123,7 @@ impl Endpoint {
         let request = self.agent.get(self.url(path));
         let request = request.config().timeout_global(Some(Duration::from_secs(patience_s)));
         let request = request.build().header("Authorization", &self.authorization);
-        self.taken(request.header("Connection", "close").call())
+        self.taken(request.header("Connection", "close").call(), patience_s)
     }
 
     /// Sends a document to `path`.
@@ -137,16 +137,22 @@ impl Endpoint {
         let request = request.config().timeout_global(Some(Duration::from_secs(patience_s)));
         let request = request.build().header("Authorization", &self.authorization);
         let request = request.header("Connection", "close");
-        self.taken(request.header("Content-Type", "application/json").send(document.to_string()))
+        let request = request.header("Content-Type", "application/json");
+        self.taken(request.send(document.to_string()), patience_s)
     }
 
     fn url(&self, path: &str) -> String {
         format!("{}{path}", self.base)
     }
 
-    fn taken(&self, answer: Result<Response<Body>, ureq::Error>) -> Result<(u16, Vec<u8>), String> {
-        let answer =
-            answer.map_err(|error| format!("cannot reach {}: {}", self.base, sentence(&error)))?;
+    fn taken(
+        &self,
+        answer: Result<Response<Body>, ureq::Error>,
+        patience_s: u64,
+    ) -> Result<(u16, Vec<u8>), String> {
+        let answer = answer.map_err(|error| {
+            format!("cannot reach {}: {}", self.base, sentence(&error, patience_s))
+        })?;
         let code = answer.status().as_u16();
         let mut body = Vec::new();
         let mut reader = answer.into_body().into_reader().take(ANSWER_BYTES_MAX);
@@ -172,8 +178,12 @@ impl Endpoint {
 }
 
 /// Why nothing was answered.
-fn sentence(error: &ureq::Error) -> String {
+fn sentence(error: &ureq::Error, patience_s: u64) -> String {
     match error {
+        ureq::Error::Io(io) if io.kind() == ErrorKind::ConnectionRefused => format!(
+            "{io}; is a broker with its HTTP endpoint there? `forebay serve` starts one; `--http` or FOREBAY_HTTP_URL \
+             names another"
+        ),
         ureq::Error::Io(io) => tls::distrust(io).unwrap_or_else(|| io.to_string()),
         ureq::Error::Timeout(Timeout::Connect) => {
             let seconds = CONNECT_PATIENCE.as_secs();
@@ -181,6 +191,7 @@ fn sentence(error: &ureq::Error) -> String {
                 "no connection within {seconds} s; if it is there, does it speak TLS (https) or not (http)?"
             )
         }
+        ureq::Error::Timeout(_) => format!("no answer within {patience_s} s"),
         error => error.to_string(),
     }
 }
@@ -212,6 +223,14 @@ mod tests {
             assert_eq!(endpoint.base, "http://h:1");
             assert_eq!(endpoint.authorization, "Basic Z3Vlc3Q6Z3Vlc3Q=");
         }
+    }
+
+    #[test]
+    fn who_is_silent_is_told_after_the_patience_that_there_was() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = Endpoint::of(&silent.local_addr().unwrap().to_string()).unwrap();
+        let sentence = endpoint.get("/", 1).unwrap_err();
+        assert!(sentence.ends_with(": no answer within 1 s"), "{sentence}");
     }
 
     #[test]

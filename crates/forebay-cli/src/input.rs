@@ -25,8 +25,13 @@ impl Input {
         match file {
             Some(path) if path.as_os_str() != "-" => {
                 let shown = path.display();
-                let file =
-                    File::open(path).map_err(|error| format!("cannot open {shown}: {error}"))?;
+                let file = File::open(path).map_err(|error| match error.kind() {
+                    // Perhaps it was meant to be sent itself.
+                    io::ErrorKind::NotFound => format!(
+                        "cannot open {shown}: {error}; it is read as a file; to send text: echo TEXT | forebay publish …"
+                    ),
+                    _ => format!("cannot open {shown}: {error}"),
+                })?;
                 let meta =
                     file.metadata().map_err(|error| format!("cannot read {shown}: {error}"))?;
                 if meta.is_dir() {

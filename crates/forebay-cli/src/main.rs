@@ -18,6 +18,7 @@ mod http;
 mod input;
 #[cfg_attr(not(feature = "otlp"), path = "no_otlp.rs")]
 mod otlp;
+mod output;
 mod pipe;
 mod publish;
 mod runtime;

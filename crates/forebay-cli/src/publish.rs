@@ -61,13 +61,13 @@ pub(crate) struct Args {
     broker: BrokerUrl,
     /// Publish to this queue; it is declared durable if it does not exist
     #[arg(long, value_name = "QUEUE", value_parser = NonEmptyStringValueParser::new(),
-          required_unless_present = "exchange", conflicts_with_all = ["exchange", "routing_key"])]
+          required_unless_present_any = ["exchange", "routing_key"], conflicts_with = "exchange")]
     queue: Option<String>,
     /// Publish to this exchange, which must exist
     #[arg(long, value_name = "EXCHANGE", requires = "routing_key")]
     exchange: Option<String>,
     /// With this routing key
-    #[arg(long, value_name = "KEY", requires = "exchange")]
+    #[arg(long, value_name = "KEY")]
     routing_key: Option<String>,
     /// Publish the whole input as one message instead of one a line
     #[arg(long)]
@@ -89,6 +89,10 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Exit {
+    if args.routing_key.is_some() && args.exchange.is_none() {
+        return Exit::Usage
+            .because("--routing-key goes with --exchange; with --queue none is needed");
+    }
     match publish_all(&args) {
         Ok(report) => {
             report.print(args.json);

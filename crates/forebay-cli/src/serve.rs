@@ -133,7 +133,50 @@ fn configure(args: Args) -> Result<Config, ConfigError> {
     let mut config = Config::from_layers(&[args.into_layer(), env, file.unwrap_or_default()])?;
     config.owns_process = true;
     logging::start(&config)?;
+    // What follows is perhaps not what was meant, and no reason not to start.
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let unknown = unknown_variables(names);
+    if !unknown.is_empty() {
+        tracing::warn!("unknown environment variables, which set nothing: {}", unknown.join(", "));
+    }
+    for doubt in config.doubts() {
+        tracing::warn!("{doubt}");
+    }
     Ok(config)
+}
+
+/// Variables of the same prefix that are for others: other commands, what `pipe` gives its programs, tests and measurements.
+const OTHERS_VARIABLES: [&str; 17] = [
+    "FOREBAY_CONFIG",
+    "FOREBAY_URL",
+    "FOREBAY_HTTP_URL",
+    "FOREBAY_EXCHANGE",
+    "FOREBAY_ROUTING_KEY",
+    "FOREBAY_MESSAGE_ID",
+    "FOREBAY_REDELIVERED",
+    "FOREBAY_ATTEMPT",
+    "FOREBAY_BINARY",
+    "FOREBAY_CLUSTER",
+    "FOREBAY_CLUSTER_SCRIPT",
+    "FOREBAY_FUZZ_INPUTS",
+    "FOREBAY_SEED",
+    "FOREBAY_SLOW_DISK",
+    "FOREBAY_TEST_INSIDE",
+    "FOREBAY_TORN",
+    "FOREBAY_WRITE_FIXTURES",
+];
+
+/// What Kubernetes tells every program where a service is called `forebay`.
+const KUBERNETES: [&str; 2] = ["FOREBAY_SERVICE_", "FOREBAY_PORT"];
+
+fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<String> {
+    let is_others = |name: &str| {
+        OTHERS_VARIABLES.contains(&name) || KUBERNETES.iter().any(|it| name.starts_with(it))
+    };
+    let mut unknown = Layer::unknown_variables(names);
+    unknown.retain(|name| !is_others(name));
+    unknown.sort_unstable();
+    unknown
 }
 
 /// The one line on standard output; whoever started us waits for it.
@@ -177,5 +220,25 @@ impl StopBySignal {
     fn ready(&self, server: Arc<Server>) {
         // The thread lives as long as the process.
         let _ = self.server.send(server);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_variables_that_are_nobodys_are_unknown() {
+        let names = [
+            "FOREBAY_LOG_LEVLE",
+            "FOREBAY_LOG_LEVEL",
+            "FOREBAY_HTTP_URL",
+            "FOREBAY_PORT_5672_TCP",
+            "FOREBAY_SERVICE_HOST",
+            "FOREBAY_ACK_TIMEOUT",
+            "HOME",
+        ];
+        let unknown = unknown_variables(names.map(str::to_owned).into_iter());
+        assert_eq!(unknown, ["FOREBAY_ACK_TIMEOUT", "FOREBAY_LOG_LEVLE"]);
     }
 }

@@ -374,6 +374,9 @@ fn what_makes_no_sense_is_refused_with_code_2() {
         (&["run", "--judge", "3"], "--grid"),
         (&["run", "--judge", "3", "--grid", "window=10", "--qos", "5"], "leave --confirm"),
         (&["run", "--consumers", "0", "--producers", "0"], "nothing to do"),
+        (&["run", "--producers", "0"], "--predeclared takes what is in queues"),
+        (&["run", "--dir", "/none/here"], "--dir: there is no directory /none/here"),
+        (&["run", "--dir", "/", "--url", "amqp://h"], "--url or FOREBAY_URL names another"),
         (&["run", "backlog", "--scale", "auto"], "--scale 80%"),
         (&["run", "backlog", "--scale", "80%"], "this workload says itself"),
         (&["report", "Cargo.toml", "--html", "report.html"], "Cargo.toml: "),
@@ -394,8 +397,11 @@ fn what_makes_no_sense_is_refused_with_code_2() {
         assert_eq!(ran.status.code(), Some(2), "{arguments:?}");
         assert!(text(&ran.stderr).contains(expected), "{arguments:?}: {}", text(&ran.stderr));
     }
+    assert!(!Path::new("/none").exists(), "it was made");
     let nobody = bench(&["run", "--url", "amqp://127.0.0.1:1"]);
     assert_eq!(nobody.status.code(), Some(1), "{}", text(&nobody.stderr));
+    let cure = "`forebay serve` starts one; `--url` or FOREBAY_URL names another";
+    assert!(text(&nobody.stderr).contains(cure), "{}", text(&nobody.stderr));
 }
 
 #[test]

@@ -210,7 +210,7 @@ fn failures_say_why_in_one_sentence() {
     for (args, input, code, why) in [
         (&["export", "--http", &*wrong][..], "", 1, "refused the login: login failed"),
         (&["export", "--http", &lesser], "", 1, "has not the tag administrator"),
-        (&["import", "--http", &lesser], "{}", 1, "has not the tag administrator"),
+        (&["import", "--http", &lesser], "{\"queues\": []}", 1, "has not the tag administrator"),
         (&["export", "--http", "127.0.0.1:1"], "", 1, "cannot reach http://127.0.0.1:1"),
         (&["export", "--http", "https://h:x"], "", 2, "HOST:PORT"),
         (&["export", "--http", "nonsense"], "", 2, "HOST:PORT"),
@@ -231,6 +231,18 @@ fn failures_say_why_in_one_sentence() {
             1,
             "queues[0]: `name` must be a text",
         ),
+        (
+            &["import", "--http", &http],
+            "{}",
+            1,
+            "declares nothing: it has none of exchanges, queues",
+        ),
+        (
+            &["import", "--http", &http],
+            "{\"queuez\": [], \"product_name\": \"RabbitMQ\"}",
+            1,
+            "what it has is `product_name`, `queuez`",
+        ),
         (&["frob"], "", 2, "unrecognized subcommand"),
     ] {
         let ended = definitions(args, input);
@@ -239,6 +251,32 @@ fn failures_say_why_in_one_sentence() {
         assert!(code == 2 || ended.err.lines().count() == 1, "{args:?} {}", ended.err);
         assert!(!ended.err.contains("secret") && ended.out.is_empty(), "{args:?} {}", ended.err);
     }
+}
+
+#[test]
+fn a_file_with_empty_lists_is_imported_and_one_that_declares_nothing_is_not() {
+    let dir = Dir::new("definitions-nothing");
+    let broker = start(&dir.join("a")).ready();
+    let http = broker.http();
+    let empty =
+        "{\"rabbit_version\": \"3.10.8\", \"exchanges\": [], \"queues\": [], \"bindings\": []}";
+    let ended = definitions(&["import", "--http", &http], empty);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert_eq!(ended.err, "declared 0, 0 left to do\n");
+    let misspelt =
+        "{\"queues\": [], \"bindingz\": [{\"source\": \"x\"}], \"about\": \"us\", \"tags\": []}";
+    let ended = definitions(&["import", "--http", &http], misspelt);
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert!(
+        ended.err.starts_with("`bindingz`: no part of definitions is called so"),
+        "{}",
+        ended.err
+    );
+    assert!(ended.err.ends_with("declared 0, 1 left to do\n"), "{}", ended.err);
+    let metadata = "{\"rabbit_version\": \"3.10.8\"}";
+    let ended = definitions(&["import", "--http", &http], metadata);
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert!(ended.err.contains("standard input declares nothing"), "{}", ended.err);
 }
 
 #[test]

@@ -82,7 +82,8 @@ fn a_data_directory_in_use_is_not_shared() {
     let start = Start::on_disk(dir.path());
     let first = start.ready();
     fill(&first, 10);
-    assert_sentence(&start.refused(), FAILED, &["in use"]);
+    let cure = "in use by another process (its LOCK file is held); stop that broker, or give another --data-dir";
+    assert_sentence(&start.refused(), FAILED, &[cure]);
     // The first one did not notice.
     assert_eq!(drain(&first).len(), 10);
     assert_eq!(first.stop().code, Some(0));
@@ -101,6 +102,8 @@ fn a_data_directory_that_cannot_be_written_is_named() {
         let start = Start::bare(dir.path()).flag("--data-dir", path);
         assert_sentence(&start.refused(), FAILED, &[path]);
     }
+    let start = Start::bare(dir.path()).flag("--data-dir", file.to_str().unwrap());
+    assert_sentence(&start.refused(), FAILED, &["file: it is a file, not a directory"]);
     assert_eq!(fs::read(&file).unwrap(), b"no directory");
 }
 
@@ -190,15 +193,25 @@ fn a_torn_tail_is_no_damage() {
 }
 
 #[test]
+fn an_empty_data_directory_is_refused_and_nothing_is_made_here() {
+    let dir = Dir::new("starting");
+    let start = Start::bare(dir.path()).variable("FOREBAY_DATA_DIR", "");
+    assert_sentence(&start.refused(), USAGE, &["configuration key data_dir: it is empty"]);
+    assert!(!Path::new("LOCK").exists(), "the store began in the current directory");
+}
+
+#[test]
 fn a_taken_port_is_named() {
     let dir = Dir::new("starting");
     let first = Start::in_memory(dir.path()).ready();
     let taken = first.amqp.to_string();
     let start = Start::silent(dir.path()).switch("--in-memory").flag("--http", "off");
-    assert_sentence(&start.clone().flag("--amqp", &taken).refused(), FAILED, &[&taken]);
+    let cure = |key: &str| format!("stop it, or choose another with --{key} HOST:PORT");
+    let refused = start.clone().flag("--amqp", &taken).refused();
+    assert_sentence(&refused, FAILED, &[&taken, &cure("amqp")]);
     // The same port for HTTP.
     let start = Start::silent(dir.path()).switch("--in-memory").flag("--amqp", "127.0.0.1:0");
-    assert_sentence(&start.flag("--http", &taken).refused(), FAILED, &[&taken]);
+    assert_sentence(&start.flag("--http", &taken).refused(), FAILED, &[&taken, &cure("http")]);
     assert_eq!(first.stop().code, Some(0));
 }
 

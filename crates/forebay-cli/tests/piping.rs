@@ -192,6 +192,19 @@ fn machines_are_told_the_same_and_of_single_messages_and_there_is_a_picture() {
 }
 
 #[test]
+fn a_picture_that_has_no_place_is_refused_before_any_message_is_taken() {
+    let broker = Broker::start();
+    broker.publish("1\n");
+    let told = ["--timeline", "/no/dir/x.svg", "--until-empty", "--", "cat"];
+    let (code, said) = broker.pipe(&told).ended();
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("--timeline: /no/dir/x.svg: No such file"), "{said}");
+    let (code, said) = broker.pipe(&["--until-empty", "--", "cat"]).ended();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("acknowledged 1, "), "{said}");
+}
+
+#[test]
 fn a_pause_before_a_retry_is_told_apart_from_waiting() {
     let broker = Broker::start();
     broker.publish("1\n2\n");

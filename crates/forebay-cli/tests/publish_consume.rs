@@ -158,17 +158,34 @@ fn failures_say_why_in_one_sentence() {
         (
             &["publish", "--url", "amqp://127.0.0.1:1", "--queue", "q"],
             1,
-            "cannot connect to 127.0.0.1:1",
+            "cannot connect to 127.0.0.1:1: Connection refused (os error 111); is a broker running there? \
+             `forebay serve` starts one; `--url` or FOREBAY_URL names another",
         ),
         (&["publish", "--url", "http://h", "--queue", "q"], 2, "http://h"),
         (&["consume", "--url", "amqp://h:port", "--queue", "q"], 2, "amqp://h:port"),
         (&["consume", "--url", "amqp://h?heartbeat=often", "--queue", "q"], 2, "heartbeat"),
+        (
+            &["consume", "--url", "amqps://h?cacertfiel=ca.pem", "--queue", "q"],
+            2,
+            "the URL has an unknown parameter `cacertfiel`; there are heartbeat, ",
+        ),
         (&["publish", "--queue", "q", "/does/not/exist"], 1, "cannot open /does/not/exist"),
+        (
+            &["publish", "--queue", "q", "hello"],
+            1,
+            "it is read as a file; to send text: echo TEXT | forebay publish …",
+        ),
         (
             &["publish", "--queue", "q", "--exchange", "x", "--routing-key", "k"],
             2,
             "cannot be used",
         ),
+        (
+            &["publish", "--routing-key", "x"],
+            2,
+            "--routing-key goes with --exchange; with --queue none is needed",
+        ),
+        (&["publish", "--queue", "q", "--routing-key", "x"], 2, "with --queue none is needed"),
         (&["publish"], 2, "required"),
         (&["consume", "--queue", "absent"], 1, "no queue 'absent'"),
         (&["consume"], 2, "required"),
@@ -178,6 +195,11 @@ fn failures_say_why_in_one_sentence() {
         assert!(ended.err.contains(why), "{args:?} {ended:?}");
         assert!(!ended.err.contains("guest:guest"), "{args:?} {ended:?}");
     }
+    let nameless = broker.url.replace("/%2f", "/");
+    let ended = broker.run(&["consume", "--queue", "q", "--url", &nameless], "");
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let why = "which names the virtual host with the empty name: leave it off, or write /%2f";
+    assert!(ended.err.contains(why), "{ended:?}");
 }
 
 #[test]

@@ -173,6 +173,11 @@ fn what_cannot_be_watched_is_told_in_one_sentence() {
         ("ftp://h:1", 2, "it must begin with http://"),
         ("nowhere", 2, "it must name HOST:PORT"),
         ("127.0.0.1:1", 1, "cannot reach http://127.0.0.1:1"),
+        (
+            "127.0.0.1:1",
+            1,
+            "`forebay serve` starts one; `--http` or FOREBAY_HTTP_URL names another",
+        ),
         (&*wrong, 1, "refused the login: login failed"),
         (&*lesser, 1, "has not the tag administrator or monitoring"),
         (&*rabbitmq, 1, "is a RabbitMQ 3.10.8"),

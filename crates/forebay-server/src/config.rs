@@ -222,9 +222,13 @@ impl Config {
             ));
         }
         let default = Config::default();
+        let amqp = first!(amqp).unwrap_or(default.amqp);
+        if amqp.is_empty() {
+            return Err(ConfigError::value("amqp", "there must be at least one address"));
+        }
         let config = Config {
             data: data(layers)?.unwrap_or(default.data),
-            amqp: first!(amqp).unwrap_or(default.amqp),
+            amqp,
             http: match first!(http) {
                 Some(http) if http == "off" || http.is_empty() => None,
                 Some(http) => Some(http),
@@ -285,6 +289,9 @@ impl Config {
             }
             Err(ConfigError::value(key, format!("{value} is less than {least}{unit}")))
         };
+        if matches!(&self.data, Data::Dir(dir) if dir.as_os_str().is_empty()) {
+            return Err(ConfigError::value("data_dir", "it is empty"));
+        }
         at_least("memory_budget", self.memory_budget_bytes, 16 << 20, " bytes (16 MiB)")?;
         at_least("log_cap", self.log_cap_bytes, 256 << 20, " bytes (256 MiB)")?;
         at_least("channel_max", self.channel_max.into(), 1, "")?;
@@ -316,6 +323,11 @@ impl Config {
         vhost_limits::check(&self.vhost_limits, &self.vhosts)?;
         policies::check(&self.policies, &self.vhosts)?;
         users::check(&self.users, &self.vhosts, &self.loopback_users)
+    }
+
+    /// What makes sense and is perhaps not what was meant: a sentence each, for the log.
+    pub fn doubts(&self) -> Vec<String> {
+        users::tags_that_open_nothing(&self.users)
     }
 }
 
@@ -435,6 +447,8 @@ mod tests {
         check("ack_timeout_ms = -1", "ack_timeout_ms");
         check("ack_timeout_ms = 4294967296", "ack_timeout_ms");
         check("amqp = [\"5672\"]", "amqp");
+        check("amqp = []", "amqp: there must be at least one address");
+        check("data_dir = \"\"", "data_dir: it is empty");
         check("http = \"localhost\"", "http");
         check("vhosts = []", "vhosts");
         check("trace_vhosts = [\"v\"]", "trace_vhosts: `v` is not one of vhosts");

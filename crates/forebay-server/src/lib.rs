@@ -47,6 +47,7 @@ mod shard_loop;
 mod shard_setup;
 mod size;
 mod start_error;
+mod telling;
 
 pub use config::{Config, ConfigError, Data, DurabilitySetting, Layer, LogFormat, UserSetting};
 pub use forebay_broker::Gate;

@@ -75,11 +75,12 @@ impl Server {
         config.check()?;
         let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
         for address in &config.amqp {
-            let listener = bind(address)?;
+            let listener = bind("amqp", address)?;
             addresses.push(listener.local_addr().map_err(StartError::System)?);
             listeners.push(listener);
         }
-        let http_listener = config.http.as_deref().map(bind).transpose()?;
+        let http_listener =
+            config.http.as_deref().map(|address| bind("http", address)).transpose()?;
         let http_address = match &http_listener {
             Some(listener) => Some(listener.local_addr().map_err(StartError::System)?),
             None => None,
@@ -202,8 +203,9 @@ impl std::fmt::Debug for Server {
     }
 }
 
-fn bind(address: &str) -> Result<TcpListener, StartError> {
-    listen(address).map_err(|source| StartError::Listen { address: address.to_owned(), source })
+fn bind(key: &'static str, address: &str) -> Result<TcpListener, StartError> {
+    let address = address.to_owned();
+    listen(&address).map_err(|source| StartError::Listen { key, address, source })
 }
 
 fn ask_status(mailbox: &Mailbox) -> Option<Snapshot> {

@@ -14,6 +14,8 @@ pub enum StartError {
     Config(ConfigError),
     /// An address cannot be listened on.
     Listen {
+        /// The key that names it, which is a flag, too.
+        key: &'static str,
         /// Which one.
         address: String,
         /// Why.
@@ -50,14 +52,32 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StartError::Config(error) => error.fmt(f),
-            StartError::Listen { address, source } => {
-                write!(f, "cannot listen on {address}: {source}")
+            StartError::Listen { key, address, source } => {
+                write!(f, "cannot listen on {address}: {source}")?;
+                match source.kind() {
+                    io::ErrorKind::AddrInUse => write!(
+                        f,
+                        "; another program listens there: stop it, or choose another with --{key} HOST:PORT"
+                    ),
+                    _ => Ok(()),
+                }
             }
             StartError::DataDir { dir, source } => {
-                write!(f, "cannot use the data directory {}: {source}", dir.display())
+                write!(f, "cannot use the data directory {}: ", dir.display())?;
+                match source.kind() {
+                    // To be made it need only not be there.
+                    io::ErrorKind::AlreadyExists => f.write_str("it is a file, not a directory"),
+                    _ => source.fmt(f),
+                }
             }
             StartError::Store { dir, source } => {
-                write!(f, "cannot open the store in {}: {source}", dir.display())
+                write!(f, "cannot open the store in {}: {source}", dir.display())?;
+                match source {
+                    OpenError::Locked => {
+                        f.write_str("; stop that broker, or give another --data-dir")
+                    }
+                    _ => Ok(()),
+                }
             }
             StartError::Restore(error) => write!(f, "cannot take over the stored state: {error}"),
             StartError::System(error) => write!(f, "cannot start: {error}"),

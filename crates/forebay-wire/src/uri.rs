@@ -6,6 +6,9 @@
 //!
 //! User, password, host and vhost are percent-encoded. Without a path the vhost is not given and
 //! defaults to `/`; the path `/` alone names the vhost with the empty name; `/%2f` names `/`.
+//!
+//! Parameters are those of RabbitMQ's clients, whether anybody here heeds them or not. Another one is refused: `cacertfiel`
+//! would otherwise be a file of authorities that nobody reads.
 
 use std::fmt;
 
@@ -13,6 +16,20 @@ use std::fmt;
 const PORT_PLAIN: u16 = 5672;
 /// Port of `amqps://` when none is given.
 const PORT_TLS: u16 = 5671;
+
+/// Parameters that are kept as they are, in [`AmqpUri::other_parameters`].
+const OTHER_PARAMETERS: [&str; 10] = [
+    "auth_mechanism",
+    "cacertfile",
+    "certfile",
+    "keyfile",
+    "verify",
+    "server_name_indication",
+    "password",
+    "depth",
+    "fail_if_no_peer_cert",
+    "idle_time_out",
+];
 
 /// Where a broker is and how to log in.
 #[derive(Clone, PartialEq, Eq)]
@@ -39,7 +56,7 @@ pub struct AmqpUri {
     pub channel_max: Option<u16>,
     /// `frame_max`: the limit to ask for, in bytes; 0 = the server's.
     pub frame_max_bytes: Option<u32>,
-    /// Other query parameters, decoded, in order.
+    /// The other query parameters that RabbitMQ's clients know, such as `cacertfile`; decoded, in order.
     pub other_parameters: Vec<(String, String)>,
 }
 
@@ -85,6 +102,8 @@ pub enum UriError {
         /// What was given.
         value: String,
     },
+    /// There is no parameter of this name.
+    UnknownParameter(String),
 }
 
 impl fmt::Display for UriError {
@@ -108,6 +127,12 @@ impl fmt::Display for UriError {
             Self::Parameter { name, value } => {
                 write!(f, "parameter {name} of the URI cannot be '{value}'")
             }
+            Self::UnknownParameter(name) => write!(
+                f,
+                "the URL has an unknown parameter `{name}`; there are heartbeat, connection_timeout, channel_max, \
+                 frame_max, {}",
+                OTHER_PARAMETERS.join(", ")
+            ),
         }
     }
 }
@@ -168,7 +193,11 @@ impl AmqpUri {
                 }
                 "channel_max" => uri.channel_max = Some(number("channel_max", value)?),
                 "frame_max" => uri.frame_max_bytes = Some(number("frame_max", value)?),
-                _ => uri.other_parameters.push((name, value)),
+                known if OTHER_PARAMETERS.contains(&known) => {
+                    uri.other_parameters.push((name, value));
+                }
+                _ if is_cut => return Err(UriError::Login),
+                _ => return Err(UriError::UnknownParameter(name)),
             }
         }
         Ok(uri)
@@ -286,8 +315,12 @@ mod tests {
 
     #[test]
     fn a_password_that_is_not_escaped_is_not_shown() {
-        for text in ["amqp://shop:se/cret@host", "amqp://shop:se?cret@host", "amqp://a:b/c/d@host"]
-        {
+        for text in [
+            "amqp://shop:se/cret@host",
+            "amqp://shop:se?cret@host",
+            "amqp://shop:5?cret=@host",
+            "amqp://a:b/c/d@host",
+        ] {
             assert_eq!(AmqpUri::parse(text), Err(UriError::Login), "{text}");
         }
         check("amqp://host/v@x", "guest", "guest", "host", 5672, "v@x");
@@ -323,14 +356,26 @@ mod tests {
     #[test]
     fn parameters_are_read_with_their_units() {
         let uri = AmqpUri::parse(
-            "amqp://host?heartbeat=10&connection_timeout=30000&channel_max=7&frame_max=4096&x=%26",
+            "amqp://host?heartbeat=10&connection_timeout=30000&channel_max=7&frame_max=4096&password=%26",
         )
         .unwrap();
         assert_eq!(uri.heartbeat_s, Some(10));
         assert_eq!(uri.connection_timeout_ms, Some(30_000));
         assert_eq!((uri.channel_max, uri.frame_max_bytes), (Some(7), Some(4096)));
-        assert_eq!(uri.other_parameters, [("x".to_owned(), "&".to_owned())]);
+        assert_eq!(uri.other_parameters, [("password".to_owned(), "&".to_owned())]);
         assert_eq!(uri.vhost, "/");
+    }
+
+    #[test]
+    fn parameters_of_rabbitmqs_clients_are_taken_and_others_are_not() {
+        for name in OTHER_PARAMETERS {
+            let uri = AmqpUri::parse(&format!("amqps://host?{name}=x")).unwrap();
+            assert_eq!(uri.other_parameters, [(name.to_owned(), "x".to_owned())]);
+        }
+        let error = AmqpUri::parse("amqps://host?heartbeat=5&cacertfiel=ca.pem").unwrap_err();
+        let message = error.to_string();
+        assert!(message.starts_with("the URL has an unknown parameter `cacertfiel`; there are "));
+        assert!(message.contains(" heartbeat, ") && message.contains(" cacertfile, "), "{message}");
     }
 
     #[test]

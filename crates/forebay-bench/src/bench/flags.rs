@@ -79,7 +79,7 @@ pub struct Flags {
     #[arg(long, value_name = "N", help_heading = "Load")]
     messages: Option<u64>,
 
-    /// Unconfirmed messages of a publisher: auto (the window tunes itself), N, or none (no confirms)
+    /// Unconfirmed messages of a publisher: auto (the window tunes itself), N, or none or 0 (no confirms)
     #[arg(
         long,
         short = 'c',
@@ -88,7 +88,7 @@ pub struct Flags {
         help_heading = "Flow control"
     )]
     confirm: Option<Window>,
-    /// Unacknowledged messages of a consumer: auto (the credit tunes itself), N, or none (no bound)
+    /// Unacknowledged messages of a consumer: auto (the credit tunes itself), N, or none or 0 (no bound)
     #[arg(
         long,
         short = 'q',
@@ -234,6 +234,10 @@ impl Flags {
             format!("--mbit is a number above 0, {MBIT_MAX} at most")
         } else if self.svg.is_some() && self.name.as_deref() != Some("hoarding") {
             "--svg: only `hoarding` has timelines to draw".to_owned()
+        } else if self.dir.is_some() && !self.url.is_empty() && !self.peers {
+            "--dir is for a broker of our own, and --url or FOREBAY_URL names another".to_owned()
+        } else if let Some(dir) = self.dir.as_ref().filter(|dir| !dir.is_dir()) {
+            format!("--dir: there is no directory {}", dir.display())
         } else {
             return Ok(());
         };
@@ -513,6 +517,14 @@ mod tests {
             let refused = flags.check_experiment(flags.experiment().unwrap()).unwrap_err();
             assert!(refused.ends_with("overhead asks no broker anything"), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_or_not_used_is_refused() {
+        let wrong = |line: &str| flags(line).check().unwrap_err();
+        assert!(wrong("--dir / --url amqp://h").starts_with("--dir is for a broker of our own"));
+        assert_eq!(wrong("--dir /none/here"), "--dir: there is no directory /none/here");
+        assert_eq!(flags("--dir / --url amqp://h --peers").check(), Ok(()));
     }
 
     #[test]

@@ -90,6 +90,13 @@ pub fn run(flags: &Flags, screen: &mut dyn Screen) -> Result<Ended, BenchError> 
     let plan = flags.plan(workload);
     let usage = |error: &dyn fmt::Display| BenchError::Usage(error.to_string());
     plan.check().map_err(|error| usage(&error))?;
+    if plan.publishers == 0 && !plan.predeclared {
+        return Err(BenchError::Usage(
+            "without producers nothing would come into the queues, which are new; --predeclared takes what is in queues \
+             that are there"
+                .into(),
+        ));
+    }
     if flags.repeat() == 0 {
         return Err(BenchError::Usage("--repeat is at least 1".into()));
     }

@@ -18,6 +18,23 @@ use api::Api;
 /// Largest file of definitions, in bytes; the server takes no more either.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
+/// Unknown keys of a document that are named; it may have very many.
+const KEYS_NAMED_MAX: usize = 8;
+
+/// What a document may declare: one of these at least is in every export, be it an empty list.
+const PARTS: [&str; 10] = [
+    "exchanges",
+    "queues",
+    "bindings",
+    "users",
+    "vhosts",
+    "permissions",
+    "topic_permissions",
+    "policies",
+    "parameters",
+    "global_parameters",
+];
+
 /// Carry exchanges, queues and bindings from one broker to another, in the format of RabbitMQ's
 /// definitions. Works with a Forebay and with a RabbitMQ that has its management plugin.
 #[derive(clap::Args, Debug)]
@@ -116,6 +133,10 @@ fn import(place: &Where) -> Result<Exit, Failure> {
     for refused in &outcome.refused {
         say!("{refused}");
     }
+    for part in unknown_parts(&document) {
+        left += 1;
+        say!("`{part}`: no part of definitions is called so, and nothing of it is declared");
+    }
     let is_ours = there["product_name"] == "Forebay";
     if !is_ours && outcome.refused.is_empty() {
         let after = api.export(place.vhost.as_deref())?;
@@ -147,6 +168,13 @@ fn import(place: &Where) -> Result<Exit, Failure> {
     Ok(if left == 0 { Exit::Done } else { Exit::Failed })
 }
 
+/// Lists with something in them that no broker reads. What else is unknown may be a newer broker's word about itself.
+fn unknown_parts(document: &Value) -> impl Iterator<Item = &str> {
+    let keys = document.as_object().into_iter().flatten();
+    let lists = keys.filter(|(_, value)| value.as_array().is_some_and(|list| !list.is_empty()));
+    lists.map(|(key, _)| key.as_str()).filter(|key| !PARTS.contains(key)).take(KEYS_NAMED_MAX)
+}
+
 fn read(path: Option<&Path>) -> Result<Value, String> {
     let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
     let mut bytes = Vec::new();
@@ -163,8 +191,17 @@ fn read(path: Option<&Path>) -> Result<Value, String> {
     }
     let document: Value = serde_json::from_slice(&bytes)
         .map_err(|error| format!("{name} is not a file of definitions: {error}"))?;
-    if !document.is_object() {
+    let Some(parts) = document.as_object() else {
         return Err(format!("{name} is not a file of definitions: it holds no JSON object"));
+    };
+    if !PARTS.iter().any(|part| parts.contains_key(*part)) {
+        let mut sentence = format!("{name} declares nothing: it has none of {}", PARTS.join(", "));
+        if !parts.is_empty() {
+            let keys = parts.keys().take(KEYS_NAMED_MAX).map(|key| format!("`{key}`"));
+            let keys: Vec<String> = keys.collect();
+            sentence += &format!("; what it has is {}", keys.join(", "));
+        }
+        return Err(sentence);
     }
     Ok(document)
 }

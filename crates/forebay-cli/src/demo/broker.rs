@@ -7,6 +7,7 @@ use forebay_server::{Config, Data, Server};
 
 use super::gauges::Gauges;
 use super::station::{EXCHANGE, REGIONS, pattern_of, queue_of};
+use crate::exit::Failure;
 use crate::figures::thousands;
 
 /// The broker under the demo.
@@ -85,7 +86,8 @@ impl DemoBroker {
     /// A connection that is lost for good if it is lost.
     async fn connect(&self) -> Result<Connection, String> {
         let builder = Connection::builder().name("forebay demo").without_recovery();
-        builder.open(&self.url).await.map_err(|error| error.to_string())
+        let opened = builder.open(&self.url).await;
+        opened.map_err(|error| Failure::opening(&error, "`--url`").1)
     }
 
     /// Depth of each queue, for the view.

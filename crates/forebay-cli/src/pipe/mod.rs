@@ -197,6 +197,9 @@ fn tell(happening: &Happening) {
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Exit {
+    if let Err(sentence) = args.asked.check() {
+        return Exit::Usage.because(format!("--timeline: {sentence}"));
+    }
     match pipe(&args) {
         Ok(report) => {
             say!("{}", told(&report));

@@ -10,6 +10,7 @@ use forebay::pipeline::{Control, Explaining, Report};
 use serde_json::{Value, json};
 
 use crate::explained;
+use crate::output::can_be_written;
 
 /// Of a timeline on standard error.
 const COLUMNS: usize = 100;
@@ -41,6 +42,12 @@ pub(super) struct Telling<'a> {
 }
 
 impl Asked {
+    /// # Errors
+    /// A sentence: what is to be drawn has no place.
+    pub(super) fn check(&self) -> Result<(), String> {
+        self.timeline.as_deref().map_or(Ok(()), can_be_written)
+    }
+
     pub(super) fn telling(&self) -> Telling<'_> {
         Telling { asked: self, journeys: Arc::default() }
     }

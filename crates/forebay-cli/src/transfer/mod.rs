@@ -120,9 +120,10 @@ pub(crate) fn run(args: Args) -> Exit {
     }
 }
 
-fn opening(which: &str, error: OpenError) -> Failure {
-    let Failure(exit, sentence) = error.into();
-    Failure(exit, format!("{which}: {sentence}"))
+/// Of the source or the target, which `flag` names.
+fn opening(which: &str, flag: &str, error: &OpenError) -> Failure {
+    let Failure(exit, sentence) = Failure::opening(error, flag);
+    Failure(exit, format!("{which} ({flag}): {sentence}"))
 }
 
 async fn transfer(args: &Args) -> Result<Report, Failure> {

@@ -25,7 +25,7 @@ impl Source {
         let connection = builder
             .open(&args.from)
             .await
-            .map_err(|error| opening("the source (--from)", error))?;
+            .map_err(|error| opening("the source", "--from", &error))?;
         let happenings = connection.happenings();
         let queue = args.queue.clone();
         Ok(Source { connection, happenings, queue, consumer: None, credit_max: args.prefetch })

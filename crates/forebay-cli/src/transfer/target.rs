@@ -22,7 +22,7 @@ impl Target {
         let builder =
             Connection::builder().name("forebay move, target").recovery_rounds(RECOVERY_ROUNDS);
         let connection =
-            builder.open(&args.to).await.map_err(|error| opening("the target (--to)", error))?;
+            builder.open(&args.to).await.map_err(|error| opening("the target", "--to", &error))?;
         match Target::on(&connection, args).await {
             Ok(publisher) => {
                 let keeps_key = args.exchange.is_some() && args.routing_key.is_none();

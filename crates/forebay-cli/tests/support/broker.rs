@@ -38,6 +38,7 @@ pub struct Start {
     config: String,
     logs: PathBuf,
     file_size_max_bytes: Option<u64>,
+    variables: Vec<(String, String)>,
 }
 
 impl Start {
@@ -57,7 +58,13 @@ impl Start {
     /// With free ports and without a place for data.
     pub fn bare(home: &Path) -> Start {
         let arguments = ["--amqp", "127.0.0.1:0", "--http", "off"].map(str::to_owned).to_vec();
-        Start { arguments, config: String::new(), logs: home.to_owned(), file_size_max_bytes: None }
+        Start {
+            arguments,
+            config: String::new(),
+            logs: home.to_owned(),
+            file_size_max_bytes: None,
+            variables: Vec::new(),
+        }
     }
 
     /// With nothing said at all.
@@ -74,6 +81,12 @@ impl Start {
     /// Adds a flag without a value.
     pub fn switch(mut self, name: &str) -> Start {
         self.arguments.push(name.to_owned());
+        self
+    }
+
+    /// Sets an environment variable; there are no others.
+    pub fn variable(mut self, name: &str, value: &str) -> Start {
+        self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -104,6 +117,7 @@ impl Start {
             }
         };
         command.arg("serve").args(&self.arguments).env_clear();
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         if !self.config.is_empty() {
             static NEXT: AtomicU32 = AtomicU32::new(0);
             let number = NEXT.fetch_add(1, Ordering::Relaxed);

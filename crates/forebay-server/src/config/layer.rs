@@ -61,12 +61,20 @@ impl Layer {
             let start = error.span().map(|span| span.start.min(text.len()));
             let line = start.map(|start| text[..start].matches('\n').count() + 1);
             // The library knows where a value is wrong and not under which key.
-            let key = line
+            let (key, value) = line
                 .and_then(|line| text.lines().nth(line - 1))
                 .and_then(|line| line.split_once('='))
-                .map(|(key, _)| key.trim().to_owned());
-            let what = error.message().trim().replace('\n', ", ");
-            ConfigError::Syntax { origin: origin.to_owned(), line, key, what }
+                .map(|(key, value)| (key.trim().to_owned(), value.trim()))
+                .unzip();
+            let what = in_words(&error.message().trim().replace('\n', ", "));
+            let origin = origin.to_owned();
+            match (key, value) {
+                (Some(key), Some(value)) if what.ends_with(NO_LIST) && value.ends_with('"') => {
+                    let what = format!("{key} is a list: [{value}]");
+                    ConfigError::Syntax { origin, line, key: None, what }
+                }
+                (key, _) => ConfigError::Syntax { origin, line, key, what },
+            }
         })
     }
 
@@ -107,7 +115,7 @@ impl Layer {
                 }),
             };
             let one: toml::Table = [(key.name.to_owned(), value.clone())].into_iter().collect();
-            Layer::deserialize(one).map_err(|e| error(e.message().to_owned()))?;
+            Layer::deserialize(one).map_err(|e| error(in_words(e.message())))?;
             table.insert(key.name.to_owned(), value);
         }
         Layer::deserialize(table).map_err(|e| ConfigError::Syntax {
@@ -117,6 +125,32 @@ impl Layer {
             what: e.message().to_owned(),
         })
     }
+
+    /// Those of `names` that begin like our variables and set nothing: most likely a slip of the hand.
+    pub fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String> {
+        let ours = names.into_iter().filter(|name| name.starts_with("FOREBAY_"));
+        let sets =
+            |name: &str| KEYS.iter().any(|key| key.kind != Kind::Tables && key.variable() == name);
+        ours.filter(|name| !sets(name)).collect()
+    }
+}
+
+/// How the library ends its sentence about one value in the place of a list.
+const NO_LIST: &str = "expected a sequence";
+
+/// What the library says of a number, with its bounds in place of its type.
+fn in_words(message: &str) -> String {
+    for (type_name, bounds) in [
+        ("u16", "a number from 0 to 65535"),
+        ("u32", "a number from 0 to 4294967295"),
+        ("u64", "a number from 0"),
+        ("usize", "a number from 0"),
+    ] {
+        if let Some(before) = message.strip_suffix(&format!("expected {type_name}")) {
+            return format!("{before}expected {bounds}");
+        }
+    }
+    message.to_owned()
 }
 
 #[cfg(test)]
@@ -168,5 +202,15 @@ mod tests {
         let text = error("memory_budget = \"lots\"");
         assert!(text.contains("memory_budget") && text.contains("lots"), "{text}");
         assert!(!error("a = [").contains('\n'));
+        let text = error("heartbeat_s = -1");
+        assert!(text.ends_with("expected a number from 0 to 65535"), "{text}");
+        assert_eq!(error("\namqp = \"[::1]:0\""), "f.toml line 2: amqp is a list: [\"[::1]:0\"]");
+    }
+
+    #[test]
+    fn variables_that_set_nothing_are_found() {
+        let names = ["FOREBAY_HTTP", "FOREBAY_MEMORY_BUGDET", "FOREBAY_USERS", "PATH"];
+        let unknown = Layer::unknown_variables(names.map(str::to_owned));
+        assert_eq!(unknown, ["FOREBAY_MEMORY_BUGDET", "FOREBAY_USERS"]);
     }
 }

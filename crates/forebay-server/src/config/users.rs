@@ -109,6 +109,34 @@ impl fmt::Debug for UserSetting {
     }
 }
 
+/// Tags that let a user do something here.
+const TAGS: [&str; 3] = ["administrator", "monitoring", "impersonator"];
+
+/// RabbitMQ's other tags: who comes from there has them, and knows what they mean.
+const TAGS_OF_RABBITMQ: [&str; 2] = ["management", "policymaker"];
+
+/// A sentence for each tag that is perhaps a slip of the hand.
+pub(super) fn tags_that_open_nothing(users: &[UserSetting]) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for user in users {
+        for tag in &user.tags {
+            if TAGS.contains(&tag.as_str()) || TAGS_OF_RABBITMQ.contains(&tag.as_str()) {
+                continue;
+            }
+            let short = tag.to_ascii_lowercase();
+            let meant = TAGS.iter().find(|known| !short.is_empty() && known.starts_with(&short));
+            let cure = match meant {
+                Some(known) => format!("is `{known}` meant?"),
+                None => format!("those that do are {}", TAGS.join(", ")),
+            };
+            let name = &user.name;
+            sentences
+                .push(format!("users: `{name}` has the tag `{tag}`, which opens nothing; {cure}"));
+        }
+    }
+    sentences
+}
+
 /// Whether all users can be what they claim.
 pub(super) fn check(
     users: &[UserSetting],
@@ -254,5 +282,26 @@ mod tests {
             "`v`",
         );
         check("loopback_users = [\"nobody\"]", "nobody");
+    }
+
+    #[test]
+    fn a_tag_that_opens_nothing_is_doubted_and_one_of_rabbitmq_is_not() {
+        let of = |tags: &str| {
+            let users = format!("users = [{{ name = \"a\", password = \"x\", tags = [{tags}] }}]");
+            read(&users).unwrap().doubts()
+        };
+        let opens_nothing =
+            |tag: &str| format!("users: `a` has the tag `{tag}`, which opens nothing; ");
+        assert_eq!(
+            of("\"administrator\", \"monitoring\", \"impersonator\", \"policymaker\""),
+            [""; 0]
+        );
+        assert_eq!(of("\"admin\""), [opens_nothing("admin") + "is `administrator` meant?"]);
+        assert_eq!(of("\"Monitoring\""), [opens_nothing("Monitoring") + "is `monitoring` meant?"]);
+        let doubts = of("\"ops\"");
+        assert_eq!(
+            doubts,
+            [opens_nothing("ops") + "those that do are administrator, monitoring, impersonator"]
+        );
     }
 }

@@ -6,12 +6,11 @@ use std::time::Instant;
 
 use forebay_broker::Notice;
 use forebay_broker::access::{User, authenticate, base64, claimed_name};
-use forebay_flow::TokenBucket;
 
-/// Refusals told at once, and each second after that; what comes beyond is counted and told with the next ones. Whoever tries
-/// passwords by the thousand does not fill the log by that.
+use crate::telling::Telling;
+
+/// Refusals told at once, before they become rare.
 const TOLD_AT_ONCE: u64 = 64;
-const TOLD_PER_S: u64 = 1;
 
 /// Why somebody is not answered, as he is told.
 pub(super) struct Refused(pub(super) String);
@@ -20,12 +19,12 @@ pub(super) struct Refused(pub(super) String);
 pub(super) struct Logins {
     users: Vec<User>,
     began: Instant,
-    refusals: Mutex<Refusals>,
+    refusals: Mutex<Telling>,
 }
 
 impl Logins {
     pub(super) fn new(users: Vec<User>) -> Logins {
-        Logins { users, began: Instant::now(), refusals: Mutex::new(Refusals::new()) }
+        Logins { users, began: Instant::now(), refusals: Mutex::new(Telling::new(TOLD_AT_ONCE)) }
     }
 
     /// Name and password of who asks, if he has one of some tags.
@@ -72,29 +71,6 @@ impl Logins {
     }
 }
 
-/// Refusals, as many as are told.
-struct Refusals {
-    bucket: TokenBucket,
-    left_out: u64,
-}
-
-impl Refusals {
-    fn new() -> Refusals {
-        Refusals { bucket: TokenBucket::new(0, TOLD_PER_S, TOLD_AT_ONCE), left_out: 0 }
-    }
-
-    /// What to tell now that there is one more: nothing, or it and how many were left out before it.
-    fn told(&mut self, now_us: u64, notice: Notice) -> Vec<Notice> {
-        if self.bucket.take(now_us, 1).is_err() {
-            self.left_out += 1;
-            return Vec::new();
-        }
-        let left_out = std::mem::take(&mut self.left_out);
-        let more = (left_out > 0).then_some(Notice::More(left_out));
-        more.into_iter().chain([notice]).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,19 +89,5 @@ mod tests {
         for there in ["10.0.0.1:5000", "[::ffff:10.0.0.1]:5000", "[2001:db8::1]:5000"] {
             assert!(asks_from(there, "guest:guest").is_err(), "{there}");
         }
-    }
-
-    #[test]
-    fn of_too_many_refusals_their_number_is_told() {
-        let mut refusals = Refusals::new();
-        let refused =
-            || Notice::LoginRefused { address: "a".into(), user: "u".into(), why: "no".into() };
-        for _ in 0..TOLD_AT_ONCE {
-            assert_eq!(refusals.told(0, refused()), [refused()]);
-        }
-        for _ in 0..3 {
-            assert_eq!(refusals.told(0, refused()), []);
-        }
-        assert_eq!(refusals.told(1_000_000, refused()), [Notice::More(3), refused()]);
     }
 }
