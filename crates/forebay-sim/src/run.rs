@@ -92,7 +92,7 @@ impl World {
             swarm: swarm.clone(),
             disk,
             broker,
-            model: Model::new(&swarm),
+            model: Model::new(swarm),
             clients,
             starts: 0,
             stopping: false,
