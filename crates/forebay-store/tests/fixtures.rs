@@ -11,7 +11,7 @@ use forebay_store::{
 };
 
 /// Versions of the format, and the salt of what is written by each.
-const VERSIONS: [(&str, u64); 2] = [("v1", 0), ("v2", 0x5EED_0F_5A17)];
+const VERSIONS: [(&str, u64); 2] = [("v1", 0), ("v2", 0x005E_ED0F_5A17)];
 
 fn directory(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
