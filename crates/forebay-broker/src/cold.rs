@@ -257,12 +257,23 @@ impl Shard {
         !whole.map_or(queue, |whole| whole).consumers.is_empty()
     }
 
+    /// Whether a block may be read that nobody asked for: one at a time, or a start with many backlogs would read all of them
+    /// at once.
+    fn may_read_dying(&self) -> bool {
+        let reads = self.dying_read.is_some_and(|(key, id)| {
+            let queue = self.queues.get(key.0 as usize);
+            queue.is_some_and(|queue| queue.id == id && queue.loading)
+        });
+        !reads && self.memory_bytes < self.budget_bytes() / 4 * 3
+    }
+
     /// Asks for the next block if the head runs low and somebody is there to take it.
     pub(crate) fn load_cold(&mut self, key: QueueKey) {
         let (budget, reads_ahead) = (self.budget_bytes(), self.reads_ahead_pressed());
         let whole_key = self.whole(key);
         let Some(whole) = self.queues.get(whole_key.0 as usize) else { return };
         let asked = !whole.consumers.is_empty() || !whole.gets.is_empty();
+        let may_read_dying = asked || self.may_read_dying();
         let queue = &self.queues[key.0 as usize];
         let goes = || queue.is_due(self.now_us) || self.is_too_long(whole_key);
         let wanted = asked || queue.head.is_empty() && goes();
@@ -280,8 +291,11 @@ impl Shard {
             && queue.unacked < SMALL_UNACKED_MESSAGES
             && queue.unsettled_bytes < SMALL_UNSETTLED_BYTES;
         let needed = queue.head.is_empty() && (self.memory_bytes < budget || holds_little);
-        if ahead || needed {
+        if (ahead || needed) && may_read_dying {
             queue.loading = true;
+            if !asked {
+                self.dying_read = Some((key, queue.id));
+            }
             self.store.read_run(run, from);
         } else if queue.head.is_empty() && !queue.hungry {
             queue.hungry = true;

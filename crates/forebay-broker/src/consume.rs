@@ -127,9 +127,6 @@ impl Shard {
         wanted: ShortStr<'_>,
     ) -> Result<Box<[u8]>, AmqpError> {
         let wanted = wanted.as_bytes();
-        if wanted.is_empty() {
-            return Ok(self.made_up_name("amq.ctag-").into());
-        }
         let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else {
             return Ok(wanted.into());
         };
@@ -140,6 +137,9 @@ impl Shard {
         if consumers.len() >= CONSUMERS_OF_CHANNEL_MAX {
             let reason = "a channel has 10000 consumers at most; open another one";
             return Err(AmqpError::out_of_resources(reason));
+        }
+        if wanted.is_empty() {
+            return Ok(self.made_up_name("amq.ctag-").into());
         }
         if consumers.iter().any(|key| *self.consumers[key.0 as usize].tag == *wanted) {
             return Err(AmqpError::consumer_tag_reused(String::from_utf8_lossy(wanted)));

@@ -43,6 +43,9 @@ impl Reason {
     }
 }
 
+/// Of exchanges and of routing keys.
+const NAME_MAX_BYTES: usize = 255;
+
 /// What a queue does with its dead letters.
 #[derive(Debug, Clone)]
 pub(crate) struct DeadLetters {
@@ -63,7 +66,8 @@ impl DeadLetters {
     /// From a queue's arguments, which were checked.
     pub(crate) fn of(arguments: Table<'_>) -> Option<DeadLetters> {
         let text = |name| arguments.get(name).and_then(|value: Value<'_>| value.as_long_str());
-        let exchange = text(EXCHANGE_ARGUMENT)?.into();
+        // A longer name is that of no exchange, and letters to what is not there are dropped.
+        let exchange = text(EXCHANGE_ARGUMENT).filter(|name| name.len() <= NAME_MAX_BYTES)?.into();
         Some(DeadLetters { exchange, routing_key: text(ROUTING_KEY_ARGUMENT).map(Into::into) })
     }
 
@@ -91,7 +95,7 @@ impl DeadLetters {
         let key = self.routing_key.as_deref();
         let routing_key = message.routing_key();
         let key = key.unwrap_or(routing_key.as_bytes());
-        let key = &key[..key.len().min(255)];
+        let key = &key[..key.len().min(NAME_MAX_BYTES)];
         let mut bytes = Message::start(&self.exchange, key, &raw, message.body().len());
         bytes.extend_from_slice(message.body());
         Message::from_bytes(bytes)

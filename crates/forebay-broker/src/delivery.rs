@@ -111,7 +111,7 @@ impl Shard {
         let (mut held, mut expires) = (None, false);
         let limited = self.queues.get(key.0 as usize).is_some_and(|queue| queue.limited);
         for _ in 0..VISIT_MESSAGES {
-            if limited && !self.each_level(key, Shard::expire) {
+            if limited && !self.expire_front(key) {
                 // Its timer goes on with that, and then marks it again.
                 expires = true;
                 break;
@@ -139,6 +139,7 @@ impl Shard {
                 _ => None,
             };
             queue.waits.hold(gate, now_us);
+            queue.unoffered = held.is_none() && (queue.unoffered || expires);
         }
         if limited {
             if held.is_some() {

@@ -152,7 +152,9 @@ impl Shard {
     /// Unless its consumers are still to be offered something, they have been offered all.
     pub(crate) fn note_offered(&mut self, key: QueueKey) {
         let whole = self.whole(key);
-        if self.queues.get(whole.0 as usize).is_some_and(|queue| !queue.dirty) {
+        let has_been =
+            |queue: &Queue| !queue.dirty && (!queue.unoffered || queue.consumers.is_empty());
+        if self.queues.get(whole.0 as usize).is_some_and(|queue| has_been(queue)) {
             self.offered(key);
         }
     }
@@ -210,16 +212,38 @@ impl Shard {
         }
     }
 
-    /// The same as [`expire`](Shard::expire), over all levels, for who is not about to deliver.
+    /// The same as [`expire`](Shard::expire) for what is next over all levels; the others have timers of their own.
+    pub(crate) fn expire_front(&mut self, key: QueueKey) -> bool {
+        loop {
+            let front = self.front(key);
+            if !self.expire(front) {
+                return false;
+            }
+            if self.front(key) == front {
+                return true;
+            }
+        }
+    }
+
+    /// The same for who is not about to deliver.
     pub(crate) fn expire_idle(&mut self, key: QueueKey) -> bool {
-        self.each_level(key, |shard, level| {
-            shard.note_offered(level);
-            shard.expire(level)
-        })
+        loop {
+            let front = self.front(key);
+            self.note_offered(front);
+            if !self.expire(front) {
+                return false;
+            }
+            if self.front(key) == front {
+                return true;
+            }
+        }
     }
 
     /// Takes out what is next, has been offered and has expired, so many messages at most. Returns whether there is no more of it.
     pub(crate) fn expire(&mut self, key: QueueKey) -> bool {
+        if self.is_at_end() {
+            return true;
+        }
         for _ in 0..EXPIRE_MESSAGES {
             let Some(queue) = self.queues.get_mut(key.0 as usize).filter(|q| q.is_timed()) else {
                 return true;

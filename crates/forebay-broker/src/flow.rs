@@ -102,7 +102,7 @@ impl Shard {
         }
         if connection.held {
             // The last of what is reserved on a full disk is for acknowledgements alone.
-            let passes = !self.low_space || self.store.ready_segments() > RESERVED_SEGMENTS;
+            let passes = !self.is_out_of_reserve();
             let Some(connection) = self.connection(id) else { return Admission::Closed };
             let is_time = now_us >= connection.trickle_us + TRICKLE_EVERY_US;
             if passes && is_time && connection.has_unacked() {
@@ -178,6 +178,11 @@ impl Shard {
         let Some(connection) = self.connection(id) else { return false };
         connection.brimming = connection.stage == Stage::Open && connection.is_brimful();
         connection.brimming
+    }
+
+    /// Whether the disk is full, and what is left of its reserve is for acknowledgements alone.
+    pub(crate) fn is_out_of_reserve(&self) -> bool {
+        self.low_space && self.store.ready_segments() <= RESERVED_SEGMENTS
     }
 
     /// Whether the next publish of a connection has to wait.

@@ -66,7 +66,8 @@ impl Message {
         routing_key: &[u8],
         properties: &[u8],
     ) -> Vec<u8> {
-        debug_assert!(exchange.len() <= 255 && routing_key.len() <= 255);
+        // They come as short strings. Were one longer, nothing behind its length would be where it is looked for.
+        assert!(exchange.len() <= 255 && routing_key.len() <= 255, "names are short strings");
         bytes.push(exchange.len() as u8);
         bytes.push(routing_key.len() as u8);
         bytes.extend_from_slice(&(properties.len() as u32).to_le_bytes());

@@ -248,8 +248,11 @@ impl Shard {
         self.refused = false;
         if is_reply {
             let delivered = self.deliver_reply(&message);
-            if !delivered && mandatory {
-                self.return_message(id, number, &message);
+            if !delivered {
+                self.counters.unroutable += 1;
+                if mandatory {
+                    self.return_message(id, number, &message);
+                }
             }
             if self.tracing {
                 self.trace_publish(id, number, &message, &message, &[]);

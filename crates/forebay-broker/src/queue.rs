@@ -169,6 +169,8 @@ pub(crate) struct Queue {
     pub(crate) noted_long: bool,
     /// Its `x-expires`.
     pub(crate) expiry: Option<QueueExpiry>,
+    /// Its last visit came to its end before what is in it was offered.
+    pub(crate) unoffered: bool,
     /// What has a lower number has been offered to all who consume.
     pub(crate) offered_below: Seq,
     /// Its place in the shard's timers of queues.
@@ -227,6 +229,7 @@ impl Queue {
             noted_long: false,
             has_expirations: false,
             expiry: None,
+            unoffered: false,
             offered_below: 0,
             timer_us: None,
             dead_letters: None,

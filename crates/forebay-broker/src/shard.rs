@@ -116,6 +116,8 @@ pub struct Shard {
     /// Whether there is a disk to store and spill to.
     pub(crate) on_disk: bool,
     pub(crate) dirty_queues: VecDeque<QueueKey>,
+    /// A queue whose block is read only because what is in it may die.
+    pub(crate) dying_read: Option<(QueueKey, u64)>,
     /// Queues that wait for memory to read a block of a run; each once.
     pub(crate) hungry_queues: Vec<QueueKey>,
     pub(crate) dirty_connections: VecDeque<ConnectionId>,
@@ -220,6 +222,7 @@ impl Shard {
             topology_batch: 0,
             on_disk: recovered.is_some(),
             dirty_queues: VecDeque::new(),
+            dying_read: None,
             hungry_queues: Vec::new(),
             dirty_connections: VecDeque::new(),
             dirty_confirms: Vec::new(),

@@ -339,8 +339,11 @@ const FRAME_MAX_LARGEST_BYTES: u32 = 16 << 20;
 
 /// The highest layer that says where data lives.
 fn data(layers: &[Layer]) -> Result<Option<Data>, ConfigError> {
+    let mut on_disk = false;
     for layer in layers {
-        match (layer.in_memory, &layer.data_dir) {
+        // Who has said that it is not to be in memory is not contradicted by those below.
+        on_disk |= layer.in_memory == Some(false);
+        match (layer.in_memory.filter(|_| !on_disk), &layer.data_dir) {
             (Some(true), Some(_)) => {
                 let text = "true and a data_dir beside it contradict each other";
                 return Err(ConfigError::value("in_memory", text));
@@ -404,7 +407,12 @@ mod tests {
         let (memory, dir) = (file("in_memory = true"), file("data_dir = \"/x\""));
         let config = Config::from_layers(&[memory.clone(), dir.clone()]).unwrap();
         assert_eq!(config.data, Data::Memory);
-        let config = Config::from_layers(&[dir, memory]).unwrap();
+        let config = Config::from_layers(&[dir.clone(), memory.clone()]).unwrap();
+        assert_eq!(config.data, Data::Dir("/x".into()));
+        let disk = file("in_memory = false");
+        let config = Config::from_layers(&[disk.clone(), memory.clone()]).unwrap();
+        assert!(matches!(config.data, Data::Dir(_)), "said above, it is on disk");
+        let config = Config::from_layers(&[disk, memory, dir]).unwrap();
         assert_eq!(config.data, Data::Dir("/x".into()));
         assert!(error("in_memory = true\ndata_dir = \"/x\"").contains("in_memory"));
     }

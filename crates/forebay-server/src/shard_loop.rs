@@ -24,7 +24,6 @@ use crate::listener::{Accepted, accept};
 use crate::mailbox::{Mail, Mailbox, ShellCounters, Snapshot};
 use crate::poller::{Poller, Ready};
 use crate::resident::Resident;
-use crate::telling::Telling;
 use forebay_broker::{CloseHow, ConnectionId, Input, Peer, Shard};
 use forebay_flow::Visits;
 use forebay_store::StoreFailed;
@@ -36,7 +35,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use reading::{Gates, READ_BUFFER_BYTES, TURN_READ_BYTES_MAX};
-use telling::CLOSED_TOLD_AT_ONCE;
+use telling::Tellings;
 
 /// Connections taken from one listener in one turn.
 const ACCEPTS_PER_TURN_MAX: usize = 64;
@@ -119,7 +118,7 @@ pub(crate) struct ShardLoop {
     /// A connection went after the state machine's last look, so the next turn comes at once.
     turn_again: bool,
     counters: ShellCounters,
-    closed_told: Telling,
+    tellings: Tellings,
 }
 
 impl ShardLoop {
@@ -148,7 +147,7 @@ impl ShardLoop {
             drain_until_us: None,
             turn_again: false,
             counters: ShellCounters::default(),
-            closed_told: Telling::new(CLOSED_TOLD_AT_ONCE),
+            tellings: Tellings::default(),
         };
         for listener in setup.listeners {
             this.add_listener(listener)?;

@@ -112,8 +112,11 @@ impl Background {
         Some(next)
     }
 
-    pub(crate) fn ready_segments(&self) -> usize {
-        self.ready.len()
+    /// Those that have all of their room: where none can be allocated, room is what was written.
+    pub(crate) fn ready_segments(&self, segment_bytes: u64) -> usize {
+        let has_room =
+            |spare: &&Spare| !self.allocates_nothing || spare.written_bytes >= segment_bytes;
+        self.ready.iter().filter(has_room).count()
     }
 
     fn has_written(&self, segment_bytes: u64) -> bool {
@@ -205,6 +208,16 @@ impl Background {
 }
 
 impl Log {
+    /// Segments to go on with when the disk is full; none while the present one grows, which would fail.
+    pub(crate) fn ready_segments(&self) -> usize {
+        let segment_bytes = self.options.segment_bytes;
+        let current = self.segments.back().expect("there is always a segment");
+        match current.allocated < segment_bytes {
+            true => 0,
+            false => self.background.ready_segments(segment_bytes),
+        }
+    }
+
     pub(crate) fn poll_other_lanes(&mut self) -> Option<Request> {
         self.poll_read_lane().or_else(|| self.poll_background_lane())
     }

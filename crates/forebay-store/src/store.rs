@@ -220,9 +220,9 @@ impl Store {
 
     // ---- group commit ---------------------------------------------------------------------------
 
-    /// Segments that the log can go on with when the disk is full.
+    /// Segments that the log can go on with when the disk is full; none while the present one has not all of its room.
     pub fn ready_segments(&self) -> usize {
-        self.log.as_ref().map_or(0, |log| log.background.ready_segments())
+        self.log.as_ref().map_or(0, |log| log.ready_segments())
     }
 
     /// Number of the batch that takes what is appended now; 0 in memory.

@@ -86,7 +86,8 @@ impl fmt::Display for PolicyError {
 impl std::error::Error for PolicyError {}
 
 impl Policy {
-    /// A policy that gives matching exchanges an alternate exchange, which need not exist.
+    /// A policy that gives matching exchanges an alternate exchange, which need not exist; without a name none, so that no other
+    /// policy does.
     ///
     /// # Errors
     /// A pattern that cannot be compiled.
@@ -154,10 +155,11 @@ impl Policies {
         if exchange.is_empty() {
             return None;
         }
-        self.0.iter().find_map(|policy| match &policy.gives {
+        let found = self.0.iter().find_map(|policy| match &policy.gives {
             Gives::AlternateExchange(name) if policy.pattern.is_match(exchange) => Some(&**name),
             _ => None,
-        })
+        });
+        found.filter(|name| !name.is_empty())
     }
 
     /// What holds for a queue that was declared with these arguments.
@@ -198,6 +200,7 @@ mod tests {
             policy("^orders", 1, "first"),
             policy("^orders", 1, "second"),
             policy("^orders\\.eu", 5, "eu"),
+            policy("^orders\\.us", 5, ""),
         ]);
         let alternate = |name: &str| {
             let found = policies.alternate_exchange(name.as_bytes());
@@ -205,6 +208,7 @@ mod tests {
         };
         assert_eq!(alternate("orders").as_deref(), Some("first"));
         assert_eq!(alternate("orders.eu.1").as_deref(), Some("eu"));
+        assert_eq!(alternate("orders.us"), None, "one that gives nothing holds, too");
         assert_eq!(alternate("my-orders").as_deref(), Some("any"));
         assert_eq!(alternate(""), None, "the default exchange has no policy");
         assert_eq!(Policies::default().alternate_exchange(b"x"), None);

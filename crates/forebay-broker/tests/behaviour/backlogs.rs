@@ -85,6 +85,36 @@ fn a_get_behind_another_whose_queue_was_made_anew_meanwhile_is_answered_empty() 
     assert!(scene.answers(id)[0].contains("000000 after"));
 }
 
+/// Any of them may hold something that expires, and nobody asked for it: they do not come back all at once.
+#[test]
+fn a_start_with_many_backlogs_does_not_read_them_all() {
+    let mut scene = Scene::small(4 << 20);
+    let id = scene.client();
+    let names: Vec<String> = (0..10).map(|number| format!("q{number}")).collect();
+    for name in &names {
+        scene.rig.method(id, 1, &declare(name, true));
+        scene.answers(id);
+        for number in 0..1_500 {
+            scene.rig.publish(id, name, body(number).as_bytes(), true);
+            if number.is_multiple_of(16) {
+                scene.work().unwrap();
+            }
+        }
+        // What is next is on disk as well.
+        for _ in 0..64 {
+            scene.rig.method(id, 1, &get(name));
+            scene.answers(id);
+        }
+    }
+    let mut scene = scene.stop();
+    scene.work().unwrap();
+    let status = scene.rig.shard.status();
+    let cold = status.queues.iter().filter(|queue| queue.cold > 0).count();
+    assert!(cold >= 8, "{cold} have a part on disk");
+    assert!(scene.blocks_read < 6, "{} blocks read", scene.blocks_read);
+    assert!(status.memory_bytes < status.memory_budget_bytes);
+}
+
 /// Overloaded, memory is pressed all the time. A block of a thousand messages was cut to 16 each time somebody looked,
 /// and read again for the next ones: 105 reads in place of 29, one or two for each run.
 #[test]

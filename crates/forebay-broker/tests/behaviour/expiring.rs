@@ -170,6 +170,30 @@ fn with_none_to_live_a_burst_reaches_who_has_credit_for_it() {
     }
 }
 
+/// Those that were offered die over some ticks, and one that comes meanwhile is not one of them.
+#[test]
+fn what_comes_while_others_expire_is_offered_first() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    declare_with(&mut rig, id, "q", false, &ttl(0));
+    rig.method(id, 1, &basic::Qos { prefetch_count: 1, ..basic::Qos::default() });
+    rig.method(id, 1, &consume("q", "c", false));
+    rig.trace(id);
+    let other = rig.client();
+    rig.publish(other, "q", b"held", false);
+    rig.trace(id);
+    for _ in 0..600 {
+        rig.publish(other, "q", b"too many", false);
+    }
+    rig.step(Input::Turn { busy: false });
+    rig.step(Input::Tick);
+    rig.method(id, 1, &basic::Ack { delivery_tag: 1, multiple: false });
+    rig.publish(other, "q", b"wanted", false);
+    rig.step(Input::Turn { busy: false });
+    let lines = rig.trace(id);
+    assert!(lines.iter().any(|line| line.contains("[wanted]")), "{lines:?}");
+}
+
 /// However long its body took to come.
 #[test]
 fn the_time_of_a_message_begins_when_it_is_complete() {

@@ -231,6 +231,23 @@ fn a_letter_that_is_too_many_everywhere_goes_through_all() {
     assert_eq!(bodies(&mut rig, id, &name(2_000)), ["x"]);
 }
 
+/// Its letters would be messages that cannot be read.
+#[test]
+fn letters_to_an_exchange_whose_name_none_can_have_are_dropped() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    let name = [b"victim\x10\x00\x02".as_slice(), &[b'x'; 247]].concat();
+    declare_with(&mut rig, id, "victim", true, &TableBuf::new());
+    let arguments = TableBuf::new()
+        .with("x-max-length", Value::I32(0))
+        .with("x-dead-letter-exchange", Value::LongStr(&name));
+    declare_with(&mut rig, id, "aaaaaa", false, &arguments);
+    rig.publish(id, "aaaaaa", b"dies", true);
+    rig.trace(id);
+    let status = rig.shard.status();
+    assert_eq!((status.ready, status.counters.dropped, status.counters.dead_lettered), (0, 1, 0));
+}
+
 /// A queue of one message that refuses more.
 fn full(rig: &mut Rig, id: ConnectionId) {
     let arguments = TableBuf::new()

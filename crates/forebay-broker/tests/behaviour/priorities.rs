@@ -269,6 +269,27 @@ fn a_queue_with_priorities_does_not_balance() {
     assert!(lines[0].contains("406") && lines[0].contains(why), "{lines:?}");
 }
 
+/// What is next goes on, however much has expired behind it.
+#[test]
+fn what_expires_in_a_low_level_holds_up_no_higher_one() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    let arguments = priorities().with("x-message-ttl", Value::I32(1_000));
+    declare_with(&mut rig, id, false, &arguments);
+    for _ in 0..2_000 {
+        publish(&mut rig, id, Some(0), "old");
+    }
+    rig.trace(id);
+    // No timer comes meanwhile.
+    rig.now_us += 2_000_000;
+    rig.method(id, 1, &consume("q", "c", true));
+    publish(&mut rig, id, Some(9), "new");
+    rig.step(forebay_broker::Input::Turn { busy: false });
+    let lines = rig.sent(id);
+    assert!(lines.iter().any(|line| line.contains("[new]")), "{lines:?}");
+    assert!(rig.shard.status().ready > 1_000, "the others take their time");
+}
+
 /// Times to live and dead letters are those of the whole queue.
 #[test]
 fn messages_expire_in_all_levels() {

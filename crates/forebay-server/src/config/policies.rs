@@ -38,7 +38,8 @@ fn all() -> String {
 }
 
 impl PolicySetting {
-    /// As the broker has it: one of exchanges, one of queues, or both.
+    /// As the broker has it: one of exchanges, one of queues, or both. One that applies to all holds for both, also where it gives
+    /// nothing to one of them.
     ///
     /// # Errors
     /// What is wrong about it, to follow its name.
@@ -66,6 +67,9 @@ impl PolicySetting {
             return Err(format!("needs {ALTERNATE_EXCHANGE} or keys of queues in its definition"));
         }
         let mut all = Vec::new();
+        if of_exchanges && of_queues && !definition.contains_key(ALTERNATE_EXCHANGE) {
+            all.push(Policy::new(vhost, pattern, *priority, ""));
+        }
         if let Some(exchange) = definition.get(ALTERNATE_EXCHANGE) {
             if !of_exchanges {
                 return Err(format!(
@@ -99,6 +103,8 @@ impl PolicySetting {
                 values.push((key.as_str(), value));
             }
             all.push(Policy::of_queues(vhost, pattern, *priority, values));
+        } else if of_exchanges && of_queues {
+            all.push(Policy::of_queues(vhost, pattern, *priority, []));
         }
         all.into_iter().collect::<Result<_, _>>().map_err(|error| format!("is none: {error}"))
     }
@@ -173,7 +179,7 @@ mod tests {
         assert_eq!((second.priority, &*second.apply_to), (0, "all"));
         let counts: Vec<_> =
             config.policies.iter().map(|it| it.policies().unwrap().len()).collect();
-        assert_eq!(counts, [1, 1, 1, 2], "what is of exchanges and of queues is two");
+        assert_eq!(counts, [1, 2, 1, 2], "what is of exchanges and of queues is two");
     }
 
     #[test]

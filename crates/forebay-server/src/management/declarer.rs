@@ -90,8 +90,12 @@ impl<'a> Declarer<'a> {
             while on_their_way.len() < WINDOW
                 && let Some(item) = waiting.pop_front()
             {
-                session.send(&item.frame)?;
+                let sent = session.send(&item.frame);
                 on_their_way.push_back(item);
+                if let Err(reason) = sent {
+                    waiting.extend(on_their_way.drain(..));
+                    return Err(reason);
+                }
             }
             if on_their_way.is_empty() {
                 return Ok(());

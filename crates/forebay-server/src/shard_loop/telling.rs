@@ -3,22 +3,48 @@
 use forebay_broker::Notice;
 
 use super::ShardLoop;
+use crate::telling::Telling;
 
 /// Closed connections told at once, before they become rare.
-pub(super) const CLOSED_TOLD_AT_ONCE: u64 = 8;
+const CLOSED_TOLD_AT_ONCE: u64 = 8;
+
+/// Logins that were refused, likewise: more, for they say who tries.
+const REFUSED_TOLD_AT_ONCE: u64 = 64;
+
+/// What is told of kinds of notices that may come by the thousand.
+pub(super) struct Tellings {
+    closed: Telling,
+    refused: Telling,
+}
+
+impl Default for Tellings {
+    fn default() -> Tellings {
+        Tellings {
+            closed: Telling::new(CLOSED_TOLD_AT_ONCE),
+            refused: Telling::new(REFUSED_TOLD_AT_ONCE),
+        }
+    }
+}
+
+impl Tellings {
+    fn told(&mut self, now_us: u64, notice: Notice) -> Vec<Notice> {
+        match notice {
+            Notice::ConnectionClosed { .. } => self.closed.told(now_us, notice),
+            Notice::LoginRefused { .. } => self.refused.told(now_us, notice),
+            _ => vec![notice],
+        }
+    }
+}
 
 impl ShardLoop {
     /// All that came up since the last turn.
     pub(super) fn tell_operator(&mut self) {
         while let Some(notice) = self.shard.take_notice() {
-            match notice {
-                Notice::AlarmOver => tracing::info!("{notice}"),
-                Notice::ConnectionClosed { .. } => {
-                    for notice in self.closed_told.told(self.now_us, notice) {
-                        tracing::warn!("{notice}");
-                    }
+            for notice in self.tellings.told(self.now_us, notice) {
+                match notice {
+                    Notice::AlarmOver => tracing::info!("{notice}"),
+                    _ => tracing::warn!("{notice}"),
                 }
-                _ => tracing::warn!("{notice}"),
             }
         }
     }
