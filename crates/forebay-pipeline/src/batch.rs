@@ -3,7 +3,6 @@
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::{Deref, Range};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use crate::collector::Working;
 use crate::concurrency::Concurrency;
 use crate::item::Item;
 use crate::outcome::{Handled, Step, Verdict};
-use crate::policy::DeadLetters;
+use crate::policy::{Burial, DeadLetters};
 use crate::source::Receipt;
 
 /// Messages that a batcher holds unless told otherwise: this, or twice a full batch for each of its workers if
@@ -97,7 +96,7 @@ impl<V> Batch<V> {
     }
 
     /// Sends those that are not settled to where dead letters go, one by one.
-    pub(crate) fn bury(&self, reason: String) -> impl Future<Output = ()> + Send + use<V> {
+    pub(crate) fn bury(&self, reason: String) -> Burial {
         self.messages.clone().bury(self.range.clone(), reason)
     }
 
@@ -149,11 +148,7 @@ trait Messages: Send + Sync {
     fn is_settled(&self, range: Range<usize>) -> bool;
     fn put_off(&self, range: Range<usize>, pause: Duration);
     fn passed(&self, range: Range<usize>, mark: Mark);
-    fn bury(
-        self: Arc<Self>,
-        range: Range<usize>,
-        reason: String,
-    ) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+    fn bury(self: Arc<Self>, range: Range<usize>, reason: String) -> Burial;
     #[cfg(feature = "opentelemetry")]
     fn span(&self, range: Range<usize>, batcher: &'static str)
     -> opentelemetry::trace::SpanBuilder;
@@ -191,18 +186,17 @@ impl<T: Send + Sync + 'static> Messages for Behind<T> {
         }
     }
 
-    fn bury(
-        self: Arc<Self>,
-        range: Range<usize>,
-        reason: String,
-    ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    fn bury(self: Arc<Self>, range: Range<usize>, reason: String) -> Burial {
         Box::pin(async move {
             let Some(dead_letters) = &self.dead_letters else {
-                return self.settle_all(range, Verdict::Reject);
+                self.settle_all(range, Verdict::Reject);
+                return Ok(());
             };
+            let (of, mut lost) = (range.len(), 0);
             for item in &self.items[range] {
-                dead_letters.take(item, &reason).await;
+                lost += usize::from(dead_letters.take(item, &reason).await == Some(false));
             }
+            if lost == 0 { Ok(()) } else { Err(format!("{lost} of a batch of {of} went back")) }
         })
     }
 

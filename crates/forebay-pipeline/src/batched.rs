@@ -141,13 +141,7 @@ where
         let dead_letters = policy.dead_letters.clone();
         let collector = Arc::new(Collector::new(self.batching, dead_letters));
         let batches = Batches::new(collector.clone());
-        let bury = |batch: Item<Batch<V>>, reason| {
-            let buried = batch.bury(reason);
-            async move {
-                buried.await;
-                Ok::<(), Infallible>(())
-            }
-        };
+        let bury = |batch: Item<Batch<V>>, reason| batch.bury(reason);
         #[cfg(feature = "opentelemetry")]
         let spans = policy.spans.as_ref().map(|_| {
             Box::new(crate::spans::Spans::of_batches(move |batch: &Batch<V>| batch.span(name)))
@@ -234,21 +228,20 @@ where
     T: Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    async fn hand_on(
+    fn hand_on(
         &self,
         batcher: Option<&'static str>,
         value: V,
         item: Item<T>,
-    ) -> Result<(), String> {
+    ) -> Result<impl Future<Output = ()> + Send, String> {
         let collector = match batcher {
             None if self.collectors.len() == 1 => self.collectors.first(),
             None => return Err("there are several batchers: name one with ToBatch::named".into()),
             Some(name) => self.collectors.iter().find(|collector| collector.batching.name == name),
         };
         match collector {
-            Some(collector) => collector.put(value, item).await,
-            None => return Err(format!("there is no batcher '{}'", batcher.unwrap_or_default())),
+            Some(collector) => Ok(collector.put(value, item)),
+            None => Err(format!("there is no batcher '{}'", batcher.unwrap_or_default())),
         }
-        Ok(())
     }
 }

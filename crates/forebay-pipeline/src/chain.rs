@@ -165,17 +165,19 @@ where
     T: Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    async fn hand_on(
+    fn hand_on(
         &self,
         batcher: Option<&'static str>,
         value: V,
         item: Item<T>,
-    ) -> Result<(), String> {
+    ) -> Result<impl Future<Output = ()> + Send, String> {
         if let Some(name) = batcher {
             return Err(format!("there is no batcher '{name}': another pipeline follows"));
         }
-        // Where nobody takes values any more the message goes back with them.
-        let _ = self.0.send(Handed { value, item, at: Instant::now() }).await;
-        Ok(())
+        let handed = Handed { value, item, at: Instant::now() };
+        Ok(async {
+            // Where nobody takes values any more the message goes back with them.
+            let _ = self.0.send(handed).await;
+        })
     }
 }

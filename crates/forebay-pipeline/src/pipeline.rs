@@ -223,7 +223,8 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
 
     /// Where messages go whose last attempt failed, unless [`Process::on_failure`] says otherwise, and those of
     /// [`Outcome::DeadLetter`], with the reason: for instance to a queue of their own. A message that was sent there is
-    /// acknowledged; if sending fails it goes back to its source.
+    /// acknowledged; if sending fails it goes back to its source, and when that has happened ten times in a row there are pauses
+    /// as for [`Process::on_failure`], unless that says [`Outcome::Requeue`].
     #[must_use]
     pub fn dead_letters<F, Fut, E>(mut self, send: F) -> Self
     where
@@ -238,7 +239,8 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
     /// What becomes of a message whose last attempt failed. Unless set it goes to the
     /// [dead letters](Process::dead_letters), and where there are none back to its source; then, after ten failures in a
     /// row, nothing begins for a second at first and a minute at last, until something succeeds ([`Process::breaker`] sets
-    /// others). Attempts that are followed by a pause of their own do not count there, nor what a handler puts off itself. [`Outcome::Reject`] deletes it, unless the broker has a dead-letter exchange for its queue.
+    /// others). Attempts that are followed by a pause of their own are neither failures nor successes there, nor is what a
+    /// handler puts off itself. [`Outcome::Reject`] deletes it, unless the broker has a dead-letter exchange for its queue.
     #[must_use]
     pub fn on_failure(mut self, outcome: Outcome) -> Self {
         self.policy.on_failure = Some(outcome);
@@ -340,8 +342,8 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
             marks: self.policy.tracer.is_some(),
             ..needs
         };
-        let concurrency = self.concurrency;
-        Stage::new(self.source, self.handler, onward, dispatch, concurrency, self.policy, needs)
+        let (concurrency, policy) = (self.concurrency, self.policy.with_breaker());
+        Stage::new(self.source, self.handler, onward, dispatch, concurrency, policy, needs)
     }
 }
 

@@ -43,7 +43,7 @@ pub(crate) struct Policy<T> {
     /// Messages a second.
     pub(crate) rate_per_s: Option<u64>,
     pub(crate) breaker: Option<Breaker>,
-    /// Nobody asked for it: it counts only what comes again at once.
+    /// Nobody asked for it: it counts only what comes again at once though no handler said so.
     pub(crate) breaks_by_default: bool,
     pub(crate) tracer: Option<Tracer<T>>,
     pub(crate) whole: Option<Box<dyn Whole<T>>>,
@@ -89,8 +89,8 @@ impl<T> Policy<T> {
         self.on_failure.unwrap_or(unset)
     }
 
-    /// With the user's breaker, or one for who has not decided what becomes of failures: they come again at once, to the
-    /// workers who have just failed.
+    /// With the user's breaker, or one for failures that come again at once, to the workers who have just failed, though nobody
+    /// has decided that: where nothing was said of them, and where a dead letter cannot be sent.
     pub(crate) fn with_breaker(mut self) -> Policy<T> {
         let (breaker, by_default) = self.breaker();
         (self.breaker, self.breaks_by_default) = (breaker, by_default);
@@ -99,25 +99,41 @@ impl<T> Policy<T> {
 
     /// The breaker, and whether nobody asked for it.
     pub(crate) fn breaker(&self) -> (Option<Breaker>, bool) {
-        let undecided = self.on_failure.is_none() && self.dead_letters.is_none();
-        if self.breaker.is_some() || !undecided {
+        let unasked = match self.on_failure {
+            None => true,
+            Some(Outcome::Requeue) => false, // it was asked for
+            Some(_) => self.dead_letters.is_some(),
+        };
+        if self.breaker.is_some() || !unasked {
             return (self.breaker, self.breaks_by_default);
         }
         let (first, most) = (Duration::from_secs(1), Duration::from_secs(60));
         (Some(Breaker::new(FAILURES, first, most)), true)
     }
 
-    /// Whether the breaker counts an attempt among the failures: `done` is one that did what it was for, `failure` one that ended
-    /// in an error.
-    pub(crate) fn counts(&self, item: &Item<T>, done: bool, failure: bool) -> bool {
-        match self.breaks_by_default {
-            true => failure && !matches!(self.after(item), Outcome::Retry(_)),
-            false => !done,
+    /// Whether the breaker takes for a failure what an attempt has come to; `None`: for nothing yet. One by default takes so what
+    /// is tried again after a pause or as its handler says, and a dead letter that is still to be sent.
+    pub(crate) fn has_failed(&self, item: &Item<T>, decided: &Decided) -> Option<bool> {
+        let buries = |then| then == Outcome::DeadLetter && self.dead_letters.is_some();
+        match decided {
+            _ if !self.breaks_by_default => Some(!is_done(decided)),
+            Err(_) => (self.after(item) == Outcome::Requeue).then_some(true),
+            Ok(then) => (is_done(decided) && !then.is_some_and(buries)).then_some(false),
         }
     }
 }
 
-type Burial = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+/// What an attempt has come to; `None`: its message has been handed on.
+pub(crate) type Decided = Result<Option<Outcome>, Failure>;
+
+/// Whether it did what it was for.
+pub(crate) fn is_done(decided: &Decided) -> bool {
+    let again = |then| matches!(then, Outcome::Requeue | Outcome::Retry(_));
+    decided.as_ref().is_ok_and(|then| !then.is_some_and(again))
+}
+
+/// A dead letter on its way.
+pub(crate) type Burial = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
 /// Where messages go that nobody can use.
 pub(crate) struct DeadLetters<T>(Arc<dyn Fn(Item<T>, String) -> Burial + Send + Sync>);
@@ -142,13 +158,14 @@ impl<T: Send + Sync + 'static> DeadLetters<T> {
     }
 
     /// Sends a message there and acknowledges it; if that fails it goes back to its source, for it is nowhere
-    /// else.
-    pub(crate) async fn take(&self, item: &Item<T>, reason: &str) {
+    /// else. Whether it was sent; `None`: there was nothing to send.
+    pub(crate) async fn take(&self, item: &Item<T>, reason: &str) -> Option<bool> {
         if item.is_settled() {
-            return;
+            return None;
         }
         let send = async { (self.0)(item.handle(), reason.to_owned()).await };
         let sent = catching(send).await.unwrap_or_else(|failure: Failure| Err(failure.to_string()));
+        let buried = sent.is_ok();
         match sent {
             Ok(()) => item.buried(),
             Err(error) => {
@@ -156,16 +173,17 @@ impl<T: Send + Sync + 'static> DeadLetters<T> {
                 item.settle(Verdict::Requeue);
             }
         }
+        Some(buried)
     }
 }
 
-/// Settles `item`, which is not to be tried again.
+/// Settles `item`, which is not to be tried again. Of a dead letter, whether it was sent.
 pub(crate) async fn conclude<T: Send + Sync + 'static>(
     item: &Item<T>,
     outcome: Outcome,
     reason: &str,
     dead_letters: Option<&DeadLetters<T>>,
-) {
+) -> Option<bool> {
     let verdict = match (outcome, dead_letters) {
         (Outcome::DeadLetter, Some(dead_letters)) => {
             return dead_letters.take(item, reason).await;
@@ -175,4 +193,5 @@ pub(crate) async fn conclude<T: Send + Sync + 'static>(
         (Outcome::Requeue | Outcome::Retry(_), _) => Verdict::Requeue,
     };
     item.settle(verdict);
+    None
 }

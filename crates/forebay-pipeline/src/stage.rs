@@ -31,7 +31,7 @@ use crate::handler::{Failure, Handler, caught};
 use crate::item::Item;
 use crate::needs::{Finding, Needs};
 use crate::outcome::{Handled, Outcome, Step};
-use crate::policy::{Policy, conclude};
+use crate::policy::{Policy, conclude, is_done};
 use crate::report::Counters;
 use crate::running::Control;
 use crate::source::{Receipt, Source, SourceError};
@@ -53,7 +53,7 @@ pub(crate) struct Stage<S: Source, H, N> {
     floor: Mutex<Floor<S::Value>>,
     pub(crate) counters: Arc<Counters>,
     tuning: Tuning,
-    /// The last attempt that the breaker was told of counts among the failures.
+    /// What the breaker was told last was a failure.
     failing: AtomicBool,
     /// Workers whose call has ended and who wait for room further on; or are cancelled there, with the pipeline.
     handing: AtomicUsize,
@@ -96,7 +96,7 @@ async fn within<W: Future>(span: Option<&spans::Attempt>, work: W) -> W::Output 
 
 /// Where values for batches go.
 pub(crate) trait Onward<T, V>: Send + Sync + 'static {
-    /// Waits for room there.
+    /// The future waits for room there.
     ///
     /// # Errors
     /// There is no such batcher.
@@ -105,20 +105,20 @@ pub(crate) trait Onward<T, V>: Send + Sync + 'static {
         batcher: Option<&'static str>,
         value: V,
         item: Item<T>,
-    ) -> impl Future<Output = Result<(), String>> + Send;
+    ) -> Result<impl Future<Output = ()> + Send, String>;
 }
 
 /// There are no batches.
 pub(crate) struct Nowhere;
 
 impl<T: Send + Sync> Onward<T, Infallible> for Nowhere {
-    async fn hand_on(
+    fn hand_on(
         &self,
         _: Option<&'static str>,
         value: Infallible,
         _: Item<T>,
-    ) -> Result<(), String> {
-        match value {}
+    ) -> Result<impl Future<Output = ()> + Send, String> {
+        Ok(async move { match value {} })
     }
 }
 
@@ -141,7 +141,6 @@ where
         let tuning = Tuning::new(concurrency.tuner(dispatch.concurrency()));
         let mut floor = Floor::new(dispatch);
         floor.set_rate(policy.rate_per_s, 0);
-        let policy = policy.with_breaker();
         floor.breaker = policy.breaker;
         let (mut source, occupancy) = (source, Arc::new(Occupancy::default()));
         source.occupancy(&occupancy);
@@ -300,23 +299,29 @@ where
             // An error tells what it is in code of its own.
             caught(|| output.handled())?.map_err(Failure::Error)
         });
+        // Whether there is such a batcher is known before there is room.
+        let mut handing = None;
+        let decided = step.and_then(|step| match step {
+            Step::Settle(outcome) => Ok(Some(outcome)),
+            Step::Batch { batcher, value } => {
+                let handed = self.onward.hand_on(batcher, value, item.handle());
+                handing = Some(handed.map_err(Failure::Error)?);
+                Ok(None)
+            }
+        });
         let span = attempted.span.as_ref();
         if let Some(span) = span {
-            span.ended(step.as_ref().err());
+            span.ended(decided.as_ref().err());
         }
-        let again = |step| matches!(step, &Step::Settle(Outcome::Requeue | Outcome::Retry(_)));
-        let done = step.as_ref().is_ok_and(|step| !again(step));
-        self.learn(attempted.took_us, done, self.policy.counts(item, done, step.is_err()));
-        let decided = match step {
-            Ok(Step::Settle(outcome)) => Ok(Some(outcome)),
-            Ok(Step::Batch { batcher, value }) => {
-                self.handing.fetch_add(1, Ordering::Relaxed);
-                let handed = self.onward.hand_on(batcher, value, item.handle()).await;
-                self.handing.fetch_sub(1, Ordering::Relaxed);
-                handed.map(|()| None).map_err(Failure::Error)
-            }
-            Err(failure) => Err(failure),
-        };
+        if let Some(failed) = self.policy.has_failed(item, &decided) {
+            self.tell_breaker(failed);
+        }
+        self.learn(attempted.took_us, is_done(&decided));
+        if let Some(handing) = handing {
+            self.handing.fetch_add(1, Ordering::Relaxed);
+            handing.await;
+            self.handing.fetch_sub(1, Ordering::Relaxed);
+        }
         let (outcome, reason) = match decided {
             Ok(outcome) => (outcome, None),
             Err(failure) => {
@@ -341,7 +346,10 @@ where
                 // Before the lane's next may start, so that verdicts of a key come in its order.
                 let reason = reason.as_deref().unwrap_or("its handler said so");
                 let dead_letters = self.policy.dead_letters.as_ref();
-                within(span, conclude(item, outcome, reason, dead_letters)).await;
+                let buried = within(span, conclude(item, outcome, reason, dead_letters)).await;
+                if let Some(buried) = buried.filter(|_| self.policy.breaks_by_default) {
+                    self.tell_breaker(!buried);
+                }
             }
             None => {}
         }
@@ -359,30 +367,35 @@ where
         }
     }
 
-    /// What a call that has ended tells about those to come.
-    fn learn(&self, took_us: Option<u64>, done: bool, counts: bool) {
+    /// Something failed, or succeeded.
+    fn tell_breaker(&self, failed: bool) {
         // Nearly all succeed, and change nothing.
-        if self.policy.breaker.is_some() && (counts || self.failing.load(Ordering::Relaxed)) {
-            let mut floor = self.floor();
-            self.failing.store(counts, Ordering::Relaxed);
-            let was_open = floor.is_broken();
-            if let Some(breaker) = &mut floor.breaker {
-                if counts {
-                    breaker.failed(self.now_us())
-                } else {
-                    breaker.succeeded()
-                }
-                if let Some(tracer) = &self.policy.tracer {
-                    tracer.breaker(breaker.open_until_us().and_then(|us| self.instant(us)));
-                }
-            }
-            // Whoever succeeded may have more to do with its message, and the time for which others wait does not come.
-            let closed = was_open && !floor.is_broken();
-            let successor = if closed { floor.pass_on() } else { None };
-            self.count(&mut floor);
-            drop(floor);
-            successor.into_iter().for_each(Waker::wake);
+        if self.policy.breaker.is_none() || !(failed || self.failing.load(Ordering::Relaxed)) {
+            return;
         }
+        let mut floor = self.floor();
+        self.failing.store(failed, Ordering::Relaxed);
+        let was_open = floor.is_broken();
+        if let Some(breaker) = &mut floor.breaker {
+            if failed {
+                breaker.failed(self.now_us())
+            } else {
+                breaker.succeeded()
+            }
+            if let Some(tracer) = &self.policy.tracer {
+                tracer.breaker(breaker.open_until_us().and_then(|us| self.instant(us)));
+            }
+        }
+        // Whoever succeeded may have more to do with its message, and the time for which others wait does not come.
+        let closed = was_open && !floor.is_broken();
+        let successor = if closed { floor.pass_on() } else { None };
+        self.count(&mut floor);
+        drop(floor);
+        successor.into_iter().for_each(Waker::wake);
+    }
+
+    /// What a call that has ended tells about how many there should be.
+    fn learn(&self, took_us: Option<u64>, done: bool) {
         let Some(took_us) = took_us else { return };
         let mut tuning = self.tuning.lock();
         let Some(workers) = &mut *tuning else { return };

@@ -336,6 +336,44 @@ fn a_breaker_holds_back_batches_that_fail() {
 }
 
 #[test]
+fn batches_of_who_decided_nothing_get_a_pause_after_ten_last_attempts_in_vain() {
+    in_virtual_time(async {
+        let second = Duration::from_secs(1);
+        let (messages, source) = source::test();
+        let _running = Pipeline::from(source)
+            .process(1, as_it_is)
+            .retries(Backoff::new(1, second, second))
+            .batch("b", 1, MINUTE, async |_: Item<Batch<u32>>| Err::<(), _>("it is down"))
+            .start();
+        let mut begun = Instant::now();
+        for number in 0..10 {
+            assert_eq!(messages.send(number).await, Verdict::Requeue);
+            assert!(begun.elapsed() <= second + second / 100, "only its own pause");
+            begun = Instant::now();
+        }
+        for pause_s in [1, 2] {
+            assert_eq!(messages.send(10).await, Verdict::Requeue);
+            assert!(begun.elapsed() >= pause_s * second + second / 2, "{:?}", begun.elapsed());
+            begun = Instant::now();
+        }
+    });
+}
+
+#[test]
+fn what_is_sent_to_a_batcher_that_is_not_there_does_not_spin() {
+    in_virtual_time(async {
+        let running = Pipeline::from(source::iter(0..5_000))
+            .process(4, async |number: Item<u32>| ToBatch::named("rwos", *number))
+            .batch("rows", 10, MINUTE, async |_: Item<Batch<u32>>| {})
+            .start();
+        sleep(Duration::from_millis(500)).await;
+        let report = running.control().report();
+        assert!((10..=13).contains(&report.failed), "ten, and who was at work: {report:?}");
+        assert_eq!(report.requeued, report.failed);
+    });
+}
+
+#[test]
 fn a_batch_of_which_all_is_settled_is_not_worked_on_again() {
     for again in [Ok(Outcome::Retry(MINUTE)), Err("the last row was the bad one")] {
         in_virtual_time(async {

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use crate::virtual_time::in_virtual_time;
 use forebay_pipeline::{
-    Async, Backoff, Batch, Breaker, Item, Outcome, Pipeline, Process, ToBatch, Verdict, source,
+    Async, Backoff, Batch, Breaker, Item, Outcome, Pipeline, Process, Running, ToBatch, Verdict,
+    source,
 };
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -17,6 +18,8 @@ type Attempt =
     Box<dyn Fn(Item<u32>) -> Pin<Box<dyn Future<Output = Outcome> + Send>> + Send + Sync>;
 type TwoMessages = Process<source::Iter<std::ops::Range<u32>>, Async<Attempt>>;
 type Log = Arc<Mutex<Vec<String>>>;
+type Unsent =
+    Box<dyn Fn(Item<u32>, String) -> std::future::Ready<Result<(), &'static str>> + Send + Sync>;
 
 fn take(log: &Log) -> Vec<String> {
     std::mem::take(&mut log.lock().unwrap())
@@ -165,6 +168,79 @@ async fn a_dead_letter_that_cannot_be_sent_goes_back_and_without_a_place_it_is_r
     assert_eq!(messages.send(1).await, Verdict::Reject);
 }
 
+/// Dead letters cannot be sent for ten minutes.
+async fn comes_again_after_pauses(
+    start: impl FnOnce(source::Iter<std::ops::Range<u32>>, Unsent) -> Running,
+) {
+    let down = Arc::new(AtomicBool::new(true));
+    let is_down = down.clone();
+    let send: Unsent = Box::new(move |_, _| {
+        let down = is_down.load(Ordering::Relaxed);
+        std::future::ready(if down { Err("the other queue is gone") } else { Ok(()) })
+    });
+    let running = start(source::iter(0..5_000), send);
+    let control = running.control();
+    sleep(SECOND / 2).await;
+    let report = control.report();
+    assert!((10..=13).contains(&report.requeued), "ten, and who was at work: {report:?}");
+    sleep(10 * 60 * SECOND).await;
+    let report = control.report();
+    assert!(report.requeued < 60, "a pause of a minute at last: {report:?}");
+    down.store(false, Ordering::Relaxed);
+    let begun = Instant::now();
+    let report = running.join().await.unwrap();
+    assert_eq!(report.dead_lettered, 5_000 - report.requeued);
+    assert!(begun.elapsed() <= 60 * SECOND, "then it goes on");
+}
+
+#[test]
+fn dead_letters_that_cannot_be_sent_do_not_spin() {
+    let failing = async |_: Item<u32>| Err::<Outcome, _>("it is odd");
+    let said = async |_: Item<u32>| Outcome::DeadLetter;
+    in_virtual_time(async {
+        comes_again_after_pauses(|source, send| {
+            Pipeline::from(source).process(4, failing).dead_letters(send).start()
+        })
+        .await;
+        comes_again_after_pauses(|source, send| {
+            let process = Pipeline::from(source).process(4, said).dead_letters(send);
+            process.on_failure(Outcome::Reject).start()
+        })
+        .await;
+        comes_again_after_pauses(|source, send| {
+            Pipeline::from(source)
+                .process(4, async |number: Item<u32>| ToBatch::new(*number))
+                .dead_letters(send)
+                .batch("rows", 1, SECOND, async |_: Item<Batch<u32>>| Err::<(), _>("it is odd"))
+                .start()
+        })
+        .await;
+    });
+}
+
+#[test]
+fn only_dead_letters_that_could_not_be_sent_in_a_row_make_a_pause() {
+    in_virtual_time(async {
+        let (messages, source) = source::test();
+        let send =
+            async |item: Item<u32>, _: String| if *item == 0 { Err("it is full") } else { Ok(()) };
+        let running = Pipeline::from(source)
+            .process(1, async |_: Item<u32>| Err::<(), _>("it is odd"))
+            .dead_letters(send)
+            .start();
+        let control = running.control();
+        for _ in 0..9 {
+            assert_eq!(messages.send(0).await, Verdict::Requeue);
+        }
+        assert_eq!(messages.send(1).await, Verdict::Ack);
+        for number in 0..10 {
+            assert!(control.may_begin(), "{number} in a row");
+            assert_eq!(messages.send(0).await, Verdict::Requeue);
+        }
+        assert!(!control.may_begin());
+    });
+}
+
 #[tokio::test]
 async fn what_fails_goes_to_the_dead_letters_unless_it_is_said_otherwise() {
     let log = Log::default();
@@ -176,8 +252,11 @@ async fn what_fails_goes_to_the_dead_letters_unless_it_is_said_otherwise() {
     assert_eq!(running.control().report().dead_lettered, 1);
     let (messages, source) = source::test();
     let pipeline = Pipeline::from(source).process(1, handler).dead_letters(noting(&log));
-    let _running = pipeline.on_failure(Outcome::Requeue).start();
-    assert_eq!(messages.send(1).await, Verdict::Requeue);
+    let running = pipeline.on_failure(Outcome::Requeue).start();
+    for number in 0..10 {
+        assert_eq!(messages.send(number).await, Verdict::Requeue);
+    }
+    assert!(running.control().may_begin(), "without a pause, as it was asked for");
 }
 
 #[test]
@@ -202,6 +281,52 @@ fn what_nobody_decided_goes_back_and_does_not_spin() {
         let report = running.join().await.unwrap();
         assert_eq!(report.acked, 5_000 - report.failed, "then it goes on");
     });
+}
+
+#[test]
+fn who_decided_nothing_gets_a_pause_after_ten_last_attempts_in_vain() {
+    in_virtual_time(async {
+        let (messages, source) = source::test();
+        let running = Pipeline::from(source)
+            .process(1, async |_: Item<u32>| Err::<(), _>("the database is down"))
+            .retries(Backoff::new(1, SECOND, SECOND))
+            .start();
+        let control = running.control();
+        for number in 0..10 {
+            assert!(control.may_begin(), "{number} have failed");
+            assert_eq!(messages.send(number).await, Verdict::Requeue);
+        }
+        assert!(!control.may_begin(), "the first attempts between were no successes");
+        assert_eq!(messages.send(10).await, Verdict::Requeue);
+        sleep(SECOND * 3 / 2).await;
+        assert!(!control.may_begin(), "now for two seconds");
+    });
+}
+
+#[test]
+fn what_a_handler_puts_off_is_no_success_for_the_breaker_of_who_decided_nothing() {
+    for again in [Outcome::Retry(1_000 * SECOND), Outcome::Requeue] {
+        in_virtual_time(async {
+            let (messages, source) = source::test();
+            let handler = move |work_ms: Item<u32>| async move {
+                sleep(Duration::from_millis((*work_ms).into())).await;
+                if *work_ms == 0 { Err("the database is down") } else { Ok(again) }
+            };
+            let running = Pipeline::from(source).process(2, handler).start();
+            let control = running.control();
+            for _ in 0..9 {
+                assert_eq!(messages.send(0).await, Verdict::Requeue);
+            }
+            let _put_off = messages.send(1);
+            sleep(SECOND).await;
+            let _at_work = messages.send(500);
+            sleep(SECOND / 10).await;
+            assert_eq!(messages.send(0).await, Verdict::Requeue);
+            assert!(!control.may_begin(), "the tenth in a row");
+            sleep(SECOND * 3 / 4).await;
+            assert!(!control.may_begin(), "nor does the one that was at work end the pause");
+        });
+    }
 }
 
 #[test]
