@@ -98,6 +98,7 @@ fn consume(args: &Args) -> Result<u64, Failure> {
             consumer,
             out: BufWriter::with_capacity(FLUSH_BYTES, io::stdout().lock()),
             written: VecDeque::new(),
+            flushed: 0,
             taken: 0,
             unflushed: 0,
             unflushed_bytes: 0,
@@ -156,6 +157,8 @@ struct Writing<'a> {
     out: BufWriter<StdoutLock<'static>>,
     /// Messages written and not acked.
     written: VecDeque<Written>,
+    /// How many of them, from the front, are flushed.
+    flushed: usize,
     marking: Option<Marking>,
     /// All messages taken.
     taken: u64,
@@ -175,11 +178,24 @@ struct Written {
 
 impl Writing<'_> {
     async fn run(&mut self, stop: &StopSignal) -> Result<(), Fault> {
+        let taken = self.take(stop).await;
+        if taken.is_err() || self.args.count == Some(self.taken) {
+            // The last acks make room for more, which shall go to others.
+            self.consumer.stop();
+        }
+        let flushed = taken.and_then(|()| self.flush());
+        // What is flushed was seen, whatever failed after it: it shall not come again.
+        let acked = self.ack(u64::MAX);
+        flushed.and(acked)
+    }
+
+    /// Takes and writes messages until there is a reason to end.
+    async fn take(&mut self, stop: &StopSignal) -> Result<(), Fault> {
         while !stop.came() && self.args.count != Some(self.taken) {
             let message = match self.consumer.try_next() {
                 Some(message) => message,
                 None => {
-                    self.settle(false)?;
+                    self.settle()?;
                     match self.await_message().await? {
                         Some(message) => message,
                         None if self.args.until_empty && self.queue_is_empty().await? => break,
@@ -189,14 +205,10 @@ impl Writing<'_> {
             };
             self.write(message).map_err(Fault::Output)?;
             if self.unflushed_bytes >= FLUSH_BYTES || self.unflushed >= UNFLUSHED_MAX {
-                self.settle(false)?;
+                self.settle()?;
             }
         }
-        if self.args.count == Some(self.taken) {
-            // The last acks make room for more, which shall go to others.
-            self.consumer.stop();
-        }
-        self.settle(true)
+        Ok(())
     }
 
     async fn await_message(&mut self) -> Result<Option<Delivery>, Fault> {
@@ -235,18 +247,30 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// Flushes, then acks what was flushed; all of it at the end.
-    fn settle(&mut self, end: bool) -> Result<(), Fault> {
+    /// Flushes, then acks what may be acked before the end.
+    fn settle(&mut self) -> Result<(), Fault> {
+        self.flush()?;
+        self.ack(self.ack_ahead_max)
+    }
+
+    fn flush(&mut self) -> Result<(), Fault> {
         if self.unflushed_bytes > 0 {
             self.out.flush().map_err(Fault::Output)?;
             self.unflushed_bytes = 0;
             self.unflushed = 0;
+            self.flushed = self.written.len();
             if let Some(marking) = &self.marking {
                 marking.written(self.written.iter_mut().filter_map(|one| one.journey.as_mut()));
             }
         }
-        while end || self.acked < self.ack_ahead_max {
+        Ok(())
+    }
+
+    /// Acks what is flushed, up to so many in all.
+    fn ack(&mut self, acked_max: u64) -> Result<(), Fault> {
+        while self.flushed > 0 && self.acked < acked_max {
             let Some(Written { message, journey }) = self.written.pop_front() else { break };
+            self.flushed -= 1;
             message.ack().in_time().map_err(|stale| Fault::Broker(stale.to_string()))?;
             self.acked += 1;
             if let (Some(marking), Some(journey)) = (&mut self.marking, journey) {

@@ -1,11 +1,12 @@
-//! SIGINT and SIGTERM as a question: "shall we stop?". A second one exits at once.
+//! SIGINT, SIGTERM and SIGHUP as a question: "shall we stop?". A second one exits at once.
 
+use std::fs;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 /// Exit code after a second signal, as a shell reports an interrupted program.
@@ -22,7 +23,17 @@ pub(crate) struct StopSignal(Arc<AtomicBool>);
 impl StopSignal {
     /// Listens from now on.
     pub(crate) fn listen() -> io::Result<StopSignal> {
+        StopSignal::listen_with(|exit| exit())
+    }
+
+    /// The same; on a second signal `at_last` is called, which calls what it is given to exit.
+    pub(crate) fn listen_with(
+        at_last: impl FnOnce(fn()) + Send + 'static,
+    ) -> io::Result<StopSignal> {
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
+        if !hangups_are_ignored() {
+            signals.add_signal(SIGHUP)?;
+        }
         let stop = Arc::new(AtomicBool::new(false));
         let asked = stop.clone();
         std::thread::spawn(move || {
@@ -34,7 +45,7 @@ impl StopSignal {
                         asked.store(true, Ordering::Relaxed);
                     }
                     Some(at) if at.elapsed() < SAME_SIGNAL => {}
-                    Some(_) => std::process::exit(INTERRUPTED),
+                    Some(_) => return at_last(|| std::process::exit(INTERRUPTED)),
                 }
             }
         });
@@ -44,5 +55,31 @@ impl StopSignal {
     /// Whether a signal came.
     pub(crate) fn came(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether we were started under `nohup`, to go on when the terminal goes.
+fn hangups_are_ignored() -> bool {
+    // Nowhere else is it to be read without unsafe code; a system that does not tell keeps SIGHUP as it is.
+    fs::read_to_string("/proc/self/status").map_or(true, |status| ignores(&status, SIGHUP))
+}
+
+/// Whether the `SigIgn` of a `/proc/PID/status`, where the lowest bit is signal 1, has this one.
+fn ignores(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
+    mask.is_none_or(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_ignored_is_read_from_its_bit() {
+        let status = "Name:\tforebay\nSigBlk:\t0000000000000001\nSigIgn:\t0000000000001001\n";
+        assert!(ignores(status, SIGHUP));
+        assert!(!ignores(status, SIGTERM) && !ignores(&status.replace("1001", "1000"), SIGHUP));
+        assert!(ignores("Name:\tforebay\n", SIGHUP), "it is not told");
     }
 }

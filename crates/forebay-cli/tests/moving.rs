@@ -3,6 +3,7 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Instant;
 
@@ -350,6 +351,68 @@ fn with_idle_seconds_it_ends_by_itself_and_takes_what_comes_until_then() {
     let ended = child.wait_with_output().expect("it ends");
     assert_eq!(ended.status.code(), Some(0), "{ended:?}");
     assert_eq!(ready(&from, "q"), 0);
+}
+
+/// Passes what comes on to a broker, both ways, until both ends have closed.
+fn pass_on(left: TcpStream, broker: SocketAddr) {
+    let right = TcpStream::connect(broker).expect("the broker accepts");
+    let pass = |mut from: TcpStream, mut to: TcpStream| {
+        move || {
+            // Either end may have gone.
+            let _ = std::io::copy(&mut from, &mut to);
+            let _ = to.shutdown(Shutdown::Write);
+        }
+    };
+    let copy = |socket: &TcpStream| socket.try_clone().expect("a socket");
+    std::thread::spawn(pass(copy(&left), copy(&right)));
+    std::thread::spawn(pass(right, left));
+}
+
+#[test]
+fn what_was_moved_is_told_when_the_source_lets_nobody_consume_any_more() {
+    let dir = Dir::new("move-refused");
+    let (from, to) = (Start::in_memory(dir.path()).ready(), Start::in_memory(dir.path()).ready());
+    let (_connection, mut channel) = declare(&from, "q");
+    publish(&mut channel, "q", Properties::default(), b"moved");
+    channel.flush().expect("sent");
+    while ready(&from, "q") != 1 {}
+    drop(declare(&to, "q"));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let between = listener.local_addr().expect("bound").to_string();
+    let url = from.url().replace(&from.amqp.to_string(), &between);
+    let child = moving(&url, &to.url(), &["--queue", "q", "--json"]).spawn().expect("it was built");
+    // When it has emptied the queue it connects again to see whether that is still so. By then another one has the queue for itself
+    // and leaves a message in it.
+    let again = loop {
+        let socket = listener.accept().expect("it connects").0;
+        if ready(&to, "q") == 1 {
+            break socket;
+        }
+        pass_on(socket, from.amqp);
+    };
+    let alone = ConsumeOptions { exclusive: true, prefetch: 1, ..ConsumeOptions::default() };
+    let mut consumer = channel.consume("q", alone).expect("nobody else consumes");
+    let (_other, mut publisher) = declare(&from, "q");
+    for body in [b"1", b"2"] {
+        publish(&mut publisher, "q", Properties::default(), body);
+    }
+    publisher.flush().expect("sent");
+    consumer.next_message(Some(PATIENCE)).expect("served").expect("it arrives");
+    while ready(&from, "q") != 1 {}
+    let broker = from.amqp;
+    pass_on(again, broker);
+    std::thread::spawn(move || {
+        for socket in listener.incoming() {
+            pass_on(socket.expect("it connects"), broker);
+        }
+    });
+    let ended = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(3), "{said}");
+    assert!(said.starts_with("moved 1 in "), "{said}");
+    assert!(said.contains("stopped early: the source (--from): "), "{said}");
+    let report: serde_json::Value = serde_json::from_slice(&ended.stdout).expect("JSON");
+    assert_eq!((&report["moved"], &report["not_confirmed"]), (&1.into(), &0.into()), "{report}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::dir::Dir;
 
@@ -63,14 +64,21 @@ impl Broker {
 
     /// All that is left in the queue, in its order.
     fn left(&self) -> String {
+        self.consume(&["--until-empty"])
+    }
+
+    fn consume(&self, arguments: &[&str]) -> String {
         let mut command = forebay(&self.url);
-        let ended = command.args(["consume", "--queue", "q", "--until-empty"]).output().unwrap();
+        let ended = command.args(["consume", "--queue", "q"]).args(arguments).output().unwrap();
         assert!(ended.status.success(), "{ended:?}");
         String::from_utf8(ended.stdout).unwrap()
     }
 
     fn pipe(&self, arguments: &[&str]) -> Piping {
-        let mut command = forebay(&self.url);
+        self.pipe_as(forebay(&self.url), arguments)
+    }
+
+    fn pipe_as(&self, mut command: Command, arguments: &[&str]) -> Piping {
         command.args(["pipe", "--queue", "q"]).args(arguments).stdin(Stdio::null());
         let mut child = command.spawn().unwrap();
         let out = lines_of(child.stdout.take().unwrap());
@@ -119,10 +127,13 @@ impl Piping {
         }
     }
 
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child.0), signal).expect("it runs");
+    }
+
     /// SIGTERM; exit code and standard error.
     fn end(mut self) -> (Option<i32>, String) {
-        let pid = rustix::process::Pid::from_child(&self.child.0);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+        self.signal(Signal::TERM);
         self.ended()
     }
 
@@ -339,6 +350,45 @@ fn an_answer_too_many_is_not_taken_for_the_next_message_s() {
     assert!(said.contains("'sh' answers a message with more than one line"), "{said}");
 }
 
+/// A message that fills its standard input, which it does not read.
+#[test]
+fn a_program_that_does_not_read_its_message_is_not_fed_for_ever() {
+    let broker = Broker::start();
+    let message = "x".repeat(1 << 20);
+    for (program, sentence) in [
+        ("cat", "the answer of 'sh' is longer than 65536 bytes"),
+        ("exec >&-; sleep 1000", "'sh' closed its standard output and has not answered"),
+        ("echo ack; sleep 1000", "'sh' answers before it has read its message"),
+    ] {
+        broker.publish_with(&["--whole"], &message);
+        let once = ["--until-empty", "--retries", "0", "--on-failure", "reject"];
+        // The time limit is for a test that fails.
+        let stream = ["--stream", "--timeout-s", "30", "--", "sh", "-c"];
+        let mut piping = broker.pipe(&[&once[..], &stream, &[program]].concat());
+        let (code, said) = piping.ended();
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.contains(sentence), "{program}: {said}");
+        assert!(said.contains("acknowledged 0, rejected 1, "), "{program}: {said}");
+    }
+}
+
+#[test]
+fn a_program_that_has_ended_is_not_waited_for_while_another_holds_its_input() {
+    let broker = Broker::start();
+    broker.publish_with(&["--whole"], &"x".repeat(1 << 20));
+    // A shell gives what it leaves in the background no standard input of its own accord.
+    let script = "exec 3<&0; sleep 1000 <&3 >/dev/null 2>&1 & echo $!";
+    let once = ["--until-empty", "--retries", "0", "--on-failure", "reject"];
+    // The time limit is for a test that fails.
+    let program = ["--timeout-s", "30", "--", "sh", "-c", script];
+    let mut piping = broker.pipe(&[&once[..], &program].concat());
+    let left = piping.lines(1).remove(0).parse().ok().and_then(Pid::from_raw);
+    let (code, said) = piping.ended();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("acknowledged 1, rejected 0, requeued 0; 0 attempts failed"), "{said}");
+    kill_process(left.expect("a process"), Signal::KILL).expect("it was left alone");
+}
+
 #[test]
 fn it_ends_by_itself_when_all_is_done_if_so_told() {
     let broker = Broker::start();
@@ -373,6 +423,56 @@ fn sigterm_lets_programs_finish_and_gives_the_rest_back() {
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("acknowledged 1, rejected 0, requeued 0"), "{said}");
     assert_eq!(broker.left(), "second\nthird\n");
+}
+
+#[test]
+fn a_second_signal_leaves_no_program_behind() {
+    let broker = Broker::start();
+    for kind in [&[][..], &["--stream"]] {
+        broker.publish("endless\n");
+        // That it was killed is no failure with its message.
+        let once = ["--retries", "0", "--on-failure", "reject"];
+        let program = ["--", "sh", "-c", "echo begun >&2; sleep 1000; exit 1"];
+        let mut piping = broker.pipe(&[kind, &once, &program].concat());
+        piping.until_said("begun", 1);
+        // One that comes soon after the first counts as the same.
+        while piping.child.0.try_wait().unwrap().is_none() {
+            piping.signal(Signal::TERM);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(piping.child.0.wait().unwrap().code(), Some(130));
+        // The shell and its 'sleep' have standard error, too, while they live.
+        let closed = std::iter::repeat_with(|| piping.err.recv_timeout(PATIENCE).err());
+        let closed = closed.flatten().next();
+        assert_eq!(closed, Some(mpsc::RecvTimeoutError::Disconnected), "{kind:?}");
+        assert_eq!(broker.consume(&["--count", "1"]), "endless\n");
+    }
+}
+
+#[test]
+fn a_terminal_that_goes_is_a_signal_unless_it_is_ignored() {
+    let broker = Broker::start();
+    broker.publish("first\nsecond\n");
+    let program = ["--concurrency", "1", "--", "sh", "-c", "read -r line; echo $line; sleep 1"];
+    let mut piping = broker.pipe(&program);
+    assert_eq!(piping.lines(1), ["first"]);
+    piping.signal(Signal::HUP);
+    let (code, said) = piping.ended();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("acknowledged 1, rejected 0, requeued 0"), "{said}");
+    assert_eq!(broker.left(), "second\n");
+
+    let mut nohup = Command::new("sh");
+    nohup.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(support::forebay());
+    nohup.env("FOREBAY_URL", &broker.url).stdout(Stdio::piped()).stderr(Stdio::piped());
+    broker.publish("third\n");
+    let piping = broker.pipe_as(nohup, &program);
+    assert_eq!(piping.lines(1), ["third"]);
+    piping.signal(Signal::HUP);
+    broker.publish("fourth\n");
+    assert_eq!(piping.lines(1), ["fourth"]);
+    let (code, said) = piping.end();
+    assert_eq!(code, Some(0), "{said}");
 }
 
 #[test]

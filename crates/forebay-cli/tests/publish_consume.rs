@@ -232,6 +232,23 @@ fn a_closed_pipe_is_a_clean_end_and_loses_nothing() {
     assert!(rest.out.lines().eq(expected.iter().map(String::as_str)), "a gap in the rest");
 }
 
+/// No ack goes out before the end when no more may be taken than is counted.
+#[test]
+fn what_was_read_of_a_count_before_the_pipe_closed_does_not_come_again() {
+    let broker = Broker::start();
+    assert_eq!(broker.run(&["publish", "--queue", "q"], &lines(1..=3)).code, Some(0));
+    let mut consumer = broker.spawn(&["consume", "--queue", "q", "--count", "100"]);
+    let mut read = vec![0; lines(1..=3).len()];
+    let mut stdout = consumer.stdout.take().expect("it is piped");
+    stdout.read_exact(&mut read).expect("messages flow");
+    drop(stdout);
+    assert_eq!(broker.run(&["publish", "--queue", "q"], &lines(4..=5)).code, Some(0));
+    let ended = Ended::of(consumer.wait_with_output().expect("it ends"));
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
+    let rest = broker.run(&["consume", "--queue", "q", "--until-empty"], "");
+    assert_eq!(rest.out, lines(4..=5));
+}
+
 #[test]
 fn a_signal_ends_a_waiting_consumer_cleanly() {
     let broker = Broker::start();

@@ -3,6 +3,7 @@
 mod answer;
 mod emptiness;
 mod ending;
+mod group;
 mod program;
 mod service;
 mod telling;
@@ -23,6 +24,7 @@ use tokio::time::timeout;
 
 use self::emptiness::Emptiness;
 use self::ending::ended;
+use self::group::Groups;
 use self::program::Program;
 use self::service::Services;
 use self::telling::Asked;
@@ -50,8 +52,9 @@ With --stream it gets each message as a line and answers each with one line: 'ac
 when it is needed, and again when it has ended.
 
 Ten failures in a row, and programs are started after a pause of 1 s only, then 2 s and so on up to a
-minute, until one succeeds. SIGTERM and SIGINT: no more messages are taken, and those at work, or
-waiting for another try, have --drain-s seconds; what is not done then goes back to the queue.
+minute, until one succeeds. SIGTERM, SIGINT and SIGHUP: no more messages are taken, and those at
+work, or waiting for another try, have --drain-s seconds; what is not done then goes back to the
+queue. A second signal kills the programs and ends at once.
 
 forebay publish --explain N marks messages from where they are published; those are then what is explained.")]
 pub(crate) struct Args {
@@ -223,8 +226,10 @@ fn told(report: &Report) -> String {
 }
 
 fn pipe(args: &Args) -> Result<Report, Failure> {
-    let program = Arc::new(Program::find(&args.command)?);
-    let stop = StopSignal::listen().map_err(|error| format!("cannot handle signals: {error}"))?;
+    let groups = Groups::default();
+    let program = Arc::new(Program::find(&args.command, groups.clone())?);
+    let stop = StopSignal::listen_with(move |exit| groups.kill_and(exit));
+    let stop = stop.map_err(|error| format!("cannot handle signals: {error}"))?;
     let tracing = Tracing::from_env();
     runtime()?.block_on(async {
         let builder = Connection::builder().name("forebay pipe");

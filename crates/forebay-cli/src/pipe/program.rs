@@ -1,17 +1,19 @@
 //! The program that is run, and one run of it for one message.
 
+use std::convert::Infallible;
 use std::env;
 use std::ffi::OsString;
+use std::future::pending;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 
 use forebay::Received;
 use forebay::pipeline::{Item, Outcome};
-use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
+use super::group::{Group, Groups};
 use crate::otlp;
 
 /// What to start. That it is there was seen once.
@@ -19,14 +21,15 @@ use crate::otlp;
 pub(crate) struct Program {
     name: String,
     arguments: Vec<OsString>,
+    groups: Groups,
 }
 
 impl Program {
-    /// Looks for it where the system would.
+    /// Looks for it where the system would. Its runs will be among `groups`.
     ///
     /// # Errors
     /// A sentence: there is no such program.
-    pub(crate) fn find(command: &[String]) -> Result<Program, String> {
+    pub(crate) fn find(command: &[String], groups: Groups) -> Result<Program, String> {
         let (name, arguments) = command.split_first().ok_or("no command was given")?;
         let runs = |path: &Path| {
             path.metadata()
@@ -48,6 +51,7 @@ impl Program {
         Ok(Program {
             name: name.clone(),
             arguments: arguments.iter().map(OsString::from).collect(),
+            groups,
         })
     }
 
@@ -55,11 +59,18 @@ impl Program {
         &self.name
     }
 
-    /// To be started in a group of its own: a Ctrl-C at the terminal is for us, who let it finish.
+    /// To be started by [`Program::start`].
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.name);
-        command.args(&self.arguments).stdin(Stdio::piped()).kill_on_drop(true).process_group(0);
+        command.args(&self.arguments).stdin(Stdio::piped()).kill_on_drop(true);
         command
+    }
+
+    /// # Errors
+    /// A sentence: it cannot be started.
+    pub(crate) fn start(&self, command: &mut Command) -> Result<(Child, Group), String> {
+        let started = self.groups.start(command);
+        started.map_err(|error| format!("cannot start '{}': {error}", self.name))
     }
 
     /// Runs it for one message.
@@ -81,47 +92,26 @@ impl Program {
             .env("FOREBAY_REDELIVERED", u8::from(message.redelivered()).to_string())
             .env("FOREBAY_ATTEMPT", message.attempt().to_string())
             .envs(otlp::environment());
-        let mut child =
-            command.spawn().map_err(|error| format!("cannot start '{}': {error}", self.name))?;
-        let group = Group::of(&child);
+        let (mut child, group) = self.start(&mut command)?;
         let mut stdin = child.stdin.take().expect("it is piped");
         let feed = async move {
             // A program may know enough before it has read everything, so what it does not read is no failure.
             let _ = stdin.write_all(message.body()).await;
+            drop(stdin);
+            pending::<Infallible>().await
         };
-        let ((), ended) = tokio::join!(feed, child.wait());
+        // It ends with the program: another one that it has left behind may hold its standard input, and never read it.
+        let ended = tokio::select! {
+            biased;
+            ended = child.wait() => ended,
+            never = feed => match never {},
+        };
         let ended = ended.map_err(|error| format!("cannot wait for '{}': {error}", self.name))?;
         group.ended();
         match ended.code() {
             Some(0) => Ok(Outcome::Ack),
             Some(code) if reject_on.contains(&code) => Ok(Outcome::Reject),
             _ => Err(format!("'{}' {}", self.name, how(ended))),
-        }
-    }
-}
-
-/// A program and all that it has started. Dropped, they are killed: nobody waits for them any more, and their message is for
-/// another one.
-#[derive(Debug)]
-pub(crate) struct Group(Option<Pid>);
-
-impl Group {
-    /// Of a program that was started by [`Program::command`].
-    pub(crate) fn of(child: &Child) -> Group {
-        Group(child.id().and_then(|id| Pid::from_raw(id as i32)))
-    }
-
-    /// It came to its end by itself; what it may have left in the background is its own concern.
-    pub(crate) fn ended(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(leader) = self.0 {
-            // They may be gone.
-            let _ = kill_process_group(leader, Signal::KILL);
         }
     }
 }

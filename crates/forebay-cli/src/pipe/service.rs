@@ -1,6 +1,7 @@
 //! Programs that stay: one for each worker, with one message at a time.
 
 use std::future::poll_fn;
+use std::io;
 use std::pin::{Pin, pin};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +15,8 @@ use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::time::timeout;
 
 use super::answer;
-use super::program::{Group, Program, how};
+use super::group::Group;
+use super::program::{Program, how};
 
 /// The longest answer that is read.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
@@ -22,6 +24,8 @@ const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 const LONG: Duration = Duration::from_secs(30);
 /// How long one that says no more may take to end, so that its exit code is known.
 const LAST_BREATH: Duration = Duration::from_secs(1);
+/// How long one that has answered may take to read the rest of its message.
+const READ_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Programs that wait for a message. As many as there were workers busy at a time, at most.
 #[derive(Debug)]
@@ -109,12 +113,9 @@ struct Service {
 
 impl Service {
     fn start(program: &Program) -> Result<Service, String> {
-        let spawned = program.command().stdout(Stdio::piped()).spawn();
-        let mut child =
-            spawned.map_err(|error| format!("cannot start '{}': {error}", program.name()))?;
+        let (mut child, group) = program.start(program.command().stdout(Stdio::piped()))?;
         let stdin = child.stdin.take().expect("it is piped");
         let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
-        let group = Group::of(&child);
         Ok(Service { child, group, stdin, stdout, answered: false })
     }
 
@@ -148,21 +149,11 @@ impl Service {
         let mut line = Vec::with_capacity(body.len() + 1);
         line.extend_from_slice(body);
         line.push(b'\n');
-        let mut answer = Vec::new();
-        // At the same time: it may write before it has read all, and a pipe holds 64 KiB.
-        let mut reader = (&mut self.stdout).take(ANSWER_BYTES_MAX);
+        let answered = self.answered;
         let (fed, read) = {
-            let mut asking = pin!(async {
-                tokio::join!(
-                    async {
-                        self.stdin.write_all(&line).await?;
-                        self.stdin.flush().await
-                    },
-                    reader.read_until(b'\n', &mut answer)
-                )
-            });
+            let mut asking = pin!(self.exchange(&line));
             match timeout(LONG, &mut asking).await {
-                Err(_) if !self.answered => {
+                Err(_) if !answered => {
                     super::say(&format!(
                         "'{name}' has not answered its first message for {} s; if it keeps answers in a buffer, or does not read \
                          line by line, it never will",
@@ -174,7 +165,8 @@ impl Service {
                 Ok(answered) => answered,
             }
         };
-        read.map_err(|error| format!("cannot read what '{name}' answers: {error}"))?;
+        let mut answer =
+            read.map_err(|error| format!("cannot read what '{name}' answers: {error}"))?;
         if answer.pop() != Some(b'\n') {
             if answer.len() as u64 + 1 >= ANSWER_BYTES_MAX {
                 return Err(format!(
@@ -187,9 +179,36 @@ impl Service {
             };
             return Err(format!("'{name}' {how} and has not answered"));
         }
-        fed.map_err(|error| format!("'{name}' does not read its messages: {error}"))?;
+        fed.ok_or_else(|| format!("'{name}' answers before it has read its message"))?
+            .map_err(|error| format!("'{name}' does not read its messages: {error}"))?;
         self.answered = true;
         answer::read(&String::from_utf8_lossy(&answer))
             .map_err(|error| format!("'{name}': {error}"))
+    }
+
+    /// Writes a line, and reads one with its end, if that comes. What became of the writing is `None` if the program does not
+    /// read on.
+    async fn exchange(&mut self, line: &[u8]) -> (Option<io::Result<()>>, io::Result<Vec<u8>>) {
+        let mut answer = Vec::new();
+        let mut reader = (&mut self.stdout).take(ANSWER_BYTES_MAX);
+        let mut feeding = pin!(async {
+            self.stdin.write_all(line).await?;
+            self.stdin.flush().await
+        });
+        let mut fed = None;
+        let read = {
+            let mut reading = pin!(reader.read_until(b'\n', &mut answer));
+            // At the same time: it may write before it has read all, and a pipe holds 64 KiB.
+            loop {
+                tokio::select! {
+                    read = &mut reading => break read,
+                    done = &mut feeding, if fed.is_none() => fed = Some(done),
+                }
+            }
+        };
+        if fed.is_none() && answer.ends_with(b"\n") {
+            fed = timeout(READ_PATIENCE, feeding).await.ok();
+        }
+        (fed, read.map(|_| answer))
     }
 }

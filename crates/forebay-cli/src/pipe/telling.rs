@@ -118,13 +118,15 @@ fn draw(file: &Path, picture: &str) -> Result<(), String> {
         .map_err(|error| format!("cannot write the timeline to '{}': {error}", file.display()))
 }
 
+/// What waits in the broker for another attempt was acknowledged, and comes again: it is not done.
 fn json(report: &Report) -> Value {
-    let Report { taken, acked, rejected, requeued, failed, .. } = report;
+    let Report { taken, acked, rejected, requeued, postponed, failed, .. } = report;
     json!({
         "taken": taken,
-        "acked": acked,
+        "acked": acked - postponed,
         "rejected": rejected,
         "requeued": requeued,
+        "postponed": postponed,
         "failed": failed,
     })
 }
@@ -132,4 +134,20 @@ fn json(report: &Report) -> Value {
 fn print(object: &Value) {
     // Whoever closed the pipe still has the exit code.
     let _ = writeln!(io::stdout(), "{object}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_are_told_that_what_was_left_for_later_is_not_done() {
+        let mut report = Report::default();
+        (report.taken, report.acked, report.requeued) = (6, 5, 1);
+        (report.postponed, report.failed) = (3, 4);
+        let told = json!({
+            "taken": 6, "acked": 2, "rejected": 0, "requeued": 1, "postponed": 3, "failed": 4
+        });
+        assert_eq!(json(&report), told);
+    }
 }

@@ -197,7 +197,13 @@ impl<'a> Carrier<'a> {
                         if stop.came() {
                             break None;
                         }
-                        show(self.report, self.source, self.target, &mut self.target_happenings, 0);
+                        show(
+                            self.report,
+                            self.source,
+                            self.target,
+                            &mut self.target_happenings,
+                            self.in_flight.len(),
+                        );
                     }
                 }
             }

@@ -136,8 +136,8 @@ async fn transfer(args: &Args) -> Result<Report, Failure> {
     let total = source.ready().await.map_err(failed)?;
     let mut report = Report::begun(total.min(args.count.unwrap_or(u64::MAX)), args.follow);
     let started = Instant::now();
+    source.consume(args, report.left(args.count)).await.map_err(failed)?;
     loop {
-        source.consume(args, report.left(args.count)).await.map_err(failed)?;
         let end = Carrier::new(args, &mut source, &target, &mut report).run(&stop).await;
         if let Err(lost) = source.close().await {
             report.stopped.get_or_insert(format!(
@@ -165,6 +165,10 @@ async fn transfer(args: &Args) -> Result<Report, Failure> {
                 report.stopped = Some(sentence);
                 break;
             }
+        }
+        if let Err(sentence) = source.consume(args, report.left(args.count)).await {
+            report.stopped = Some(sentence);
+            break;
         }
     }
     // Everything has its outcome, or never will.
