@@ -214,22 +214,18 @@ impl Shard {
 
     /// The same as [`expire`](Shard::expire) for what is next over all levels; the others have timers of their own.
     pub(crate) fn expire_front(&mut self, key: QueueKey) -> bool {
-        loop {
-            let front = self.front(key);
-            if !self.expire(front) {
-                return false;
-            }
-            if self.front(key) == front {
-                return true;
-            }
-        }
+        self.expire_fronts(key, |_, _| ())
     }
 
     /// The same for who is not about to deliver.
     pub(crate) fn expire_idle(&mut self, key: QueueKey) -> bool {
+        self.expire_fronts(key, Shard::note_offered)
+    }
+
+    fn expire_fronts(&mut self, key: QueueKey, before: impl Fn(&mut Shard, QueueKey)) -> bool {
         loop {
             let front = self.front(key);
-            self.note_offered(front);
+            before(self, front);
             if !self.expire(front) {
                 return false;
             }
