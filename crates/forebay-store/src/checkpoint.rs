@@ -19,18 +19,22 @@ use crate::run::RunState;
 use crate::segment::{BLOCK, Segment, SegmentHeader};
 
 impl Log {
-    /// Begins a segment with its header and checkpoint; the open batch goes on behind it.
-    pub(crate) fn begin_segment(&mut self, number: BatchNo) {
+    /// Begins a segment with its header and checkpoint; the open batch goes on behind it. `carries_from` is for its header.
+    pub(crate) fn begin_segment(&mut self, number: BatchNo, carries_from: BatchNo) {
         let epoch = self.next_epoch;
         self.next_epoch += 1;
         let spare = self.background.take_spare(self.options.segment_bytes);
         let mut bytes = self.take_buffer();
         let (salvaged_before, salt) = (self.salvaged_before, self.salt);
-        SegmentHeader { epoch, first_batch: number, salvaged_before, salt }.encode(&mut bytes);
+        SegmentHeader { epoch, first_batch: number, salvaged_before, salt, carries_from }
+            .encode(&mut bytes);
         self.open = OpenBatch::new(number, epoch, salt, 0, bytes);
         self.open.begin = Some(Begin { spare: spare.map(|spare| spare.number), sync_first: None });
 
         self.write_checkpoint();
+        if carries_from > 0 {
+            self.carrying = Some((self.open.number, carries_from - 1));
+        }
 
         let used = self.open.offset + self.open.bytes.len() as u64;
         self.open.urgent = true;
@@ -68,13 +72,13 @@ impl Log {
         if empty {
             // Its number goes to the first part of the checkpoint: whoever waits for it waits for nothing that is in it.
             let waiters = self.open.waiters;
-            self.begin_segment(self.open.number);
+            self.begin_segment(self.open.number, 0);
             self.open.waiters += waiters;
         } else {
             let closed = self.close_open();
             let next = closed.number + 1;
             self.queued.push_back(closed);
-            self.begin_segment(next);
+            self.begin_segment(next, 0);
         }
     }
 

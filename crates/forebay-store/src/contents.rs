@@ -16,7 +16,7 @@ use crate::error::OpenError;
 use crate::home::{Home, QueueId, RunId, Seq};
 use crate::record::{self, RECORD_HEAD, Record};
 use crate::recovery::SegmentImage;
-use crate::replay::{Replay, ReplayedQueue, ReplayedRun};
+use crate::replay::{Place, Replay, ReplayedQueue, ReplayedRun};
 use crate::request::WorkError;
 use crate::run::{self, FIRST_RECORD, run_file};
 use crate::segment::segment_file;
@@ -26,12 +26,16 @@ use crate::window::Window;
 /// Queues as they are built.
 type Queues = BTreeMap<QueueId, RecoveredQueue>;
 
+/// Where a message is from now on, with all of its queues and its payload, that was found at this place.
+type HomeOf<'a> = &'a mut dyn FnMut(Place, &[(QueueId, Seq)], &[u8]) -> Home;
+
 /// Builds each queue: payloads from the segments, runs that cannot stay cold from their files. The places of messages are
-/// taken out of `replay`. A payload is read once, however many queues have it.
+/// taken out of `replay`. A payload is read once, however many queues have it; `home_of` says where that is from now on.
 pub(crate) fn recovered_queues(
     disk: &dyn Disk,
     segments: &[SegmentImage],
     replay: &mut Replay,
+    home_of: HomeOf<'_>,
 ) -> Result<(Queues, Vec<Vec<u8>>), OpenError> {
     let mut queues = Queues::new();
     let mut payloads = Vec::new();
@@ -60,7 +64,7 @@ pub(crate) fn recovered_queues(
     for (epoch, places) in by_segment {
         let segment = segments.iter().find(|segment| segment.epoch == epoch);
         let salt = segment.map_or(0, |segment| segment.salt);
-        read_payloads(disk, (epoch, salt), places, &mut queues, &mut payloads)?;
+        read_payloads(disk, (epoch, salt), places, home_of, &mut queues, &mut payloads)?;
     }
     for id in warm {
         let run = &replay.runs[&id];
@@ -154,19 +158,16 @@ fn read_payloads(
     disk: &dyn Disk,
     (epoch, salt): (u64, u64),
     mut places: Vec<(u64, QueueId, Seq)>,
+    home_of: HomeOf<'_>,
     queues: &mut Queues,
     payloads: &mut Vec<Vec<u8>>,
 ) -> Result<(), OpenError> {
     places.sort_unstable();
-    let mut last = None;
     let name = segment_file(epoch);
     let mut window = Window::open(disk, &name)?;
-    for (offset, id, seq) in places {
-        let Some(queue) = queues.get_mut(&id) else { continue };
-        if last == Some(offset) {
-            queue.messages.push((seq, Home::segment(epoch), payloads.len() - 1));
-            continue;
-        }
+    let mut owners = Vec::new();
+    for of_one in places.chunk_by(|one, next| one.0 == next.0) {
+        let offset = of_one[0].0;
         // Checked again: these are other bytes than the first pass saw, if the medium lies.
         let claimed = record::claimed_bytes(window.from(offset, RECORD_HEAD)?);
         let bytes = window.from(offset, claimed)?;
@@ -174,8 +175,12 @@ fn read_payloads(
         let Ok((Record::Publish { payload, .. }, _)) = read else {
             return Err(OpenError::damaged(&name, offset, "a record changed while it was read"));
         };
-        last = Some(offset);
-        queue.messages.push((seq, Home::segment(epoch), payloads.len()));
+        owners.clear();
+        owners.extend(of_one.iter().map(|&(_, id, seq)| (id, seq)));
+        let home = home_of(Place { epoch, offset }, &owners, payload);
+        for &(id, seq) in &owners {
+            queues.entry(id).or_default().messages.push((seq, home, payloads.len()));
+        }
         payloads.push(payload.to_vec());
     }
     Ok(())

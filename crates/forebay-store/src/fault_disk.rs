@@ -349,8 +349,7 @@ impl Disk for MemDisk {
             Err(error) => {
                 if !state.faults.stopped {
                     // The pages are clean now, and nowhere.
-                    // Whoever is stopped before it has written that again is not covered: the storage format says so.
-                    let shows_lost = state.shows_lost && state.faults.stop_after.is_none();
+                    let shows_lost = state.shows_lost;
                     let file = state.directory.file_mut(name)?;
                     if shows_lost { file.lose_unsynced() } else { file.forget_unsynced() }
                 }

@@ -54,6 +54,7 @@ mod segment;
 mod spill;
 mod store;
 mod sync;
+mod tail;
 mod truncation;
 mod window;
 

@@ -75,6 +75,8 @@ pub(crate) struct Log {
     pub(crate) next_epoch: u64,
     pub(crate) salvaged_before: u64,
     pub(crate) salt: u64,
+    /// The batch that has all that is carried over from the last life, and the newest one that is durable without it.
+    pub(crate) carrying: Option<(BatchNo, BatchNo)>,
     pub(crate) open: OpenBatch,
     pub(crate) acks: AckTable,
     /// Closed parts of a checkpoint, and a batch that [ended its segment](Log::make_room): to be written before the open one.
@@ -122,6 +124,7 @@ pub(crate) struct LogState {
     pub(crate) salvaged_before: u64,
     pub(crate) salt: u64,
     pub(crate) next_batch: BatchNo,
+    pub(crate) carries_from: BatchNo,
     pub(crate) meta: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(crate) queues: Map<QueueId, QueueState>,
     pub(crate) runs: Map<RunId, TrackedRun>,
@@ -144,6 +147,7 @@ impl Log {
             next_epoch: state.next_epoch,
             salvaged_before: state.salvaged_before,
             salt: state.salt,
+            carrying: None,
             open: OpenBatch::default(),
             acks: AckTable::default(),
             queued: VecDeque::new(),
@@ -173,7 +177,7 @@ impl Log {
             published: 0,
             settled: 0,
         };
-        log.begin_segment(state.next_batch);
+        log.begin_segment(state.next_batch, state.carries_from);
         log
     }
 
@@ -438,7 +442,7 @@ impl Log {
             && self.background.has_better(segment, self.options.segment_bytes);
         // Nothing may follow the end of a clean stop but its seal.
         if (full || better) && self.stopping == Stopping::No {
-            self.begin_segment(number);
+            self.begin_segment(number, 0);
         } else {
             let (epoch, used) = (segment.epoch, segment.used);
             let buffer = self.take_buffer();
@@ -448,7 +452,7 @@ impl Log {
     }
 
     fn dispatch(&mut self, mut batch: OpenBatch, real: bool, last: bool) -> Request {
-        batch.seal(self.in_flight.synced_then().unwrap_or(self.synced));
+        batch.seal(self.durable_without_what_is_carried(&batch));
         let mut synced_before = false;
         if let Some(begin) = &mut batch.begin
             && self.synced < self.written

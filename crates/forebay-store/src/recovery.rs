@@ -14,9 +14,10 @@
 //! the store goes on in a new segment whose first batch is `n` again, which marks the old one's end.
 //!
 //! The newest segment is synced before anything is built on it: after a killed process its last batches
-//! may be in the page cache only, valid now and gone at the next power cut.
+//! may be in the page cache only, valid now and gone at the next power cut. That is not enough where a sync had failed
+//! already: the last batch, which no other one vouches for, is carried into the new segment ([`Tail`]).
 //!
-//! Nothing but unreferenced files is changed before the new segment's first batch is durable, so a crash
+//! No file that was ever begun is changed or removed before the new segment's first batch is durable, so a crash
 //! during recovery leaves what recovery found.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -27,7 +28,7 @@ use crate::contents::recovered_queues;
 use crate::disk::Disk;
 use crate::error::OpenError;
 use crate::event::Event;
-use crate::home::{BatchNo, RunId};
+use crate::home::{BatchNo, Home, RunId};
 use crate::listing::Listing;
 use crate::log::{Log, LogState, Map};
 use crate::options::Options;
@@ -35,13 +36,14 @@ use crate::record::Record;
 use crate::replay::{Place, Replay, ReplayedRun};
 use crate::request::{WorkError, perform};
 use crate::run::{FIRST_RECORD, RunState, TrackedRun};
-use crate::run_files::{check_runs, retire_unreferenced, set_aside};
+use crate::run_files::{check_runs, remove_unreferenced, set_aside, set_unreferenced_aside};
 use crate::segment::{
     BLOCK, EPOCHS_PASSED_BY_SALVAGE, HeaderError, Segment, SegmentHeader, Spare, VERSION,
     segment_file, spare_file,
 };
 use crate::store::{Damage, Recovered};
 use crate::sync::sync_written;
+use crate::tail::{Tail, Unproven};
 use crate::window::Window;
 
 /// What walking the log gave.
@@ -54,6 +56,8 @@ pub(crate) struct LogImage {
     /// The number the next batch gets; 1 in an empty directory.
     pub(crate) next_batch: BatchNo,
     pub(crate) batches: u64,
+    /// Valid batches that nothing shows to have been durable: the newest ones, in order.
+    pub(crate) unproven: VecDeque<Unproven>,
     pub(crate) torn_tail: bool,
     pub(crate) damage: Vec<Damage>,
     /// Damage in segments below this epoch was accepted by an operator before.
@@ -66,10 +70,10 @@ pub(crate) struct LogImage {
 pub(crate) struct SegmentImage {
     pub(crate) epoch: u64,
     pub(crate) salt: u64,
+    /// The batch from which on it stands in for those before it; 0: for none.
+    pub(crate) carries_from: BatchNo,
     /// Where its valid batches end, in bytes.
     pub(crate) end: u64,
-    /// Where those begin that nothing shows to have been durable.
-    pub(crate) unproven_from: u64,
     pub(crate) file_bytes: u64,
     pub(crate) batches: u64,
     /// Messages that were put here, once for each of their queues.
@@ -89,7 +93,7 @@ struct Stop {
 
 /// The head of the batch at `offset` if there is one, and what the file holds from there on: all of the batch, unless
 /// the file ends before it does.
-fn batch_at<'a>(
+pub(crate) fn batch_at<'a>(
     window: &'a mut Window<'_>,
     (epoch, salt): (u64, u64),
     offset: u64,
@@ -166,6 +170,8 @@ pub(crate) fn read_log(
         let mut window = Window::open(disk, &name)?;
         let next_first =
             headers.get(index + 1).and_then(|next| next.as_ref()).map(|next| next.first_batch);
+        let from_here = headers[index..].iter().flatten();
+        let carried = |number| from_here.clone().any(|header| header.stands_in_for(number));
         let damaged = |image: &mut LogImage, offset: u64, what: String| {
             if epoch < accepted_before {
                 // An operator accepted it already.
@@ -180,14 +186,13 @@ pub(crate) fn read_log(
         let mut segment = SegmentImage {
             epoch,
             salt: headers[index].map_or(0, |header| header.salt),
+            carries_from: headers[index].map_or(0, |header| header.carries_from),
             end: BLOCK as u64,
-            unproven_from: 0,
             file_bytes: window.file_bytes(),
             batches: 0,
             messages: 0,
             checkpointed: false,
         };
-        let mut unproven = VecDeque::new();
         let checkpoints_before = image.replay.checkpoints;
 
         let mut offset = BLOCK as u64;
@@ -210,7 +215,7 @@ pub(crate) fn read_log(
                     let what = "the segment's header does not match its checksum";
                     damaged(&mut image, 0, what.to_owned())?;
                     expected = Some(needed);
-                } else if expected.is_none() && !begins_empty(epoch, &headers[index + 1..]) {
+                } else if expected.is_none() && !begins_empty(epochs[0], &headers[index + 1..]) {
                     let what = "the oldest segment's header does not match its checksum, and what \
                                 was in it is not in a later one";
                     damaged(&mut image, 0, what.to_owned())?;
@@ -224,6 +229,9 @@ pub(crate) fn read_log(
             }
             (Some(header), None) => expected = Some(header.first_batch),
             (Some(header), Some(number)) if header.first_batch == number => {}
+            (Some(header), Some(number)) if number < header.first_batch && carried(number) => {
+                expected = Some(header.first_batch);
+            }
             (Some(header), Some(number)) => {
                 let what = if header.first_batch < number {
                     format!(
@@ -261,10 +269,9 @@ pub(crate) fn read_log(
                     };
                     walk(bytes, epoch, offset, &head, Trust::Verified, visit);
                     durable_upto = durable_upto.max(head.durable_upto);
-                    // The header goes with the first batch.
-                    unproven.push_back((number, if segment.batches == 0 { 0 } else { offset }));
-                    while unproven.front().is_some_and(|(number, _)| *number <= durable_upto) {
-                        unproven.pop_front();
+                    image.unproven.push_back(Unproven { number, epoch, offset });
+                    while image.unproven.front().is_some_and(|front| front.number <= durable_upto) {
+                        image.unproven.pop_front();
                     }
                     image.batches += 1;
                     segment.batches += 1;
@@ -280,7 +287,7 @@ pub(crate) fn read_log(
                     })?;
                     durable_upto = durable_upto.max(proven_by(&later).unwrap_or(0));
                     let proven = match next_first {
-                        Some(limit) => limit > number,
+                        Some(limit) => limit > number && !carried(number),
                         None => durable_upto >= number,
                     };
                     if !proven {
@@ -317,7 +324,6 @@ pub(crate) fn read_log(
                 }
             }
         };
-        segment.unproven_from = unproven.front().map_or(segment.end, |(_, offset)| *offset);
         segment.checkpointed = image.replay.checkpoints > checkpoints_before;
         // Only the newest segment's: one from an earlier crash may still be in the log.
         image.torn_tail = stop.as_ref().is_some_and(|stop| stop.written);
@@ -358,10 +364,13 @@ pub(crate) fn read_log(
 /// Whether a directory whose oldest segment has no header may be one in which nothing was ever durable:
 /// the log's first batch comes later, or nowhere and its first segment is still there. In any other
 /// directory the oldest segment is sound, since recovery removes those that were never begun.
-fn begins_empty(epoch: u64, later: &[Option<SegmentHeader>]) -> bool {
-    match later.iter().flatten().next() {
-        Some(header) => header.first_batch == 1,
-        None => epoch == 1,
+fn begins_empty(oldest: u64, later: &[Option<SegmentHeader>]) -> bool {
+    let mut later = later.iter().flatten();
+    match later.next() {
+        Some(header) => {
+            header.first_batch == 1 || later.chain([header]).any(|header| header.carries_from == 1)
+        }
+        None => oldest == 1,
     }
 }
 
@@ -389,11 +398,14 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
     let listing = Listing::read(disk)?;
     let mut image = read_log(disk, &listing.epochs, options.salvage)?;
 
+    let tail = Tail::of(disk, &image)?;
     if let Some(&newest) = listing.epochs.last() {
         let name = segment_file(newest);
-        let last = image.segments.last().filter(|segment| segment.epoch == newest);
-        let unproven = last.map_or(0..0, |segment| segment.unproven_from..segment.end);
-        sync_written(disk, &name, unproven).map_err(OpenError::io(format!("sync {name}")))?;
+        let synced = match &tail {
+            Some(_) => disk.sync_data(&name),
+            None => sync_written(disk, &name, Unproven::bytes_in(&image, newest)),
+        };
+        synced.map_err(OpenError::io(format!("sync {name}")))?;
         disk.sync_dir().map_err(OpenError::io("sync the data directory"))?;
     }
 
@@ -406,10 +418,11 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
         // Before a new segment begins: one without a header never has a later one behind it.
         remove(disk, &segment_file(epoch))?;
     }
-    retire_unreferenced(disk, &listing, &mut image)?;
+    set_unreferenced_aside(disk, &listing, &mut image)?;
     let (rescued, damaged_runs) = check_runs(disk, &mut image, options.salvage)?;
-    let segments = count_live(&image);
-    let (mut queues, mut payloads) = recovered_queues(disk, &image.segments, &mut image.replay)?;
+    let mut segments = count_live(&image);
+    let carried = tail.as_ref().map_or(&[][..], |tail| &tail.segments);
+    segments.retain(|segment| !carried.contains(&segment.epoch));
 
     // What a spare held before might count as of an epoch to come: without a log they begin anew, and files are renamed.
     let anew = image.segments.is_empty();
@@ -437,6 +450,7 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
         salvaged_before: if image.damage.is_empty() { image.accepted_before } else { next_epoch },
         salt: image.salt.unwrap_or_else(|| disk.random()),
         next_batch: image.next_batch,
+        carries_from: tail.as_ref().map_or(0, |tail| tail.carries_from),
         meta: image.replay.meta.clone(),
         queues: image.replay.queues.iter().map(|(&id, queue)| (id, queue.state)).collect(),
         runs: track_runs(&image.replay.runs),
@@ -445,12 +459,32 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
         next_spare: listing.spares.last().map_or(0, |spare| spare + 1),
     };
     let mut log = Log::new(options, state);
+    // One batch: what leaves one queue and enters another does so in one step.
+    log.begin_atomic();
+    let (segments, replay) = (&image.segments, &mut image.replay);
+    let (mut queues, mut payloads) =
+        recovered_queues(disk, segments, replay, &mut |place, owners, payload| match &tail {
+            Some(tail) if tail.holds(place) => log.carry(place.epoch, owners, payload),
+            _ => Home::segment(place.epoch),
+        })?;
+    for (&queue, gone) in tail.iter().flat_map(|tail| &tail.gone) {
+        log.acknowledge_all(queue, gone);
+    }
+    log.end_atomic();
     for (queue, seq, payload) in rescued {
         let home = log.publish(&[(queue, seq)], &payload);
         queues.entry(queue).or_default().messages.push((seq, home, payloads.len()));
         payloads.push(payload);
     }
     begin(disk, &mut log)?;
+    remove_unreferenced(disk, &listing, &image)?;
+    for &epoch in carried {
+        // Before an older one can go: without them this one has to have a header, which is lost, perhaps.
+        remove(disk, &segment_file(epoch))?;
+    }
+    if !carried.is_empty() {
+        disk.sync_dir().map_err(OpenError::io("sync the data directory"))?;
+    }
     // Not before: until what was read of them is in the log, they are all there is of it.
     set_aside(disk, &damaged_runs)?;
     let recovered = Recovered {

@@ -7,7 +7,7 @@ use crate::disk::Disk;
 use crate::home::{RunId, Seq};
 use crate::run::{self, RunDamage};
 use crate::segment::{segment_file, spare_file};
-use crate::sync::{sync_or_write, sync_written, write_again};
+use crate::sync::sync_written;
 
 /// Which thread carries requests out, [a few](Lane::requests_max) at most and in the order in which it gets them.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
@@ -199,11 +199,11 @@ fn carry_out(disk: &dyn Disk, work: &Work) -> Result<Output, WorkError> {
                 disk.sync_dir()?;
             }
             disk.write_at(&name, *offset, bytes)?;
-            if let Some(from) = sync {
-                sync_or_write(disk, &name, || {
-                    disk.write_at(&name, *offset, bytes)?;
-                    write_again(disk, &name, *from..*offset)
-                })?;
+            match sync {
+                None => {}
+                // Of one batch the next start takes care.
+                Some(from) if from == offset => disk.sync_data(&name)?,
+                Some(from) => sync_written(disk, &name, *from..*offset + bytes.len() as u64)?,
             }
         }
         Work::Sync(unsynced) => unsynced.sync(disk)?,

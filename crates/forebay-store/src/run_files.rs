@@ -74,23 +74,33 @@ fn run_footer(disk: &dyn Disk, id: RunId, run: &ReplayedRun) -> Result<(), WorkE
     Err(WorkError::Damaged(RunDamage { run: id, offset: run.footer.records_end, what }))
 }
 
-/// Deletes run files the log does not know: they were being written at a crash, or hold transient
-/// messages only. If parts of the log are missing, those may have known them: they are set aside.
-pub(crate) fn retire_unreferenced(
+/// Where parts of the log are missing, run files that the rest does not know may have been known to those.
+pub(crate) fn set_unreferenced_aside(
     disk: &dyn Disk,
     listing: &Listing,
     image: &mut LogImage,
 ) -> Result<(), OpenError> {
-    let damaged = !image.damage.is_empty();
+    if image.damage.is_empty() {
+        return Ok(());
+    }
     for &run in listing.runs.iter().filter(|run| !image.replay.runs.contains_key(run)) {
-        let name = run_file(run);
-        if !damaged {
-            remove(disk, &name)?;
-            continue;
-        }
         let aside = put_aside(disk, run)?;
         let what = format!("no readable part of the log knows this run; it is kept as {aside}");
-        image.damage.push(Damage { file: name, offset: 0, what });
+        image.damage.push(Damage { file: run_file(run), offset: 0, what });
+    }
+    Ok(())
+}
+
+/// Deletes run files the log does not know: they were being written at a crash, or hold transient
+/// messages only, or what emptied them is in the new segment now: not before that is durable.
+pub(crate) fn remove_unreferenced(
+    disk: &dyn Disk,
+    listing: &Listing,
+    image: &LogImage,
+) -> Result<(), OpenError> {
+    let unreferenced = listing.runs.iter().filter(|run| !image.replay.runs.contains_key(run));
+    for &run in unreferenced.filter(|_| image.damage.is_empty()) {
+        remove(disk, &run_file(run))?;
     }
     Ok(())
 }

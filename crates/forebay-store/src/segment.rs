@@ -4,7 +4,7 @@
 //!   log-0000000012.seg
 //!   0        ┌──────────────────────── header block, 4096 bytes ─────────────────────────┐
 //!            │ magic "FBAYSEG1" │ version u32 │ 0 u32 │ epoch u64 │ first batch u64 │     │
-//!            │ salvaged before u64 │ salt u64 │ zeros … │ crc32c u32 at byte 60 │ zeros … │
+//!            │ salvaged before u64 │ salt u64 │ carries from u64 │ 0 │ crc32c u32 │ 0 … │
 //!   4096     ├──────────────────────── batch: checkpoint, then records ──────────────────┤
 //!            ├──────────────────────── batch ────────────────────────────────────────────┤
 //!            │ …                                                                         │
@@ -16,6 +16,8 @@
 //! one's first minus one. `salvaged before`: segments below this epoch were found damaged and accepted
 //! by an operator; later recoveries pass over their damage instead of refusing again. The salt is the same in all
 //! segments of a directory, but in those before it had one, where it is 0; `checksum.rs` says what it is for.
+//! `carries from`: if not 0, this segment's checkpoint and what is in one batch with its end say all that the batches
+//! from this one up to `first batch` said, which may be missing ([`Tail`](crate::tail::Tail)).
 
 use std::io;
 
@@ -29,8 +31,11 @@ pub(crate) const BLOCK: usize = 4096;
 /// After a salvage that met damage epochs go on so much further, that nothing in damaged files counts as of one to come.
 pub(crate) const EPOCHS_PASSED_BY_SALVAGE: u64 = 1_000;
 
-/// The newest version that is read. What has no salt is of version 1, whose readers take batches with one for a torn end.
-pub(crate) const VERSION: u32 = 2;
+/// The newest version that is read: of a segment that carries. Readers of an older one would miss what it carries.
+pub(crate) const VERSION: u32 = 3;
+/// Of one that does not.
+const VERSION_WITHOUT_TAIL: u32 = 2;
+/// Of one that has no salt, either. Its readers take batches with one for a torn end.
 const VERSION_WITHOUT_SALT: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"FBAYSEG1";
@@ -73,6 +78,7 @@ pub(crate) struct SegmentHeader {
     pub(crate) first_batch: BatchNo,
     pub(crate) salvaged_before: u64,
     pub(crate) salt: u64,
+    pub(crate) carries_from: BatchNo,
 }
 
 /// Why a header was not accepted.
@@ -91,12 +97,17 @@ impl SegmentHeader {
         out.resize(at + BLOCK, 0);
         let block = &mut out[at..];
         block[..8].copy_from_slice(&MAGIC);
-        let version = if self.salt == 0 { VERSION_WITHOUT_SALT } else { VERSION };
+        let version = match (self.carries_from, self.salt) {
+            (0, 0) => VERSION_WITHOUT_SALT,
+            (0, _) => VERSION_WITHOUT_TAIL,
+            _ => VERSION,
+        };
         block[8..12].copy_from_slice(&version.to_le_bytes());
         block[16..24].copy_from_slice(&self.epoch.to_le_bytes());
         block[24..32].copy_from_slice(&self.first_batch.to_le_bytes());
         block[32..40].copy_from_slice(&self.salvaged_before.to_le_bytes());
         block[40..48].copy_from_slice(&self.salt.to_le_bytes());
+        block[48..56].copy_from_slice(&self.carries_from.to_le_bytes());
         let crc = checksum(self.epoch, 0, &block[..CRC_AT]);
         block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
     }
@@ -135,7 +146,13 @@ impl SegmentHeader {
             first_batch,
             salvaged_before: u64_at(bytes, 32),
             salt: u64_at(bytes, 40),
+            carries_from: u64_at(bytes, 48),
         })
+    }
+
+    /// Whether this batch, which comes before the segment, is not missed.
+    pub(crate) fn stands_in_for(&self, number: BatchNo) -> bool {
+        self.carries_from != 0 && (self.carries_from..self.first_batch).contains(&number)
     }
 }
 
@@ -175,8 +192,13 @@ impl Segment {
 mod tests {
     use super::*;
 
-    const HEADER: SegmentHeader =
-        SegmentHeader { epoch: 12, first_batch: 99, salvaged_before: 3, salt: 77 };
+    const HEADER: SegmentHeader = SegmentHeader {
+        epoch: 12,
+        first_batch: 99,
+        salvaged_before: 3,
+        salt: 77,
+        carries_from: 98,
+    };
 
     #[test]
     fn a_header_reads_back() {

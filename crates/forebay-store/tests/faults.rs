@@ -373,8 +373,8 @@ fn a_store_of_a_newer_version_is_refused_by_name() {
     disk.put(name, include_bytes!("fixtures/newer_format.seg"));
     disk.unlock();
     let error = open(disk.clone(), small()).unwrap_err();
-    assert!(matches!(error, OpenError::NewerFormat { found: 3, supported: 2 }), "{error}");
-    assert!(error.to_string().contains("format 3"), "{error}");
+    assert!(matches!(error, OpenError::NewerFormat { found: 4, supported: 3 }), "{error}");
+    assert!(error.to_string().contains("format 4"), "{error}");
 }
 
 #[test]

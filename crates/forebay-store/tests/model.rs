@@ -38,6 +38,9 @@ fn op() -> impl Strategy<Value = Op> {
         1 => any::<u64>().prop_map(|seed| Op::PowerLoss { seed }),
         2 => (0u8..20, any::<Option<u64>>(), any::<Option<u8>>())
             .prop_map(|(calls, seed, during_recovery)| Op::StopThen { calls, seed, during_recovery }),
+        2 => (0u8..6, 0u8..20, any::<u64>(), any::<Option<u8>>()).prop_map(
+            |(skip, calls, seed, during_recovery)| Op::FailSync { skip, calls, seed, during_recovery }
+        ),
         1 => Just(Op::CleanStop),
     ]
 }

@@ -44,7 +44,7 @@ pub enum Stray {
 pub(super) struct Faults {
     failures: Vec<(Call, u64, io::ErrorKind)>,
     strays: Vec<(u64, Stray)>,
-    pub(super) stop_after: Option<u64>,
+    stop_after: Option<u64>,
     pub(super) stopped: bool,
     /// Calls that changed something, so far.
     pub(super) mutations: u64,

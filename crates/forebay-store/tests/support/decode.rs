@@ -42,6 +42,12 @@ fn operation([kind, a, b, c]: [u8; 4]) -> Op {
         26..=27 => Op::Release { pick: b },
         28 => Op::Kill,
         29 => Op::PowerLoss { seed },
+        30 if b & 12 == 12 => Op::FailSync {
+            skip: b % 4,
+            calls: a % 20,
+            seed,
+            during_recovery: (b & 16 == 0).then_some(c),
+        },
         30 => Op::StopThen {
             calls: a % 20,
             seed: (b & 1 == 0).then_some(seed),

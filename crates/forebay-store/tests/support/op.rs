@@ -18,5 +18,6 @@ pub enum Op {
     Kill,
     PowerLoss { seed: u64 },
     StopThen { calls: u8, seed: Option<u64>, during_recovery: Option<u8> },
+    FailSync { skip: u8, calls: u8, seed: u64, during_recovery: Option<u8> },
     CleanStop,
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use forebay_store::fault_disk::RecordingDisk;
+use forebay_store::fault_disk::{Call, RecordingDisk};
 use forebay_store::{
-    Disk, Durability, Event, Home, MemDisk, Options, QueueId, Recovered, Request, RunBuilder,
+    Disk, Durability, Event, Home, Lane, MemDisk, Options, QueueId, Recovered, Request, RunBuilder,
     RunId, Seq, Store, check, open, perform,
 };
 
@@ -20,6 +20,15 @@ pub struct Held {
     payload: Vec<u8>,
     /// In a run that is on its way to the disk.
     moving: Option<RunId>,
+}
+
+/// How a start ends before it is done.
+struct Interrupted {
+    calls: u8,
+    /// With the power, or the process alone.
+    power_loss: Option<u64>,
+    /// So many syncs succeed before one does not.
+    failing_sync: Option<u64>,
 }
 
 pub struct World {
@@ -42,6 +51,8 @@ pub struct World {
     stopped: bool,
     /// Whether the disk stood still: completions may fail then, and only then.
     broken: bool,
+    /// A commit failed.
+    over: bool,
 }
 
 /// An empty disk on which a store draws a salt.
@@ -90,6 +101,7 @@ impl World {
             delivered: BTreeMap::new(),
             stopped: false,
             broken: false,
+            over: false,
         }
     }
 
@@ -138,7 +150,12 @@ impl World {
     }
 
     fn finish(&mut self, request: Request) {
+        // Nothing is written behind a commit that failed.
+        if self.over && request.lane() == Lane::Log {
+            return;
+        }
         let completion = perform(&*self.medium, request);
+        self.over |= completion.is_final();
         if let Err(failed) = self.store.complete(self.now_us, completion) {
             assert!(self.broken, "{failed}");
         }
@@ -213,14 +230,17 @@ impl World {
         }
     }
 
-    fn reopen(&mut self, durable: u64, during_recovery: Option<(u8, Option<u64>)>) -> Recovered {
+    fn reopen(&mut self, durable: u64, interrupted: Option<Interrupted>) -> Recovered {
         self.held.clear();
-        self.broken = false;
+        (self.broken, self.over) = (false, false);
         self.stopped = false;
-        if let Some((calls, seed)) = during_recovery {
+        if let Some(Interrupted { calls, power_loss, failing_sync }) = interrupted {
             self.disk.stop_after(calls.into());
+            if let Some(skip) = failing_sync {
+                self.disk.fail(Call::Sync, skip, std::io::ErrorKind::Other);
+            }
             let _ = open(self.medium.clone(), self.options.clone());
-            match seed {
+            match power_loss {
                 Some(seed) => self.disk.power_loss(seed),
                 None => self.disk.kill(),
             }
@@ -400,7 +420,46 @@ impl World {
                     None => self.disk.kill(),
                 }
                 // A second crash, in the middle of recovery.
-                self.reopen(durable, during_recovery.map(|calls| (calls % 12, *seed)));
+                let interrupted = during_recovery.map(|calls| Interrupted {
+                    calls: calls % 12,
+                    power_loss: *seed,
+                    failing_sync: None,
+                });
+                self.reopen(durable, interrupted);
+            }
+            Op::FailSync { skip, calls, seed, during_recovery } => {
+                // Under a weaker policy nobody is promised what this takes.
+                let always = self.options.durability == Durability::Always;
+                if always {
+                    self.broken = true;
+                    self.disk.set_shows_lost(true);
+                    self.disk.fail(Call::Sync, (*skip).into(), std::io::ErrorKind::Other);
+                    self.disk.stop_after((*calls).into());
+                }
+                self.pump(8);
+                let durable = self.store.durable_batch();
+                self.disk.kill();
+                self.reopen(
+                    durable,
+                    during_recovery.map(|calls| Interrupted {
+                        calls: calls % 16,
+                        power_loss: (always && calls & 64 != 0).then_some(*seed),
+                        failing_sync: (always && calls & 16 != 0)
+                            .then_some(u64::from(calls & 32 != 0)),
+                    }),
+                );
+                // What the sync lost was read, and is to be there from now on.
+                self.pump((*seed % 3) as usize);
+                let durable = self.surviving_batch();
+                self.disk.power_loss(*seed);
+                self.reopen(
+                    durable,
+                    during_recovery.map(|calls| Interrupted {
+                        calls: calls % 16,
+                        power_loss: Some(*seed),
+                        failing_sync: None,
+                    }),
+                );
             }
             Op::CleanStop => {
                 self.pump(0);
