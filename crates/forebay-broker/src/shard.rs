@@ -376,6 +376,11 @@ impl Shard {
         self.gathering
     }
 
+    /// Whether the next turn shortens queues in which very many came at once: one turn takes out only some of them.
+    pub fn is_shortening(&self) -> bool {
+        !self.long_queues.is_empty()
+    }
+
     /// After [`Input::Shutdown`]: everything is told, closed and on disk.
     pub fn stopped(&self) -> bool {
         self.stopping == Stopping::Stopped

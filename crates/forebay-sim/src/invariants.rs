@@ -24,9 +24,6 @@ const HELD_IN_VAIN_US: u64 = 1_000_000;
 /// Beside the names of queues.
 const NO_QUEUE: &str = "";
 
-/// A queue that is too long is looked at again after no more than this.
-const SHORTENING_US: u64 = 1_000;
-
 impl World {
     /// Every buffer within its bound.
     pub(crate) fn check_bounds(&mut self) -> Step {
@@ -77,10 +74,9 @@ impl World {
 
     /// After a turn no more wait in a queue than may, but what nobody has been offered yet, or lies on disk.
     pub(crate) fn check_lengths(&mut self) -> Step {
-        // Where very many came at once, a turn takes out some, and the next one is soon.
-        let soon_us = self.now_us + SHORTENING_US;
-        let busy = self.broker.shard.next_deadline_us().is_some_and(|at| at <= soon_us);
-        if busy || self.broker.shard.is_gathering() || self.stopping {
+        let shard = &self.broker.shard;
+        let busy = shard.next_deadline_us().is_some_and(|at| at <= self.now_us);
+        if busy || shard.is_gathering() || shard.is_shortening() || self.stopping {
             return Ok(());
         }
         for queue in &self.broker.shard.status().queues {
