@@ -68,6 +68,9 @@ start)
     [ -z "${RABBITMQ_DEFINITIONS:-}" ] || echo "load_definitions = $RABBITMQ_DEFINITIONS"
     [ -z "${RABBITMQ_EXTRA_CONF:-}" ] || cat "$RABBITMQ_EXTRA_CONF"
   } > "$dir/rabbitmq.conf"
+  # Erlang starts it, too, and does not wait long for it: on a busy machine it then says `nodistribution` and ends.
+  epmd -port "$epmd_port" -daemon
+  for i in $(seq 100); do epmd -port "$epmd_port" -names >/dev/null 2>&1 && break; sleep 0.1; done
   setsid $bin/rabbitmq-server > "$dir/stdout" 2>&1 < /dev/null &
   launcher=$!
   # Listeners come last in its start, so an open port means that it is ready.
