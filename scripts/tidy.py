@@ -69,7 +69,6 @@ LENGTH_EXCEPTIONS = {
     "crates/forebay-broker/src/topology/vhost.rs": 620,  # one machine, with its tests
     "crates/forebay-server/src/shard_loop.rs": 600,  # one loop, in the order of its drawing
     "crates/forebay-store/src/log.rs": 660,  # one machine: the writer of the log
-    "crates/forebay-store/src/recovery.rs": 580,  # one walk, from files to a running store
     "crates/forebay-bench/src/generator.rs": 600,  # one loop, in the order of its drawing
     "crates/forebay-broker/tests/behaviour/durability.rs": 700,  # one broker on a disk that breaks, and what it promises
 }

@@ -3,7 +3,7 @@
 use crate::disk::Disk;
 use crate::error::OpenError;
 use crate::listing::Listing;
-use crate::recovery::read_log;
+use crate::log_image::read_log;
 use crate::request::WorkError;
 use crate::run::{self, FIRST_RECORD, run_file};
 

@@ -41,6 +41,7 @@ mod in_flight;
 mod late_sync;
 mod listing;
 mod log;
+mod log_image;
 mod options;
 mod range_set;
 mod record;

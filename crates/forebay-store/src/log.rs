@@ -452,7 +452,6 @@ impl Log {
     }
 
     fn dispatch(&mut self, mut batch: OpenBatch, real: bool, last: bool) -> Request {
-        batch.seal(self.durable_without_what_is_carried(&batch));
         let mut synced_before = false;
         if let Some(begin) = &mut batch.begin
             && self.synced < self.written
@@ -461,6 +460,7 @@ impl Log {
             begin.sync_first = self.before(batch.epoch).map(|epoch| self.unsynced(epoch));
             synced_before = begin.sync_first.is_some();
         }
+        batch.seal(self.durable_when_written(&batch, synced_before));
         // Whatever the operator chose, a checkpoint is synced: until it is, the log begins before it.
         let checkpoint =
             self.segments.back().is_some_and(|segment| batch.number <= segment.checkpoint_batch);

@@ -28,9 +28,9 @@ use crate::disk::Disk;
 use crate::error::OpenError;
 use crate::home::{BatchNo, Home, QueueId, Seq};
 use crate::log::Log;
+use crate::log_image::{LogImage, SegmentImage, batch_at, sound_batch};
 use crate::range_set::RangeSet;
 use crate::record::{FLAG_RELOCATED, Record};
-use crate::recovery::{LogImage, SegmentImage, batch_at};
 use crate::replay::{Place, Replay};
 use crate::segment::{BLOCK, segment_file};
 use crate::window::Window;
@@ -71,12 +71,9 @@ pub(crate) struct Tail {
 impl Tail {
     /// The tail of a log that was read to its end; `None` if it is one that is not carried.
     pub(crate) fn of(disk: &dyn Disk, image: &LogImage) -> Result<Option<Tail>, OpenError> {
-        let unproven_in = |epoch| image.unproven.iter().filter(move |found| found.epoch == epoch);
-        // Where an operator accepted damage, it is not for us to remove anything.
+        // Where an operator accepts damage, it is not for us to remove anything.
         let nothing_proven = |segment: &&SegmentImage| {
-            unproven_in(segment.epoch).count() as u64 == segment.batches
-                && segment.epoch >= image.accepted_before
-                && image.damage.is_empty()
+            segment.first_batch > image.durable_upto && image.damage.is_empty()
         };
         let whole = || image.segments.iter().rev().take_while(nothing_proven);
         let carried_before = whole().map(|segment| segment.carries_from).filter(|from| *from > 0);
@@ -95,8 +92,9 @@ impl Tail {
             let salt = image.segments.iter().find(|segment| segment.epoch == epoch);
             let salt = salt.map_or(0, |segment| segment.salt);
             let mut window = Window::open(disk, &name)?;
+            // Checked again: pages that are nowhere else may have gone meanwhile.
             let (head, bytes) = batch_at(&mut window, (epoch, salt), offset)?;
-            let Some(head) = head else {
+            let Ok(head) = sound_batch((head, bytes), epoch, offset, unproven.number) else {
                 return Err(OpenError::damaged(&name, offset, "a batch changed while it was read"));
             };
             if !tail.take(epoch, offset, &head, bytes) {
@@ -110,6 +108,7 @@ impl Tail {
     /// One more batch; `false` if it is one too many.
     fn take(&mut self, epoch: u64, offset: u64, head: &BatchHead, bytes: &[u8]) -> bool {
         let mut says_something = false;
+        let mut gone = Vec::new();
         walk(bytes, epoch, offset, head, Trust::Verified, |_, record| match record {
             Record::CheckpointBegin
             | Record::CheckpointMeta { .. }
@@ -118,16 +117,19 @@ impl Tail {
             | Record::CheckpointEnd { .. } => {}
             Record::Ack { queue, ranges } => {
                 says_something = true;
-                let gone = self.gone.entry(queue).or_default();
-                ranges.iter().for_each(|(first, last)| gone.insert(first, last));
+                gone.extend(ranges.iter().map(|range| (queue, range)));
             }
             Record::Spill(spill) => {
                 says_something = true;
-                let gone = self.gone.entry(spill.queue).or_default();
-                spill.live.iter().for_each(|(first, last)| gone.insert(first, last));
+                gone.extend(spill.live.iter().map(|range| (spill.queue, range)));
             }
             _ => says_something = true,
         });
+        // One behind the other they are put in quickly.
+        gone.sort_unstable();
+        for (queue, (first, last)) in gone {
+            self.gone.entry(queue).or_default().insert(first, last);
+        }
         if !says_something {
             return true;
         }
@@ -156,9 +158,10 @@ impl Tail {
 
 impl Log {
     /// What this batch may say is durable when it is written: nothing that is carried, before all of it is.
-    pub(crate) fn durable_without_what_is_carried(&self, batch: &OpenBatch) -> BatchNo {
+    pub(crate) fn durable_when_written(&self, batch: &OpenBatch, synced_before: bool) -> BatchNo {
         match self.carrying {
             Some((last, durable)) if batch.number <= last => durable,
+            _ if synced_before => batch.number - 1,
             _ => self.in_flight.synced_then().unwrap_or(self.synced),
         }
     }

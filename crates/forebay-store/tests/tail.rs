@@ -7,7 +7,9 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use forebay_store::fault_disk::Call;
-use forebay_store::{Disk, Durability, MemDisk, Options, Store, check, open};
+use forebay_store::{
+    Disk, Durability, Lane, MemDisk, Options, RunBuilder, Store, check, open, perform,
+};
 use support::small_store::{QUEUE, contents, expected, filled, opened, payload, pump, small};
 
 /// Another queue.
@@ -62,6 +64,113 @@ fn what_a_store_that_does_not_sync_left_is_synced_by_the_next_start() {
         let (_, recovered) = opened(&disk, options);
         assert_eq!(contents(&recovered), expected(1 + batches));
     }
+}
+
+/// A message for which the segment has no room begins the next one, behind many batches that were not synced: whichever sync
+/// fails then.
+#[test]
+fn what_a_failed_sync_lost_of_a_store_that_syncs_seldom_is_kept() {
+    for policy in [Durability::Os, Durability::Interval { ms: 30 }] {
+        let options = Options { durability: policy, ..small() };
+        for skip in 0..6 {
+            let (disk, store, _) = filled(1);
+            drop(store);
+            let (mut store, _) = opened(&disk, options.clone());
+            for seq in 1..=8 {
+                store.publish(&[(OTHER, seq)], &payload(seq));
+                pump(&disk, &mut store, seq * 1_000).unwrap();
+            }
+            disk.set_shows_lost(true);
+            disk.fail(Call::Sync, skip, ErrorKind::Other);
+            for seq in 9.. {
+                store.publish(&[(OTHER, seq)], &[seq as u8; 30_000]);
+                if pump(&disk, &mut store, seq * 1_000).is_err() {
+                    break;
+                }
+            }
+            drop(store);
+            disk.kill();
+            let (mut store, recovered) = opened(&disk, options.clone());
+            let there = contents(&recovered);
+            pump(&disk, &mut store, 1_000).unwrap();
+            drop(store);
+            disk.power_loss(skip);
+            let (_, recovered) = opened(&disk, options.clone());
+            assert_eq!(contents(&recovered), there, "{policy:?}, after {skip} syncs");
+        }
+    }
+}
+
+/// What emptied the run may be lost with the power, and the run is needed then.
+#[test]
+fn a_run_is_there_until_a_new_segment_says_that_it_is_empty() {
+    for (calls, seed) in (0..24).flat_map(|calls| [(calls, 1), (calls, 2)]) {
+        let (disk, mut store, homes) = filled(2);
+        let mut builder = RunBuilder::new();
+        for (seq, home) in (1..).zip(homes) {
+            builder.push(seq, home, &payload(seq));
+        }
+        let run = store.write_run(QUEUE, builder, true);
+        pump(&disk, &mut store, 100_000_000).unwrap();
+        pump(&disk, &mut store, 101_000_000).unwrap();
+        store.settle_run(run);
+        store.put_meta(b"queue", b"eight");
+        end_in_a_failed_sync(&disk, store, 102_000_000);
+        disk.stop_after(calls);
+        let begun = open(disk.clone(), small()).is_ok();
+        disk.power_loss(seed);
+        let (_, recovered) = opened(&disk, small());
+        let found = recovered.queues.iter().flat_map(|queue| &queue.runs).map(|run| run.messages);
+        let found = found.sum::<u64>();
+        assert!(found == 0 || found == 2 && !begun, "{found} after {calls} calls");
+    }
+}
+
+/// What is there of the directory may be of any time since it was synced.
+#[test]
+fn segments_of_which_nothing_is_proven_go_the_newest_first() {
+    for (calls, seed) in (0..40).flat_map(|calls| (0..16).map(move |seed| (calls, seed))) {
+        let (disk, mut store, homes) = filled(1);
+        store.settle(QUEUE, 1, homes[0]);
+        store.shutdown();
+        pump(&disk, &mut store, 1_000_000).unwrap();
+        // Alone with its checkpoint: nothing is behind it, and what was before it is not needed.
+        let (mut store, _) = opened(&disk, small());
+        while let Some(request) = store.poll(0).filter(|request| request.lane() != Lane::Log) {
+            store.complete(0, perform(&*disk, request)).unwrap();
+        }
+        drop(store);
+        disk.kill();
+        disk.set_shows_lost(true);
+        let of_the_old_segment = 1;
+        disk.fail(Call::Sync, of_the_old_segment, ErrorKind::Other);
+        assert!(open(disk.clone(), small()).is_err());
+        disk.kill();
+        disk.stop_after(calls);
+        let _ = open(disk.clone(), small());
+        disk.power_loss(seed);
+        let (_, recovered) = opened(&disk, small());
+        assert_eq!(recovered.meta.len(), 1, "{calls} calls, seed {seed}");
+    }
+}
+
+/// A start that found room for a header and no more is no burden for the next one.
+#[test]
+fn what_starts_leave_that_find_the_disk_full_does_not_add_up() {
+    let (disk, mut store, _) = filled(1);
+    store.publish(&[(OTHER, 1)], &[1; 100_000]);
+    end_in_a_failed_sync(&disk, store, 1_000_000);
+    for _ in 0..5 {
+        // Half of it is there.
+        disk.fail(Call::Write, 0, ErrorKind::StorageFull);
+        disk.unlock();
+        assert!(open(disk.clone(), small()).is_err());
+        disk.kill();
+        let segments = disk.list().unwrap().iter().filter(|name| name.starts_with("log-")).count();
+        assert!(segments <= 3, "{segments} segments");
+    }
+    let (_, recovered) = opened(&disk, small());
+    assert_eq!(recovered.payloads.len(), 2);
 }
 
 /// A checkpoint of several batches, and behind it more than a segment has room for.
