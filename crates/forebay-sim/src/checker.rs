@@ -11,6 +11,7 @@ use crate::world::{Step, World};
 impl World {
     /// Checks everything that the last step of the broker has made ready to send.
     pub(crate) fn observe_all(&mut self) -> Step {
+        self.model.at(self.lived_us + self.now_us, self.turns);
         let mut round = self.model.begin_round();
         while let Some((id, how)) = self.broker.shard.next_closed() {
             let client = id.0 as usize;

@@ -88,6 +88,7 @@ impl Client {
         self.close_due = false;
         self.over = false;
         self.has_exclusive = false;
+        self.last_sent_us = 0;
         for channel in &mut self.channels {
             *channel = Channel::new(channel.job);
         }

@@ -21,6 +21,9 @@ const ROUNDS_MAX: usize = 5_000;
 /// `connection.close-ok` on channel 0 (0-9-1 section 1.4.2.10).
 const CLOSE_OK_FRAME: [u8; 12] = [1, 0, 0, 0, 0, 0, 4, 0, 10, 0, 51, 0xCE];
 
+/// Somewhen in 2023, in microseconds since 1970.
+const CLOCK_BEGAN_US: u64 = 1_700_000_000_000_000;
+
 /// Recoveries that are cut short one after the other.
 const RECOVERY_CRASHES_MAX: usize = 4;
 
@@ -120,7 +123,9 @@ impl World {
         for client in &mut self.clients {
             client.reset();
         }
-        self.statistics.runs_written += self.broker.shard.status().counters.runs_written;
+        let counters = self.broker.shard.status().counters;
+        self.statistics.runs_written += counters.runs_written;
+        self.statistics.expired += counters.expired;
         self.broker.die(&self.disk, random);
     }
 
@@ -135,6 +140,8 @@ impl World {
     pub(crate) fn start(&mut self, death: Death, random: &mut Random, end: End) -> Step {
         self.starts += 1;
         self.fault_pending = false;
+        self.lived_us += std::mem::take(&mut self.now_us);
+        self.held_in_vain_us.clear();
         let crashes = match (end == End::Stopped, self.swarm.recovery_crash_one_in) {
             (false, one_in) if one_in > 0 && random.one_in(one_in) => RECOVERY_CRASHES_MAX,
             _ => 0,
@@ -168,9 +175,16 @@ impl World {
             Err(error) => violation("it starts on what it wrote", error.to_string())?,
         };
         self.stopping = false;
+        self.broker.shard.set_clock(self.clock_began_us());
         self.model.restarted(end);
         self.trace.note("started");
         self.declare_base()
+    }
+
+    /// The system's clock, when the process began. In half of the worlds it was set back since the last start.
+    fn clock_began_us(&self) -> u64 {
+        let back_s = if self.seed.is_multiple_of(2) { 0 } else { self.starts };
+        CLOCK_BEGAN_US + self.lived_us - back_s * 1_000_000
     }
 
     fn start_broker(&self, config: forebay_broker::ShardConfig) -> Result<Broker, OpenError> {
@@ -224,6 +238,7 @@ impl World {
             }
         }
         let counts = self.converse(commands)?;
+        self.model.at(self.lived_us + self.now_us, self.turns);
         for (queue, count) in counted.into_iter().zip(counts) {
             let (least, most) = self.model.ready_range(queue);
             if !(least..=most).contains(&(count as usize)) {

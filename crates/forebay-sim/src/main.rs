@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     println!(
         "{seeds} seeds from {}: {} events ({:.2} M a minute), {} crashes, {} restarts, {} disk failures, \
          {} damages found, {} messages, {} confirms, {} deliveries, {} runs, \
-         {} times held, {} asked, {} dead letters, {} of them found after a crash; {violations} violations",
+         {} times held, {} expired, {} asked, {} dead letters, {} of them found after a crash; {violations} violations",
         arguments.base,
         total.events,
         total.events as f64 / seconds * 60.0 / 1e6,
@@ -66,6 +66,7 @@ fn main() -> ExitCode {
         total.delivered,
         total.runs_written,
         total.held,
+        total.expired,
         total.asked,
         total.letters,
         total.found_letters,
@@ -109,6 +110,7 @@ fn add(total: &mut Statistics, one: &Statistics) {
     total.confirmed += one.confirmed;
     total.runs_written += one.runs_written;
     total.held += one.held;
+    total.expired += one.expired;
     total.asked += one.asked;
     total.letters += one.letters;
     total.found_letters += one.found_letters;

@@ -31,6 +31,8 @@ pub(crate) const PRIORITY_MAX: u8 = 3;
 pub(crate) const LIMITED: [Name; 3] = ["d1", "t1", "p1"];
 /// So many.
 pub(crate) const LIMIT_MESSAGES: usize = 7;
+/// Queues whose messages expire, where there are any: of each kind one, and the one of dead letters.
+pub(crate) const EXPIRING: [Name; 3] = ["d2", "t0", "p2"];
 /// Transient queues of every world.
 pub(crate) const TRANSIENT_QUEUES: [Name; 2] = ["t0", "t1"];
 /// Durable queues that come and go.

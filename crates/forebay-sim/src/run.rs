@@ -88,6 +88,7 @@ impl World {
         let mut world = World {
             seed,
             now_us: 0,
+            lived_us: 0,
             links: (0..=clients.len()).map(|_| None).collect(),
             swarm: swarm.clone(),
             disk,
@@ -99,6 +100,7 @@ impl World {
             fault_pending: false,
             flipped: false,
             trickled_bytes: 0,
+            turns: 0,
             held_in_vain_us: BTreeMap::new(),
             statistics: Statistics::default(),
             trace: Trace::new(verbose),

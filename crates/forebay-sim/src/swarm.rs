@@ -8,8 +8,8 @@ use forebay_wire::Value;
 
 use crate::model::BaseBinding;
 use crate::names::{
-    ALTERNATE, DIRECT, DURABLE_QUEUES, FANOUT, LETTERS_TO, LIMIT_MESSAGES, LIMITED, Name, PATTERNS,
-    PRIORITIZED, PRIORITY_MAX, TOPIC, TRANSIENT_QUEUES,
+    ALTERNATE, DIRECT, DURABLE_QUEUES, EXPIRING, FANOUT, LETTERS_TO, LIMIT_MESSAGES, LIMITED, Name,
+    PATTERNS, PRIORITIZED, PRIORITY_MAX, TOPIC, TRANSIENT_QUEUES,
 };
 use crate::random::Random;
 
@@ -110,6 +110,8 @@ pub struct Swarm {
     pub priorities: bool,
     /// In some queues only so many messages may wait.
     pub limits: bool,
+    /// In some queues messages live for so long, in milliseconds; 0: in none.
+    pub ttl_ms: u64,
 }
 
 /// The queues that balance, where some do: of each kind one, or more.
@@ -202,6 +204,7 @@ impl Swarm {
             dead_letters: random.one_in(3),
             priorities: random.one_in(3),
             limits: random.one_in(3),
+            ttl_ms: random.pick(&[0, 0, 0, 2, 20, 200]),
         }
         .timed()
     }
@@ -228,6 +231,7 @@ impl Swarm {
             // Queues with priorities do not balance, and of two policies one holds.
             self.priorities = false;
             self.limits = false;
+            self.ttl_ms = 0;
             self.clients.truncate(1);
             self.clients.extend([vec![Job::Confirm, Job::Publish], vec![Job::Confirm; 2]]);
             self.clients.extend([vec![Job::Consume; 3], vec![Job::Consume; 2]]);
@@ -255,6 +259,11 @@ impl Swarm {
     /// How many messages may wait in a queue.
     pub(crate) fn ready_max(&self, queue: Name) -> Option<usize> {
         (self.limits && LIMITED.contains(&queue)).then_some(LIMIT_MESSAGES)
+    }
+
+    /// How long a message lives in a queue, in microseconds.
+    pub(crate) fn ttl_us(&self, queue: Name) -> Option<u64> {
+        (self.ttl_ms > 0 && EXPIRING.contains(&queue)).then_some(self.ttl_ms * 1_000)
     }
 
     /// The queues whose rejected messages go elsewhere: of those with a policy of their own none.
@@ -308,6 +317,11 @@ impl Swarm {
             let pattern = format!("^({})$", LIMITED.join("|"));
             let limit = [("max-length", Value::I64(LIMIT_MESSAGES as i64))];
             policies.push(Policy::of_queues("/", &pattern, 0, limit));
+        }
+        if self.ttl_ms > 0 {
+            let pattern = format!("^({})$", EXPIRING.join("|"));
+            let ttl = [("message-ttl", Value::I64(self.ttl_ms as i64))];
+            policies.push(Policy::of_queues("/", &pattern, 0, ttl));
         }
         if self.dead_letters {
             let pattern = format!("^({})$", self.letters_from().join("|"));

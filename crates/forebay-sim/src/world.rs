@@ -42,6 +42,8 @@ pub struct Statistics {
     pub confirmed: u64,
     /// Run files written.
     pub runs_written: u64,
+    /// Messages that expired.
+    pub expired: u64,
     /// How often queues were seen that held their publishers.
     pub held: u64,
     /// How often a client was asked whether it is there.
@@ -74,7 +76,10 @@ pub(crate) type Step<T = ()> = Result<T, Stop>;
 pub(crate) struct World {
     pub(crate) seed: u64,
     pub(crate) swarm: Swarm,
+    /// As the broker's process counts it: from its start on.
     pub(crate) now_us: u64,
+    /// How long those before it were there.
+    pub(crate) lived_us: u64,
     pub(crate) disk: Arc<MemDisk>,
     pub(crate) broker: Broker,
     pub(crate) model: Model,
@@ -93,6 +98,8 @@ pub(crate) struct World {
     pub(crate) trickled_bytes: u64,
     /// Since when a queue holds publishers although it need not, by name.
     pub(crate) held_in_vain_us: BTreeMap<String, u64>,
+    /// Turns in which the broker had no reason to let deliveries wait for more.
+    pub(crate) turns: u64,
     pub(crate) statistics: Statistics,
     pub(crate) trace: Trace,
 }
@@ -244,6 +251,7 @@ impl World {
         let commands =
             self.links[client].as_mut().map_or(Vec::new(), |link| link.carried_out(held));
         for command in &commands {
+            self.model.at(self.lived_us + self.now_us, self.turns);
             self.trace.processed(client, command);
             self.model.process(client, command);
         }
@@ -291,6 +299,7 @@ impl World {
         }
         let more = |link: &Link| link.upstream_bytes() > 0 && !link.is_held();
         let busy = self.links.iter().flatten().any(more);
+        self.turns += u64::from(!busy);
         self.step(Input::Turn { busy })?;
         for client in 0..self.links.len() {
             if self.links[client].as_ref().is_some_and(|link| link.cut) {

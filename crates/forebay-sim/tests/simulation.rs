@@ -34,6 +34,20 @@ fn worlds_that_balance_hold_publishers_and_worlds_with_leases_renew_them() {
     assert!(seen(|swarm| swarm.leases, |statistics| statistics.asked) > 0);
 }
 
+/// What a rule about expired messages says depends on there being some.
+#[test]
+fn messages_expire_and_are_lost_by_nothing_else() {
+    let mut expired = 0;
+    for (seed, swarm) in (0..60).map(|seed| (seed, Swarm::new(seed))) {
+        if swarm.ttl_ms > 0 {
+            let report = run(seed, &swarm, false);
+            assert_eq!(report.violation, None, "seed {seed}");
+            expired += report.statistics.expired;
+        }
+    }
+    assert!(expired > 0);
+}
+
 /// What a rule about crashes amid dead letters says depends on there being some.
 #[test]
 fn dead_letters_are_delivered_and_crashes_leave_some_in_doubt() {

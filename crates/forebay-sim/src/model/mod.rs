@@ -52,13 +52,12 @@ pub(crate) struct Model {
 
 impl Model {
     pub(crate) fn new(swarm: &Swarm) -> Model {
-        let queue = |name| Queue::new(name, swarm.max_priority(name), swarm.ready_max(name));
         let queues = DURABLE_QUEUES
             .iter()
             .chain(&TRANSIENT_QUEUES)
             .chain(&PASSING_QUEUES)
             .chain(&crate::names::EXCLUSIVE_QUEUES)
-            .map(|name| (*name, queue(*name)))
+            .map(|name| (*name, Queue::new(name, swarm)))
             .collect();
         Model {
             op: 0,
@@ -73,6 +72,11 @@ impl Model {
             delivered: 0,
             confirmed: 0,
         }
+    }
+
+    /// It is this time now, and the broker has taken so many turns in which deliveries do not wait.
+    pub(crate) fn at(&mut self, now_us: u64, turn: u64) {
+        self.queues.values_mut().for_each(|queue| queue.at(now_us, turn));
     }
 
     /// The id of the next message.

@@ -380,6 +380,9 @@ impl Model {
             }
             return violation("delivered once", format!("{who}: delivered, and it is {place:?}"));
         };
+        if certain && found.is_overdue(position) {
+            return violation("what has expired is not delivered", who);
+        }
         let flag = found.instances[&position].flag;
         match flag {
             Flag::Set if !redelivered => {

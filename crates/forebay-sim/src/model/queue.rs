@@ -16,9 +16,19 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use crate::event::End;
 use crate::message::Published;
 use crate::names::Name;
+use crate::swarm::Swarm;
 
 /// Below it stands the number of a message.
 const PRIORITY_SHIFT: u32 = 56;
+
+/// So many turns of the broker after it came a message was offered to whoever could take it.
+const OFFERED_TURNS: u64 = 8;
+
+/// An expired message may be late by so much, and by a 64th of its time to live, in microseconds.
+const LATE_US: u64 = 2_000;
+
+/// So exactly, and to a 16th of its time to live, it is written when a message came.
+const SPAN_US: u64 = 1_000_000;
 
 /// Where a message of a queue is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +63,8 @@ pub(crate) struct Instance {
     /// It came as a dead letter from there: beside it the queue may have the message itself.
     pub(crate) letter: Option<Name>,
     pub(crate) published_op: u64,
+    published_us: u64,
+    published_turn: u64,
     /// In the log: a persistent message in a durable queue.
     pub(crate) stored: bool,
     pub(crate) place: Place,
@@ -82,6 +94,12 @@ pub(crate) struct Queue {
     max_priority: u8,
     /// So many may wait here: of more the first may have gone.
     ready_max: usize,
+    /// After so long a message may have gone.
+    ttl_us: Option<u64>,
+    now_us: u64,
+    turn: u64,
+    /// What comes until then is counted with what a start found, of which less is known.
+    coarse_until_us: u64,
     /// Messages that a crash left in doubt, for no other reason than that they died, and that turned out not to be there.
     pub(crate) absent: BTreeSet<(u32, Option<Name>)>,
     /// Consumers that the broker knows: (client, channel, tag).
@@ -90,7 +108,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn new(name: Name, max_priority: u8, ready_max: Option<usize>) -> Queue {
+    pub(crate) fn new(name: Name, swarm: &Swarm) -> Queue {
         Queue {
             name,
             durable: false,
@@ -102,8 +120,12 @@ impl Queue {
             ready: BTreeSet::new(),
             settled: VecDeque::new(),
             next_position: 0,
-            max_priority,
-            ready_max: ready_max.unwrap_or(usize::MAX),
+            max_priority: swarm.max_priority(name),
+            ready_max: swarm.ready_max(name).unwrap_or(usize::MAX),
+            ttl_us: swarm.ttl_us(name),
+            now_us: 0,
+            turn: 0,
+            coarse_until_us: 0,
             absent: BTreeSet::new(),
             consumers: BTreeSet::new(),
             exclusive_consumer: false,
@@ -119,6 +141,8 @@ impl Queue {
             id: message.id,
             letter,
             published_op: op,
+            published_us: self.now_us,
+            published_turn: self.turn,
             stored: message.persistent && self.durable,
             place: Place::Ready,
             may: false,
@@ -128,6 +152,29 @@ impl Queue {
         self.instances.insert(position, instance);
         self.ready.insert(position);
         self.doubt_excess();
+    }
+
+    /// It is this time now. What has expired goes soon, and never comes after something that came later.
+    pub(crate) fn at(&mut self, now_us: u64, turn: u64) {
+        (self.now_us, self.turn) = (now_us, turn);
+        let Some(ttl_us) = self.ttl_us else { return };
+        for position in &self.ready {
+            if let Some(instance) = self.instances.get_mut(position)
+                && instance.published_us + ttl_us <= now_us
+            {
+                (instance.may, instance.may_be_gone) = (true, true);
+            }
+        }
+    }
+
+    /// Whether this should have gone: of what came in this life of the broker, and could be taken since.
+    pub(crate) fn is_overdue(&self, position: u64) -> bool {
+        let (Some(ttl_us), Some(instance)) = (self.ttl_us, self.instances.get(&position)) else {
+            return false;
+        };
+        instance.published_us > self.coarse_until_us
+            && instance.published_turn + OFFERED_TURNS < self.turn
+            && self.now_us > instance.published_us + ttl_us + ttl_us / 64 + LATE_US
     }
 
     /// What is too much goes once nobody takes it, and that may have been before somebody did: those before the last ones may
@@ -314,6 +361,10 @@ impl Queue {
     /// The broker has ended with all operations up to `durable_op` on disk.
     pub(crate) fn restart(&mut self, durable_op: u64, end: End) {
         self.durable(durable_op);
+        if self.next_position > 0 {
+            let coarse_us = SPAN_US + self.ttl_us.unwrap_or(0) / 16;
+            self.coarse_until_us = self.now_us + coarse_us;
+        }
         self.consumers.clear();
         self.exclusive_consumer = false;
         self.ready.clear();
