@@ -128,6 +128,8 @@ const COMMIT_SLOWER: f64 = 1.5;
 const COMMIT_MAX_US: f64 = 1_000_000.0;
 const SERVICE_MIN_US: u64 = 10;
 const SERVICE_BUCKET_US: u64 = 5_000_000;
+/// What shares a visit to a connection before RabbitMQ, at least.
+const FLOOR_RABBITMQ_MESSAGES: u32 = 12;
 /// The cap on `s`, from the least ever seen.
 const DRIFT_FACTOR: f64 = 4.0;
 const DRIFT_SLACK_US: f64 = 500.0;
@@ -228,6 +230,11 @@ impl DelayTarget {
     pub(crate) fn is_distant(&self) -> bool {
         let network_us = self.network.get().unwrap_or(0) as f64;
         network_us >= DISTANT_MIN_US as f64 && network_us > 0.5 * self.base_us
+    }
+
+    /// Windows below this are too small for the broker, whatever waits: a visit costs RabbitMQ as much as a message or two.
+    pub(crate) fn floor_messages(&self) -> u32 {
+        if self.broker == BrokerKind::RabbitMq { FLOOR_RABBITMQ_MESSAGES } else { 1 }
     }
 
     /// Whether the broker tells how it reads.

@@ -17,7 +17,7 @@
 //!   longer    a route that is twice as long, and 0.6 of r: startup again, from W; a commit: velocity = W/8
 //!   pace      our broker apart, net 2 ms and most of the base, startup over: 1.1 W messages in r, taken between base and target, 16 at a time or the eighth
 //!             part of r, what is less
-//!   always    8 <= W <= 100 000 messages (1 <= W where the link is narrow, and W += 1 a round from there once it is not), and
+//!   always    8 <= W <= 100 000 messages (before RabbitMQ 12 <= W; 1 <= W where the link is narrow, and W += 1 a round from there once it is not), and
 //!             max(64 KiB, 2 W * mean size) bytes; 8 messages at first, or 16 KiB of them if that is less
 //! ```
 //!
@@ -35,8 +35,7 @@
 //! - **The pace.** RabbitMQ confirms many messages at once; what is confirmed together would be published together, arrive
 //!   together, and be one clump for ever, in whose pauses the broker rests: W in net + W x service time. Ours confirms as it goes, and
 //!   what comes little by little makes its visits short.
-//! - **The floor.** What a visit to a connection costs is shared by the messages it brings. Not so on a narrow link: 20
-//!   publishers with 8 messages of 5 kB each are 6 s at 1 Mbit/s, and what is lost on the way comes later still.
+//! - **The floor.** A visit is shared by the messages it brings, and RabbitMQ's costs more. On a narrow link 20 times 8 of 5 kB would be 6 s.
 //! - **limited.** A program that sends little learns nothing about a larger window.
 //! - **The drain probe.** Only when no round came near the base for about 10 s: half the window for a
 //!   moment, so that a base measured in a queue is measured again. Its time is jittered by the seed, or
@@ -360,7 +359,8 @@ impl Pfw {
     }
 
     fn floor(&self) -> f64 {
-        f64::from(self.options.floor_messages)
+        let floor = self.options.floor_messages.max(self.delay.floor_messages());
+        f64::from(floor.min(self.options.ceiling_messages))
     }
 
     /// `around_us` more or less a quarter.
@@ -397,7 +397,8 @@ impl Window for Pfw {
         if self.size.get().is_none() {
             let size_bytes =
                 load.in_flight.bytes as f64 / f64::from(load.in_flight.messages.max(1));
-            self.window = (INITIAL_BYTES / size_bytes).clamp(1.0, self.floor());
+            let most = f64::from(self.options.floor_messages);
+            self.window = (INITIAL_BYTES / size_bytes).clamp(1.0, most);
         }
         self.look_for_limit(load);
     }

@@ -397,3 +397,18 @@ fn up_to_what_fills_a_visit_a_window_grows_quickly() {
         assert!(rounds < 8, "{:?}", client.window.state());
     }
 }
+
+#[test]
+fn the_floor_of_a_window_is_what_a_visit_costs_the_broker() {
+    let rabbitmq = BrokerKind::RabbitMq;
+    for (broker, ceiling, least) in
+        [(BrokerKind::Unknown, 500, 8), (rabbitmq, 500, 12), (rabbitmq, 10, 10)]
+    {
+        let options = PfwOptions { ceiling_messages: ceiling, ..PfwOptions::default() };
+        let mut client = Client::new(Box::new(Pfw::new(options)));
+        client.window.broker(broker);
+        client.rounds(8, 1_000);
+        client.rounds(40, 100_000);
+        assert_eq!(client.window.window_messages(), least, "{broker:?}, {ceiling} at most");
+    }
+}
