@@ -5,8 +5,17 @@ use forebay_sim::{Event, Job, Swarm, replay, run, shrink};
 /// Seeds that once broke a promise; what they found is held by tests of its own where it happened
 /// (`forebay-broker/tests/behaviour`). A later commit makes other runs of them, so they
 /// are kept as runs that were interesting, not as proofs.
-const REMEMBERED: [u64; 8] =
-    [11, 16, 31, 32_575, 31_393, 17_954_181_201_709, 17_955_274_074_347, 17_956_869_983_570];
+const REMEMBERED: [u64; 9] = [
+    11,
+    16,
+    31,
+    32_575,
+    31_393,
+    17_954_181_201_709,
+    17_955_274_074_347,
+    17_956_869_983_570,
+    17_959_955_745_178,
+];
 
 #[test]
 fn remembered_seeds_keep_every_promise() {
