@@ -88,7 +88,7 @@ const STALE_US: u64 = 10_000_000;
 /// What a user may bound. Nothing of it needs to be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PfwOptions {
-    /// Smallest window in messages, at least 1; a narrow link may have less.
+    /// Smallest window in messages, at least 1; a narrow link may have less, and before RabbitMQ it is 12 at least, if the ceiling is.
     pub floor_messages: u32,
     /// Largest window in messages, at least the floor ("max in flight").
     pub ceiling_messages: u32,
