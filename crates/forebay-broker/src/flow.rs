@@ -39,6 +39,11 @@ const FINISHING_PATIENCE_US: u64 = 50_000;
 /// While memory is short no other body is brought to its end if complete messages take this part of it: they go to the disk first.
 const COMPLETE_PER_MEMORY: u64 = 4;
 
+/// Bodies that have not come to their end may take this part of the budget beyond what messages may, and two of the largest messages in any
+/// case: a vector that grows may be twice what is in it.
+const HALVES_PER_MEMORY: u64 = 4;
+const HALVES_MESSAGES: u64 = 2;
+
 /// A pause shorter than this is a ripple of the disk: publishers are not read up to their next publish
 /// for its sake.
 const RIPPLE_US: u64 = 50_000;
@@ -105,7 +110,11 @@ impl Shard {
             let passes = !self.is_out_of_reserve();
             let Some(connection) = self.connection(id) else { return Admission::Closed };
             let is_time = now_us >= connection.trickle_us + TRICKLE_EVERY_US;
-            if passes && is_time && connection.has_unacked() {
+            let (assembling, has_unacked) = (connection.is_assembling(), connection.has_unacked());
+            // What is missing of a body may come behind the publish of another channel.
+            let finishes = passes && is_time && assembling && self.is_short_of_memory();
+            if passes && is_time && (has_unacked || finishes && self.may_finish(id)) {
+                let Some(connection) = self.connection(id) else { return Admission::Closed };
                 connection.trickle_us = now_us;
                 connection.pass_bytes = TRICKLE_BYTES;
                 return Admission::Resume;
@@ -116,7 +125,7 @@ impl Shard {
             return Admission::Open;
         }
         let (assembling, has_unacked) = (connection.is_assembling(), connection.has_unacked());
-        if assembling && self.publishers_paused_by() == Some(Gate::Memory) {
+        if assembling && self.is_short_of_memory() {
             if self.may_finish(id) {
                 return Admission::Open;
             }
@@ -139,6 +148,9 @@ impl Shard {
     /// Whether a connection may go on with the body that it is in the middle of, although memory is short. Of what is half there
     /// nothing can be written to disk and nothing be consumed: if all of it waited for memory, nothing would bring that back. So one
     /// at a time comes to its end while those before it leave the memory; one that has nothing to say for a moment leaves it to the next.
+    ///
+    /// The bodies of one connection come mixed, as it likes, so more than one may have to grow for one to end:
+    /// [`halves_max_bytes`](Shard::halves_max_bytes) bounds that.
     fn may_finish(&mut self, id: ConnectionId) -> bool {
         let complete_bytes = self.memory_bytes - self.assembling.bytes;
         if complete_bytes >= self.memory_max_bytes() / COMPLETE_PER_MEMORY {
@@ -154,6 +166,18 @@ impl Shard {
         }
         self.assembling.finishing = Some((id, now_us));
         true
+    }
+
+    fn is_short_of_memory(&self) -> bool {
+        self.publishers_paused_by() == Some(Gate::Memory)
+    }
+
+    /// What all bodies that have not come to their end may take together, in bytes. Beyond it nobody could finish within the memory, so who brings
+    /// more is told so and loses its connection, or all publishers would wait for ever.
+    pub(crate) fn halves_max_bytes(&self) -> u64 {
+        let budget = self.config.memory_budget_bytes;
+        let beyond = HALVES_MESSAGES.saturating_mul(self.config.message_max_bytes);
+        self.memory_max_bytes().saturating_add(beyond.max(budget / HALVES_PER_MEMORY))
     }
 
     /// Bytes of this connection that wait behind a publish for which there is no room, or for its reading of what it asked for

@@ -154,7 +154,18 @@ impl Shard {
         let after = assembly.bytes.capacity() as u64;
         self.memory_bytes += after - before;
         self.assembling.bytes += after - before;
-        if complete { self.published(id, number) } else { Ok(()) }
+        if complete {
+            return self.published(id, number);
+        }
+        // It can be so much only while memory is short, and then this one alone goes on.
+        if after > before && self.assembling.bytes > self.halves_max_bytes() {
+            return Err(AmqpError::out_of_resources(format_args!(
+                "messages that have not come to their end take {} bytes together, more than there is for them; \
+                 publish fewer large messages at the same time over one connection, or raise memory_budget",
+                self.assembling.bytes
+            )));
+        }
+        Ok(())
     }
 
     /// The content is complete.

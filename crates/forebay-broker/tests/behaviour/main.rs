@@ -13,6 +13,7 @@ mod evacuating;
 mod expiring;
 mod firehose;
 mod getting;
+mod half_bodies;
 mod large_messages;
 mod lasting;
 mod lengths;
