@@ -31,6 +31,7 @@ enum Place {
     Queue { key: QueueKey, seq: Seq },
     Channel { connection: u32, number: u16, tag: u64 },
     Transaction { connection: u32, number: u16, at: u32 },
+    Dying { number: u64 },
 }
 
 /// A segment that is being emptied.
@@ -145,6 +146,9 @@ impl Shard {
                 }
             }
         }
+        for (number, entry) in self.dying_in(segment) {
+            search.add(&entry.message, Place::Dying { number });
+        }
         search
     }
 
@@ -179,6 +183,10 @@ impl Shard {
                 let id = queue.id;
                 return Some((id, queue.not_spilling_mut(seq)?));
             }
+            Place::Dying { number } => {
+                let delivery = self.dying.delivery_mut(number)?;
+                return Some((delivery.queue_id, &mut delivery.entry));
+            }
             Place::Channel { connection, number, .. }
             | Place::Transaction { connection, number, .. } => (connection, number),
         };
@@ -187,7 +195,7 @@ impl Shard {
         let delivery = match *place {
             Place::Transaction { at, .. } => channel.in_transaction(at as usize)?,
             Place::Channel { tag, .. } => channel.unacked.get_mut(tag)?,
-            Place::Queue { .. } => return None,
+            Place::Queue { .. } | Place::Dying { .. } => return None,
         };
         Some((delivery.queue_id, &mut delivery.entry))
     }

@@ -15,9 +15,10 @@
 //! What is next may lie on disk; then it is read like for a consumer, but not while memory is full.
 //!
 //! A dead letter is written like a publish, and nobody can be asked to publish it later. So nothing dies of queues that have dead
-//! letters while the open batch is full or the disk is: it waits where it is, and is not delivered. Only what is rejected goes on.
+//! letters while the open batch is full or the disk is: it waits where it is, and is not delivered. What is rejected meanwhile [waits, too](crate::dying).
 
 use std::num::NonZeroU64;
+use std::sync::Arc;
 
 use forebay_store::Seq;
 use forebay_wire::{Properties, RawProperties};
@@ -90,8 +91,8 @@ impl Queue {
 
 impl Shard {
     /// When dead letters may go on, if they have to wait.
-    fn letters_again_us(&self) -> Option<u64> {
-        match (self.low_space, self.store.is_full()) {
+    pub(crate) fn letters_again_us(&self) -> Option<u64> {
+        match (self.is_out_of_reserve(), self.store.is_full()) {
             (true, _) => Some(self.now_us + SPACE_AGAIN_US),
             (false, true) => Some(self.now_us + BATCH_AGAIN_US),
             (false, false) => None,
@@ -171,12 +172,13 @@ impl Shard {
         if self.is_at_end() {
             return None;
         }
-        let long = || (!self.long_queues.is_empty()).then_some(self.now_us + BATCH_AGAIN_US);
-        self.queue_timers.first().map(|(due_us, _)| *due_us).into_iter().chain(long()).min()
+        let waits = !self.long_queues.is_empty() || !self.dying.is_empty();
+        let again = waits.then(|| self.letters_again_us().unwrap_or(self.now_us + BATCH_AGAIN_US));
+        self.queue_timers.first().map(|(due_us, _)| *due_us).into_iter().chain(again).min()
     }
 
     /// Whether the end of the log is written, behind which nothing may stand.
-    fn is_at_end(&self) -> bool {
+    pub(crate) fn is_at_end(&self) -> bool {
         matches!(self.stopping, Stopping::Checkpoint | Stopping::Stopped)
     }
 
@@ -320,7 +322,11 @@ impl Shard {
     }
 
     /// Leaves out the queues that are full and refuse more. Returns whether there were any.
-    pub(crate) fn leave_out_full(&mut self, message: &Message, queues: &mut Vec<QueueKey>) -> bool {
+    pub(crate) fn leave_out_full(
+        &mut self,
+        message: &Arc<Message>,
+        queues: &mut Vec<QueueKey>,
+    ) -> bool {
         if !queues.iter().any(|key| self.queues[key.0 as usize].overflow.rejects()) {
             return false;
         }
@@ -334,7 +340,7 @@ impl Shard {
             }
             let full = self.is_full(*key, body_bytes);
             if full && self.queues[key.0 as usize].overflow == Overflow::RejectPublishDeadLetter {
-                self.write_letter(*key, message, Reason::MaxLength);
+                self.refuse_to_letters(*key, message);
             }
             !full
         });
@@ -411,7 +417,7 @@ impl Shard {
     }
 
     /// The dead letter of a message goes its way, if its queue has any.
-    fn write_letter(&mut self, key: QueueKey, message: &Message, reason: Reason) {
+    pub(crate) fn write_letter(&mut self, key: QueueKey, message: &Message, reason: Reason) {
         let Some(queue) = self.queues.get(key.0 as usize) else { return };
         let Some(dead) = &queue.dead_letters else { return };
         let time_s = self.clock_began_us.map_or(0, |began_us| (began_us + self.now_us) / 1_000_000);

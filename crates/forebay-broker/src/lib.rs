@@ -38,6 +38,7 @@ mod consumer;
 mod content;
 mod dead_letters;
 mod delivery;
+mod dying;
 pub mod error;
 mod evacuation;
 mod exchange_methods;

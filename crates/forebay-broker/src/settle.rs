@@ -1,9 +1,12 @@
 //! `basic.ack`, `basic.nack`, `basic.reject` and `basic.recover` (0-9-1 sections 1.8.3.13 to 1.8.3.16).
 
+use slab::Slab;
+
 use crate::channel::Mode;
 use crate::dead_letters::Reason;
 use crate::error::AmqpError;
 use crate::input::ConnectionId;
+use crate::queue::Queue;
 use crate::shard::Shard;
 use crate::tx::Outcome;
 use crate::unacked::Delivery;
@@ -26,7 +29,8 @@ impl Shard {
             let delivery =
                 channel.unacked.take(tag).ok_or_else(|| AmqpError::unknown_delivery_tag(tag))?;
             if let Mode::Tx(transaction) = &mut channel.mode {
-                return transaction.settle(tag, delivery, outcome);
+                let letter_bytes = letter_bytes(&self.queues, &delivery, outcome);
+                return transaction.settle(tag, delivery, outcome, letter_bytes);
             }
             self.finish(id, number, delivery, outcome);
             return Ok(());
@@ -38,7 +42,8 @@ impl Shard {
         let upto = if tag == 0 { u64::MAX } else { tag };
         if let Mode::Tx(transaction) = &mut channel.mode {
             while let Some((tag, delivery)) = channel.unacked.take_oldest(upto) {
-                transaction.settle(tag, delivery, outcome)?;
+                let letter_bytes = letter_bytes(&self.queues, &delivery, outcome);
+                transaction.settle(tag, delivery, outcome, letter_bytes)?;
             }
             return Ok(());
         }
@@ -86,6 +91,15 @@ impl Shard {
         delivery: Delivery,
         outcome: Outcome,
     ) {
+        self.leaves_channel(id, number, &delivery);
+        match outcome {
+            Outcome::Reject => self.reject(delivery),
+            Outcome::Requeue | Outcome::Discard => self.conclude(delivery, outcome),
+        }
+    }
+
+    /// A channel has given up a delivery: others may come.
+    pub(crate) fn leaves_channel(&mut self, id: ConnectionId, number: u16, delivery: &Delivery) {
         if delivery.consumer.is_some()
             && let Some(channel) = self.connection(id).and_then(|c| c.channel(number))
         {
@@ -95,6 +109,10 @@ impl Shard {
                 self.mark_queues_of_channel(id, number);
             }
         }
+    }
+
+    /// What becomes of a delivery that has left its channel.
+    pub(crate) fn conclude(&mut self, delivery: Delivery, outcome: Outcome) {
         match outcome {
             Outcome::Requeue => self.requeue(delivery),
             Outcome::Discard | Outcome::Reject => {
@@ -116,5 +134,14 @@ impl Shard {
                 }
             }
         }
+    }
+}
+
+/// What the dead letter of a delivery takes, if it is to have one.
+fn letter_bytes(queues: &Slab<Box<Queue>>, delivery: &Delivery, outcome: Outcome) -> u64 {
+    let queue = queues.get(delivery.queue.0 as usize).filter(|queue| queue.id == delivery.queue_id);
+    match queue.is_some_and(|queue| outcome == Outcome::Reject && queue.dead_letters.is_some()) {
+        true => delivery.entry.message.memory_bytes(),
+        false => 0,
     }
 }

@@ -16,6 +16,7 @@ use crate::config::ShardConfig;
 use crate::confirm::Ack;
 use crate::connection::{Connection, Stage};
 use crate::consumer::Consumer;
+use crate::dying::DyingMessages;
 use crate::evacuation::Evacuation;
 use crate::flow::{Assembling, INGRESS_PER_MEMORY};
 use crate::input::{CloseHow, ConnectionId, Input};
@@ -133,6 +134,8 @@ pub struct Shard {
     pub(crate) queue_timers: BTreeSet<(u64, QueueKey)>,
     /// Queues that are longer than they may be, each once.
     pub(crate) long_queues: Vec<QueueKey>,
+    /// Rejected or refused, and their dead letters wait for room.
+    pub(crate) dying: DyingMessages,
     /// Live reply-to consumers by token.
     pub(crate) reply_tokens: HashMap<Vec<u8>, (ConnectionId, u16), foldhash::fast::FixedState>,
     /// Memory of all messages, in bytes.
@@ -232,6 +235,7 @@ impl Shard {
             timers: BinaryHeap::new(),
             queue_timers: BTreeSet::new(),
             long_queues: Vec::new(),
+            dying: DyingMessages::default(),
             reply_tokens: HashMap::default(),
             memory_bytes: 0,
             transactions_bytes: 0,
@@ -319,6 +323,7 @@ impl Shard {
         self.store_events();
         self.gather.turn(busy);
         self.deliver_dirty_queues(busy);
+        self.write_waiting_letters();
         self.shorten_queues();
         self.look_at_balanced_queues();
         self.tell_confirms();
@@ -379,6 +384,11 @@ impl Shard {
     /// Whether the next turn shortens queues in which very many came at once: one turn takes out only some of them.
     pub fn is_shortening(&self) -> bool {
         !self.long_queues.is_empty()
+    }
+
+    /// Messages that were rejected or refused and whose dead letters wait for room.
+    pub fn letters_waiting(&self) -> usize {
+        self.dying.len()
     }
 
     /// After [`Input::Shutdown`]: everything is told, closed and on disk.
@@ -455,6 +465,7 @@ impl Shard {
                 Event::Durable(batch) => {
                     self.batch_durable(batch);
                     self.budget_ingress();
+                    self.write_some_letters();
                 }
                 Event::RunDurable { run, queue } => self.run_durable(run, queue),
                 Event::RunBlock { run, queue, messages, at_end } => {
@@ -502,7 +513,7 @@ impl Shard {
                 }
             }
             Stopping::Closing => {
-                if self.connections_open == 0 {
+                if self.connections_open == 0 && self.letters_are_written() {
                     for (_, queue) in &self.queues {
                         if queue.stored {
                             // A crash before this life made them doubtful, and they still are.

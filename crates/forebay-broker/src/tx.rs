@@ -12,7 +12,7 @@ use crate::input::ConnectionId;
 use crate::shard::Shard;
 use crate::unacked::{Delivery, Unacked};
 
-/// What one transaction may hold, in bytes of messages.
+/// What one transaction may hold, in bytes of messages and of the dead letters that it is to write.
 const TRANSACTION_MAX_BYTES: u64 = 64 * 1024 * 1024;
 
 /// What one transaction may hold, in publishes and acknowledgements.
@@ -39,12 +39,14 @@ pub(crate) enum Outcome {
 pub(crate) struct Transaction {
     publishes: Vec<Publish>,
     publish_bytes: u64,
+    /// What the letters of its rejected deliveries take at commit.
+    letter_bytes: u64,
     settled: Vec<(u64, Delivery, Outcome)>,
 }
 
 impl Transaction {
     fn check_bound(&self) -> Result<(), AmqpError> {
-        if self.publish_bytes > TRANSACTION_MAX_BYTES {
+        if self.publish_bytes + self.letter_bytes > TRANSACTION_MAX_BYTES {
             let bound = format_args!("{TRANSACTION_MAX_BYTES} bytes");
             return Err(AmqpError::transaction_too_large(bound));
         }
@@ -64,13 +66,15 @@ impl Transaction {
         self.settled.get_mut(at).map(|(_, delivery, _)| delivery)
     }
 
-    /// Holds what becomes of a delivery.
+    /// Holds what becomes of a delivery; its dead letter will take so much.
     pub(crate) fn settle(
         &mut self,
         tag: u64,
         delivery: Delivery,
         outcome: Outcome,
+        letter_bytes: u64,
     ) -> Result<(), AmqpError> {
+        self.letter_bytes += letter_bytes;
         self.settled.push((tag, delivery, outcome));
         self.check_bound()
     }
@@ -152,7 +156,8 @@ impl Shard {
             if outcome != Outcome::Requeue && !delivery.entry.home.is_none() {
                 batch = Some(self.store.open_batch());
             }
-            self.finish(id, number, delivery, outcome);
+            self.leaves_channel(id, number, &delivery);
+            self.conclude(delivery, outcome);
         }
         self.store.end_atomic();
         // What is committed is answered; what comes next waits.

@@ -88,13 +88,21 @@ impl Link {
     }
 
     /// Takes at most `bytes`. A command that may answer a `basic.get` ends the piece: the answer must be
-    /// seen before the model takes the next command.
+    /// seen before the model takes the next command. So does one that rejects: whether there was room for the letters is asked then.
     pub(crate) fn take(&mut self, bytes: usize) -> Vec<u8> {
-        use crate::command::ChannelCommand::{Cancel, Close, DeleteQueue, Get, Purge};
+        use crate::command::ChannelCommand::{Cancel, Close, DeleteQueue, Get, Nack, Purge};
         let answers = |command: &Command| {
             matches!(
                 command,
-                Command::Channel(_, Get { .. } | Purge(_) | DeleteQueue(_) | Cancel(_) | Close)
+                Command::Channel(
+                    _,
+                    Get { .. }
+                        | Purge(_)
+                        | DeleteQueue(_)
+                        | Cancel(_)
+                        | Close
+                        | Nack { requeue: false, .. }
+                )
             )
         };
         let mut end = bytes.min(self.upstream.len());

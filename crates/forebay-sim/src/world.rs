@@ -337,7 +337,10 @@ impl World {
     /// After a step of the broker: what it sent is checked, or it has died of its disk.
     pub(crate) fn after(&mut self, result: Result<(), StoreFailed>) -> Step {
         match result {
-            Ok(()) => self.observe_all(),
+            Ok(()) => {
+                self.model.letters_wait(self.broker.shard.letters_waiting());
+                self.observe_all()
+            }
             Err(failed) if self.flipped => Err(Stop::Detected(failed.to_string())),
             Err(failed) if self.fault_pending => {
                 self.trace.note(&format!("the store failed: {failed}"));

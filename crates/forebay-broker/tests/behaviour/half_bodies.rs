@@ -78,7 +78,8 @@ fn more_than_can_come_to_an_end_loses_its_connection_and_nobody_else_waits() {
         most_bytes = most_bytes.max(rig.shard.status().memory_bytes);
     }
     let said = rig.trace(id).concat();
-    let told = "connection.close 506 RESOURCE_ERROR - messages that have not come to their end take";
+    let told =
+        "connection.close 506 RESOURCE_ERROR - messages that have not come to their end take";
     assert!(said.contains(told), "{said}");
     assert!(most_bytes <= BUDGET_BYTES + 3 * (2 * BODY_BYTES as u64), "{most_bytes}");
     assert_eq!(rig.shard.status().memory_bytes, 0, "what it had begun is gone");

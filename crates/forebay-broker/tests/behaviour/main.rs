@@ -9,6 +9,7 @@ mod commit_times;
 mod connections;
 mod consuming;
 mod durability;
+mod dying;
 mod evacuating;
 mod expiring;
 mod firehose;

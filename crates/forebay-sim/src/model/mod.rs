@@ -12,14 +12,14 @@ mod process;
 pub(crate) mod queue;
 mod topology;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::event::End;
 use crate::message::Published;
 use crate::names::{DURABLE_QUEUES, LETTERS_TO, Name, PASSING_QUEUES, TRANSIENT_QUEUES};
 use crate::swarm::Swarm;
 use crate::violation::{Violation, violation};
-use channel::Connection;
+use channel::{Connection, Unacked, Verdict};
 use queue::Queue;
 use topology::{Target, Topology};
 
@@ -40,6 +40,8 @@ pub(crate) struct Model {
     connections: BTreeMap<usize, Connection>,
     /// What is rejected from these queues goes to another.
     letters_from: &'static [Name],
+    /// Rejected, and their letters may wait for room; in order.
+    dying: VecDeque<Unacked>,
     /// Dead letters delivered.
     pub(crate) letters: u64,
     /// Messages that a crash left in doubt, in their queue or in that of their letter, and that were found in one of them.
@@ -67,6 +69,7 @@ impl Model {
             topology: Topology::default(),
             connections: BTreeMap::new(),
             letters_from: swarm.letters_from(),
+            dying: VecDeque::new(),
             letters: 0,
             found_letters: 0,
             delivered: 0,
@@ -133,6 +136,17 @@ impl Model {
         }
     }
 
+    /// The broker says how many of what was rejected wait for room: the others, which came before, have their letters.
+    pub(crate) fn letters_wait(&mut self, wait: usize) {
+        while self.dying.len() > wait
+            && let Some(dead) = self.dying.pop_front()
+        {
+            // In a batch of the log that nothing before it need be in.
+            self.op += 1;
+            self.end(dead, Verdict::Rejected);
+        }
+    }
+
     /// Whether everything delivered so far has been observed: nobody's deliveries wait for the disk.
     fn certain(&self) -> bool {
         self.connections.values().all(|connection| connection.barriers == 0)
@@ -175,6 +189,7 @@ impl Model {
             }
         }
         self.topology = Topology::default();
+        self.dying.clear();
         for queue in self.queues.values_mut() {
             queue.restart(self.durable_op, end);
             queue.exists = false;
@@ -264,8 +279,10 @@ impl Model {
             let channel = self.connections.get(client)?.channels.get(number)?;
             let consumer = channel.consumers.get(tag)?;
             let below = |limit: u16, held: usize| limit == 0 || held < usize::from(limit);
+            let this = Some((*tag, consumer.serial));
+            let dying = self.dying.iter().filter(|dying| dying.consumer == this).count();
             let free = consumer.no_ack
-                || below(consumer.prefetch, channel.held_by(Some((tag, consumer.serial))))
+                || below(consumer.prefetch, channel.held_by(this) + dying)
                     && below(channel.prefetch_global, channel.held_by(None));
             (free && !consumer.cancelled && !channel.failed).then_some((*client, *tag))
         })

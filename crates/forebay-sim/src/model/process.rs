@@ -430,15 +430,22 @@ impl Model {
         Reply::CommitOk(any_stored.then_some(self.op))
     }
 
+    /// Whether a delivery that is rejected goes where dead letters go.
+    fn has_letter(&self, unacked: &Unacked) -> bool {
+        let queue = self.queues.get(unacked.queue);
+        let is_there = queue.is_some_and(|queue| queue.out(unacked.position).is_some());
+        is_there && self.letters_from.contains(&unacked.queue)
+    }
+
     /// A delivery is settled.
-    fn end(&mut self, unacked: Unacked, verdict: Verdict) {
+    pub(super) fn end(&mut self, unacked: Unacked, verdict: Verdict) {
         if verdict == Verdict::Requeued {
             return self.requeue(unacked);
         }
         let op = self.op;
+        let dies = verdict == Verdict::Rejected && self.has_letter(&unacked);
         let Some(queue) = self.queues.get_mut(unacked.queue) else { return };
         let from = queue.name;
-        let dies = verdict == Verdict::Rejected && self.letters_from.contains(&from);
         let dead = queue.out(unacked.position).filter(|_| dies).cloned();
         if dead.is_some() {
             queue.die(unacked.position, op);
@@ -478,7 +485,11 @@ impl Model {
             return Ok(None);
         }
         for (_, unacked) in settled {
-            self.end(unacked, verdict);
+            if verdict == Verdict::Rejected && self.has_letter(&unacked) {
+                self.dying.push_back(unacked);
+            } else {
+                self.end(unacked, verdict);
+            }
         }
         Ok(None)
     }

@@ -1,0 +1,231 @@
+//! Dead letters of what is rejected or refused, more at once than the log takes.
+
+use forebay_broker::{Admission, ConnectionId, Input, ShardConfig};
+use forebay_store::perform;
+use forebay_wire::{Properties, TableBuf, Value, basic, tx};
+
+use crate::expiring::{bind_to_fanout, bodies, declare_with, to_dead, ttl};
+use crate::rig::{Rig, consume, declare};
+use crate::scene::{Scene, body, one_round};
+
+const LARGE_BYTES: usize = 100_000;
+
+fn ready(rig: &Rig, name: &str) -> u64 {
+    let status = rig.shard.status();
+    status.queues.iter().find(|queue| queue.name == name).map_or(0, |queue| queue.ready)
+}
+
+fn unacked(scene: &Scene) -> u64 {
+    scene.rig.shard.status().unacked
+}
+
+/// Durable queues `letters`, with dead letters, and `dead`, and a consumer that holds so many large messages.
+fn holding(scene: &mut Scene, messages: u8) -> ConnectionId {
+    let id = scene.client();
+    scene.rig.method(id, 1, &declare("dead", true));
+    declare_with(&mut scene.rig, id, "letters", true, &to_dead(TableBuf::new()));
+    let consumer = scene.rig.client();
+    scene.rig.method(consumer, 1, &consume("letters", "c", false));
+    for number in 0..messages {
+        let body = format!("{number:03}{}", "x".repeat(LARGE_BYTES));
+        scene.rig.publish(id, "letters", body.as_bytes(), true);
+        scene.answers(id);
+        scene.answers(consumer);
+    }
+    assert_eq!(unacked(scene), u64::from(messages));
+    consumer
+}
+
+fn persistent() -> Properties<'static> {
+    Properties { delivery_mode: Some(2), ..Properties::default() }
+}
+
+fn nack_all(rig: &mut Rig, id: ConnectionId) {
+    rig.method(id, 1, &basic::Nack { delivery_tag: 0, multiple: true, requeue: false });
+}
+
+#[test]
+fn what_one_nack_rejects_is_written_as_the_log_takes_it_and_in_order() {
+    let mut scene = Scene::patient(64 << 20);
+    let consumer = holding(&mut scene, 200);
+    let held_bytes = scene.rig.shard.status().memory_bytes;
+    nack_all(&mut scene.rig, consumer);
+    assert!(unacked(&scene) >= 195, "{} wait", unacked(&scene));
+    assert!(ready(&scene.rig, "dead") <= 5);
+    assert!(scene.rig.shard.status().memory_bytes <= held_bytes + 5 * LARGE_BYTES as u64);
+    scene.work().expect("the disk works");
+    assert_eq!((unacked(&scene), ready(&scene.rig, "dead")), (0, 200));
+    let reader = scene.rig.client();
+    let found = bodies(&mut scene.rig, reader, "dead");
+    assert!(found.len() == 200 && found.is_sorted());
+}
+
+#[test]
+fn letters_are_written_though_publishers_fill_every_batch() {
+    let mut scene = Scene::patient(64 << 20);
+    let consumer = holding(&mut scene, 100);
+    let publisher = scene.client();
+    nack_all(&mut scene.rig, consumer);
+    let mut number = 0;
+    // Whenever the disk has done something publishers come before the next turn, with more than there is room for.
+    for _ in 0..300 {
+        loop {
+            match scene.rig.shard.admission(publisher) {
+                Admission::Open => {
+                    scene.rig.publish(publisher, "q", body(number).as_bytes(), true);
+                    number += 1;
+                }
+                Admission::Resume => scene.rig.bytes(publisher, &[]),
+                _ => break,
+            }
+        }
+        scene.rig.step(Input::Turn { busy: true });
+        let Some(request) = scene.rig.shard.poll_disk(scene.rig.now_us) else {
+            scene.rig.now_us += 100;
+            scene.rig.step(Input::Tick);
+            continue;
+        };
+        let completion = perform(&*scene.disk, request);
+        scene.rig.step(Input::Disk(completion));
+    }
+    assert!(number > 1_000, "{number} were published");
+    assert_eq!((unacked(&scene), ready(&scene.rig, "dead")), (0, 100));
+}
+
+#[test]
+fn whose_letter_waits_comes_back_after_a_crash_and_not_after_a_stop() {
+    for is_killed in [true, false] {
+        let mut scene = Scene::patient(64 << 20);
+        let consumer = holding(&mut scene, 50);
+        nack_all(&mut scene.rig, consumer);
+        assert!(unacked(&scene) >= 45);
+        // Everybody is gone before the disk does anything.
+        scene.rig.disk_stalled = true;
+        if !is_killed {
+            scene.rig.step(Input::Shutdown);
+            scene.rig.settle();
+            (0..=consumer.0).for_each(|id| scene.rig.disconnect(ConnectionId(id)));
+            scene.rig.settle();
+        }
+        scene.rig.disk_stalled = false;
+        let mut scene = if is_killed { scene.kill() } else { scene.stop() };
+        let id = scene.rig.client();
+        let found = ["letters", "dead"].map(|name| bodies(&mut scene.rig, id, name).len());
+        assert_eq!(found, if is_killed { [50, 0] } else { [0, 50] });
+    }
+}
+
+/// A publisher who has filled the disk: there is no room for another segment.
+fn full_disk(scene: &mut Scene, room_bytes: u64, queue: &str) -> u32 {
+    let publisher = scene.client();
+    scene.disk.set_capacity(Some(scene.disk.used_bytes() + room_bytes));
+    for number in 0.. {
+        scene.rig.publish(publisher, queue, body(number).as_bytes(), true);
+        let told = scene.answers(publisher);
+        if told.iter().any(|line| line.contains("connection.blocked low on disk")) {
+            return number;
+        }
+    }
+    unreachable!("a disk that is never full");
+}
+
+#[test]
+fn on_a_full_disk_letters_leave_the_last_of_the_reserve_to_acknowledgements() {
+    let mut scene = Scene::patient(64 << 20);
+    // Another queue keeps them all: no letter gives room back.
+    let publisher = scene.client();
+    let consumer = holding(&mut scene, 0);
+    bind_to_fanout(&mut scene.rig, publisher, &["letters", "q"]);
+    for _ in 0..30 {
+        let body = [7; LARGE_BYTES];
+        scene.rig.publish_with(publisher, "amq.fanout", "", false, &persistent(), &body);
+        scene.answers(publisher);
+        scene.answers(consumer);
+    }
+    full_disk(&mut scene, 150 << 10, "q");
+    let reject = basic::Nack { delivery_tag: 20, multiple: true, requeue: false };
+    scene.rig.method(consumer, 1, &reject);
+    scene.work().expect("a full disk is no reason to end");
+    let wait = unacked(&scene) - 10;
+    assert!((10..20).contains(&wait), "{wait} of 20 wait");
+    for left in (0..10).rev() {
+        scene.rig.method(consumer, 1, &basic::Ack { delivery_tag: 30 - left, multiple: false });
+        assert!(unacked(&scene) <= wait + left, "acknowledgements do not wait");
+    }
+    scene.work().expect("a full disk is no reason to end");
+    scene.disk.set_capacity(None);
+    scene.rig.now_us += 31_000_000;
+    scene.work().expect("the disk works");
+    assert_eq!((unacked(&scene), ready(&scene.rig, "dead")), (0, 20));
+}
+
+/// Of what fills the disk nothing is consumed: its room comes back as it is moved, a segment after the other.
+#[test]
+fn what_alone_fills_the_disk_goes_to_its_dead_letters_when_it_expires() {
+    let mut scene = Scene::patient(64 << 20);
+    let id = scene.client();
+    scene.rig.method(id, 1, &declare("dead", true));
+    declare_with(&mut scene.rig, id, "letters", true, &to_dead(ttl(3_600_000)));
+    let messages = full_disk(&mut scene, 3 << 20, "letters");
+    assert!(messages > 200, "{messages} fill it");
+    scene.rig.now_us += 3_600_000_000;
+    // Not as long as it takes until a full disk is tried again: nobody gave it more room.
+    for _ in 0..2_000 {
+        one_round(&mut scene).expect("a full disk is no reason to end");
+        if ready(&scene.rig, "letters") == 0 {
+            break;
+        }
+    }
+    assert_eq!(ready(&scene.rig, "letters"), 0);
+    assert!(ready(&scene.rig, "dead") >= u64::from(messages));
+    scene.work().expect("the disk works");
+    let scene = scene.kill();
+    assert_eq!(ready(&scene.rig, "letters"), 0);
+    assert!(ready(&scene.rig, "dead") >= u64::from(messages));
+}
+
+#[test]
+fn what_many_full_queues_refuse_is_written_as_the_log_takes_it() {
+    const QUEUES: usize = 50;
+    let mut scene = Scene::patient(64 << 20);
+    let id = scene.client();
+    scene.rig.method(id, 1, &declare("dead", true));
+    for number in 0..QUEUES {
+        let arguments = to_dead(
+            TableBuf::new()
+                .with("x-max-length", Value::I32(0))
+                .with("x-overflow", Value::LongStr(b"reject-publish-dlx")),
+        );
+        let name = format!("full{number}");
+        declare_with(&mut scene.rig, id, &name, true, &arguments);
+        bind_to_fanout(&mut scene.rig, id, &[&name]);
+    }
+    scene.work().expect("the disk works");
+    scene.rig.publish_with(id, "amq.fanout", "", false, &persistent(), &[7; LARGE_BYTES]);
+    assert!(ready(&scene.rig, "dead") <= 5);
+    let answers = scene.answers(id);
+    assert!(answers.iter().any(|line| line.contains("basic.nack")), "{answers:?}");
+    assert_eq!(ready(&scene.rig, "dead"), QUEUES as u64);
+    assert_eq!(scene.rig.shard.status().unacked, 0);
+}
+
+#[test]
+fn a_transaction_that_rejects_more_than_one_commit_may_write_is_refused() {
+    let config = ShardConfig { memory_budget_bytes: 1 << 30, ..ShardConfig::default() };
+    for (letters, refused) in [(true, true), (false, false)] {
+        let mut rig = Rig::with(config.clone());
+        let id = rig.client();
+        let arguments = if letters { to_dead(TableBuf::new()) } else { TableBuf::new() };
+        declare_with(&mut rig, id, "q", false, &arguments);
+        let other = rig.client();
+        rig.method(other, 1, &tx::Select::default());
+        rig.method(other, 1, &consume("q", "c", false));
+        for _ in 0..70 {
+            rig.publish(id, "q", &vec![7; 1_000_000], false);
+            rig.trace(other);
+        }
+        nack_all(&mut rig, other);
+        let said = rig.trace(other).concat();
+        assert_eq!(said.contains("channel.close 406"), refused, "{said}");
+    }
+}
