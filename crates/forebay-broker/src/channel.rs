@@ -156,6 +156,8 @@ pub(crate) struct Channel {
     /// Unsettled deliveries that count against `prefetch_global`.
     pub(crate) unacked_consumed: u32,
     pub(crate) consumers: Vec<ConsumerKey>,
+    /// How often their queues were told that there is room.
+    pub(crate) rooms_told: usize,
     pub(crate) reply_consumer: Option<ReplyConsumer>,
     /// For an empty queue name (0-9-1: "the last declared queue on the channel").
     pub(crate) last_queue: Option<Vec<u8>>,
@@ -185,6 +187,7 @@ impl Channel {
             prefetch_global: 0,
             unacked_consumed: 0,
             consumers: Vec::new(),
+            rooms_told: 0,
             reply_consumer: None,
             last_queue: None,
             route_cache: RouteCache::default(),

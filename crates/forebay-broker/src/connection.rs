@@ -139,6 +139,8 @@ pub(crate) struct Connection {
     pub(crate) exclusive_queues: Vec<(QueueKey, u64)>,
     /// It was over its outgoing limit; its queues wait for the socket.
     pub(crate) starved: bool,
+    /// How often the queues of its consumers were told that it has room.
+    pub(crate) rooms_told: usize,
     /// In the shard's list of connections to send to.
     pub(crate) dirty: bool,
     /// What it waited for.
@@ -190,6 +192,7 @@ impl Connection {
             consumers: 0,
             exclusive_queues: Vec::new(),
             starved: false,
+            rooms_told: 0,
             dirty: false,
             waits: Waits::default(),
             close_how: None,

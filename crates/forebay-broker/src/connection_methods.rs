@@ -75,7 +75,7 @@ impl Shard {
         let now_us = self.now_us;
         let Some(connection) = self.connection(id) else { return };
         connection.waits.end_all(now_us);
-        for number in connection.channels.numbers() {
+        for number in connection.channels.numbers().into_iter().rev() {
             self.forget_channel(id, number);
         }
         self.delete_exclusive_queues(id);
@@ -215,7 +215,8 @@ impl Shard {
         if let Some(publisher) = channel.publisher.take() {
             self.keep_publisher(*publisher, &channel.mode);
         }
-        for key in std::mem::take(&mut channel.consumers) {
+        // From behind: in a queue those behind one that goes move up, and they are mostly this channel's own.
+        for key in std::mem::take(&mut channel.consumers).into_iter().rev() {
             self.remove_consumer(key);
         }
         if let Some(reply) = channel.reply_consumer.take() {

@@ -47,6 +47,7 @@ impl Shard {
             return Err(AmqpError::queue_in_exclusive_use(queue.display_name(), &vhost));
         }
         let ack_timeout_ms = own_timeout_ms.or(queue.ack_timeout_ms).unwrap_or(configured_ms);
+        self.shorten_idle(key);
         self.each_level(key, |shard, level| {
             shard.note_offered(level);
             true
@@ -207,7 +208,16 @@ impl Shard {
     /// The queues that a channel consumes from may go on.
     pub(crate) fn mark_queues_of_channel(&mut self, id: ConnectionId, number: u16) {
         let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else { return };
-        for key in channel.consumers.clone() {
+        channel.rooms_told = channel.rooms_told.wrapping_add(1);
+        let (keys, first) = (channel.consumers.clone(), channel.rooms_told);
+        self.mark_queues_in_turn(&keys, first);
+    }
+
+    /// The queues of these consumers may go on. What there is room for is soon taken by the first, so each time another one is: always the
+    /// same, and a queue would starve beside one with a backlog.
+    pub(crate) fn mark_queues_in_turn(&mut self, keys: &[ConsumerKey], first: usize) {
+        let (later, sooner) = keys.split_at(first.checked_rem(keys.len()).unwrap_or(0));
+        for key in sooner.iter().chain(later) {
             if let Some(consumer) = self.consumers.get(key.0 as usize) {
                 self.mark_queue(consumer.queue);
             }

@@ -152,12 +152,15 @@ impl Shard {
 
     /// Unless its consumers are still to be offered something, they have been offered all.
     pub(crate) fn note_offered(&mut self, key: QueueKey) {
-        let whole = self.whole(key);
-        let has_been =
-            |queue: &Queue| !queue.dirty && (!queue.unoffered || queue.consumers.is_empty());
-        if self.queues.get(whole.0 as usize).is_some_and(|queue| has_been(queue)) {
+        if self.was_offered(key) {
             self.offered(key);
         }
+    }
+
+    /// Whether its consumers have been offered all there is.
+    fn was_offered(&self, key: QueueKey) -> bool {
+        let queue = self.queues.get(self.whole(key).0 as usize);
+        queue.is_some_and(|q| !q.dirty && (!q.unoffered || q.consumers.is_empty()))
     }
 
     /// All that is in it was offered to all who consume.
@@ -265,6 +268,12 @@ impl Shard {
             self.bury_next(key, Reason::Expired);
         }
         false
+    }
+
+    /// What is too many goes before somebody looks who was not there when it came; what consumers are still to be offered stays.
+    pub(crate) fn shorten_idle(&mut self, key: QueueKey) {
+        let key = self.whole(key);
+        while self.was_offered(key) && !self.letters_wait(key) && self.shorten(key) {}
     }
 
     /// Takes out what is next of what is too many, so many messages at most. Consumers have taken what they can. Returns whether there

@@ -53,6 +53,7 @@ impl Shard {
     }
 
     fn get_or_wait(&mut self, id: ConnectionId, number: u16, key: QueueKey, no_ack: bool) {
+        self.shorten_idle(key);
         let expired = self.expire_idle(key);
         let front = self.front(key);
         let queue = &mut self.queues[front.0 as usize];

@@ -307,13 +307,11 @@ impl Shard {
     /// The queues that this connection consumes from may go on.
     fn mark_queues_of(&mut self, id: ConnectionId) {
         let Some(connection) = self.connection(id) else { return };
+        connection.rooms_told = connection.rooms_told.wrapping_add(1);
+        let first = connection.rooms_told;
         let keys: Vec<_> =
             connection.channels.iter().flat_map(|c| c.consumers.iter().copied()).collect();
-        for key in keys {
-            if let Some(consumer) = self.consumers.get(key.0 as usize) {
-                self.mark_queue(consumer.queue);
-            }
-        }
+        self.mark_queues_in_turn(&keys, first);
     }
 }
 

@@ -153,6 +153,7 @@ impl Shard {
         if let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) {
             channel.last_queue = Some(name.clone());
         }
+        self.shorten_idle(key);
         self.expire_idle(key);
         let queue = &mut self.queues[key.0 as usize];
         queue.used(self.now_us);

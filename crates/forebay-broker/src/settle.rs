@@ -105,7 +105,7 @@ impl Shard {
         {
             let was_full = !channel.has_credit();
             channel.unacked_consumed -= 1;
-            if was_full {
+            if was_full && channel.has_credit() {
                 self.mark_queues_of_channel(id, number);
             }
         }

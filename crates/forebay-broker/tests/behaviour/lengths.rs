@@ -275,3 +275,41 @@ fn a_commit_of_what_is_refused_is_told_so() {
     let status = rig.shard.status();
     assert_eq!((status.ready, status.counters.refused), (2, 1), "the rest is there");
 }
+
+/// In one piece with the publishes, before the broker has taken a turn.
+#[test]
+fn who_asks_at_once_sees_no_more_than_may_wait() {
+    let arguments = TableBuf::new().with("x-max-length", Value::I32(1));
+    let published = |rig: &mut Rig| {
+        let id = rig.client();
+        declare_with(rig, id, "q", false, &arguments);
+        rig.trace(id);
+        let none = forebay_wire::Properties::default();
+        let bodies = [b"1", b"2", b"3"];
+        let bytes = bodies.map(|body| crate::rig::publish_bytes("", "q", false, &none, body));
+        (id, bytes.concat())
+    };
+    let get = basic::Get { queue: short("q"), no_ack: true, ..basic::Get::default() };
+    let passive = forebay_wire::queue::Declare { passive: true, ..declare("q", false) };
+    let mut seen = Vec::new();
+    for asks in 0..3 {
+        let mut rig = Rig::new();
+        let (id, mut bytes) = published(&mut rig);
+        match asks {
+            0 => forebay_wire::write_method(&mut bytes, 1, &get),
+            1 => forebay_wire::write_method(&mut bytes, 1, &passive),
+            _ => forebay_wire::write_method(&mut bytes, 1, &consume("q", "c", true)),
+        }
+        rig.bytes(id, &bytes);
+        seen.extend(rig.trace(id));
+    }
+    assert_eq!(
+        seen,
+        [
+            "1 basic.get-ok 1 left=0 [3]",
+            "1 queue.declare-ok q 1 0",
+            "1 basic.consume-ok",
+            "1 basic.deliver c 1 [3]"
+        ]
+    );
+}

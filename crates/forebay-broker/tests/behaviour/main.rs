@@ -31,5 +31,6 @@ mod recorded;
 mod redelivery;
 mod rig;
 mod scene;
+mod sharing;
 mod transactions;
 mod waits;
