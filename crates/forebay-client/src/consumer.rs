@@ -20,6 +20,7 @@ use crate::received::Received;
 use crate::session::{
     CREDIT_MAX, Credit, DeliveryKey, How, Intake, LIVE_CREDIT, Ready, STALL_US, Verdict,
 };
+use crate::settlement::Settlement;
 use crate::shell::random_u64;
 use crate::spans::Spans;
 use crate::system_clock::SystemClock;
@@ -60,8 +61,8 @@ impl ConsumerBuilder {
         }
     }
 
-    /// How many messages are worked on at a time, at least 1. It need not be said: whoever asks for a
-    /// message while holding others counts as one more worker. Saying it spares finding out.
+    /// How many messages are worked on at a time, at least 1. It need not be said: whoever asks for a message while holding others
+    /// counts as one more worker. Saying it spares finding out.
     #[must_use]
     pub fn workers(mut self, workers: u16) -> Self {
         self.workers = workers.max(1);
@@ -120,9 +121,9 @@ impl ConsumerBuilder {
     /// The longest that a message may be in work. One that is held for longer goes back to its queue, for somebody
     /// else, and settling it comes too late. No limit unless set.
     ///
-    /// A Forebay broker lets work last as long as it needs to while this program lives, whatever its
-    /// `ack_timeout_ms` or `x-consumer-timeout`: so this is what finds a worker that is stuck. RabbitMQ
-    /// closes the consumer's channel at its own timeout, which should be longer.
+    /// A Forebay broker lets work last as long as it needs to while this program lives, whatever its `ack_timeout_ms` or
+    /// `x-consumer-timeout`: so this is what finds a worker that is stuck. RabbitMQ closes the consumer's channel at its own
+    /// timeout, which should be longer.
     #[must_use]
     pub fn work_limit(mut self, limit: Duration) -> Self {
         self.work_limit = Some(limit);
@@ -295,8 +296,9 @@ impl std::error::Error for BuildConsumerError {}
 /// **Credit.** How many messages the broker sends ahead follows from how long they take and how far away the
 /// broker is; see [`ConsumerMetrics::credit`]. Slow work holds nothing back that another consumer could do.
 ///
-/// **Acks** leave together: `multiple` over what is finished without a gap, one by one beyond, after at most
-/// 10 ms, and at once when there is nothing left to work on.
+/// **Acks** leave together: `multiple` over what is finished without a gap, one by one beyond, after at most 10 ms, and at once
+/// when there is nothing left to work on. On brokers that cannot change the credit of a live consumer (RabbitMQ) they are kept for
+/// a round trip and 20 ms at most whenever another credit is wanted, four times a second at most.
 ///
 /// **Order.** Messages come in the order in which the broker gives them to its consumer, also while the credit changes.
 ///
@@ -426,21 +428,6 @@ impl fmt::Debug for Consumer {
     }
 }
 
-/// The ack came too late: the connection that brought the message is gone, and the broker delivers the
-/// message again, here or elsewhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stale;
-
-impl fmt::Display for Stale {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "the connection that brought the message is gone; the message will be delivered again",
-        )
-    }
-}
-
-impl std::error::Error for Stale {}
-
 /// A message to work on. Settle it with [`Delivery::ack`], [`Delivery::requeue`] or [`Delivery::reject`];
 /// dropped unsettled, for instance by an error or a panic, it goes back to its queue.
 #[must_use = "an unsettled delivery goes back to its queue when it is dropped"]
@@ -458,7 +445,7 @@ pub struct Delivery {
 impl Delivery {
     /// The work is done: the broker may forget the message.
     ///
-    /// Returns at once; the ack leaves within 10 ms, together with others.
+    /// Returns at once; the ack leaves together with others, soon ([`Consumer`] says when).
     ///
     /// The settlement tells whether it was in time; most programs can do nothing about it. Work that must
     /// not be done twice remembers message-ids.
@@ -501,7 +488,7 @@ impl Delivery {
     }
 
     fn settle(&mut self, verdict: Verdict) -> Settlement {
-        let Some(consumer) = self.consumer.take() else { return Settlement(Ok(())) };
+        let Some(consumer) = self.consumer.take() else { return Settlement::new(true) };
         let (known, service_us) = consumer.guard.link.with_now(|session, now_us| {
             let worked_us = self.worked.map(|worked| worked.as_micros() as u64);
             let service_us = worked_us.unwrap_or_else(|| now_us.saturating_sub(self.taken_us));
@@ -511,21 +498,7 @@ impl Delivery {
         if let Some(timed) = self.timed.take() {
             timed.settled(verdict, service_us, known);
         }
-        Settlement(if known { Ok(()) } else { Err(Stale) })
-    }
-}
-
-/// How a settlement went; most programs need not look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settlement(Result<(), Stale>);
-
-impl Settlement {
-    /// Whether it was in time.
-    ///
-    /// # Errors
-    /// [`Stale`].
-    pub fn in_time(self) -> Result<(), Stale> {
-        self.0
+        Settlement::new(known)
     }
 }
 

@@ -55,6 +55,7 @@ mod receive_buffer;
 mod received;
 mod retry;
 mod session;
+mod settlement;
 mod shell;
 #[cfg_attr(not(feature = "opentelemetry"), path = "no_spans.rs")]
 mod spans;
@@ -68,7 +69,7 @@ mod too_long;
 pub use caller::{CallError, Caller};
 pub use channel::{Channel, Consume, DeclareExchange, DeclareQueue, QueueInfo};
 pub use connection::{Connection, ConnectionBuilder};
-pub use consumer::{BuildConsumerError, Consumer, ConsumerBuilder, Delivery, Settlement, Stale};
+pub use consumer::{BuildConsumerError, Consumer, ConsumerBuilder, Delivery};
 pub use consumer_limits::ConsumerLimits;
 pub use deliveries::Deliveries;
 pub use error::{ChannelFault, CloseError, ConsumeError, DeclareError, Lost, OpenError, Refusal};
@@ -87,6 +88,7 @@ pub use session::{
     Binding, CALLS_MAX, CREDIT_MAX, Credit, Exchange, INBOX_BYTES_MAX, Queue, RETURNS_KEPT_MAX,
     ReturnedMessage, Topology,
 };
+pub use settlement::{Settlement, Stale};
 pub use shell::{ByteStream, HAPPENINGS_KEPT, KernelRtt, StreamFuture};
 pub use tcp::connect_tcp;
 pub use tls::Tls;
