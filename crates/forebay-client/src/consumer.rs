@@ -69,11 +69,12 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Workers that somebody counts, who says at each moment how many there are and how many are busy; several consumers
-    /// may serve the same ones. Then the credit follows them: nothing is held here for a worker who is busy with
-    /// something long, also when there are fewer workers than there were, when messages that were taken wait for
-    /// something other than a worker, or when another consumer brought what they are busy with. Instead of
-    /// [`ConsumerBuilder::workers`]. For pools of workers; a pipeline does it by itself.
+    /// Workers that somebody counts, who says at each moment how many there are and how many are busy; several consumers may serve
+    /// the same ones. Then the credit follows them: nothing is held here for a worker who is busy with something long, also when
+    /// there are fewer workers than there were, when messages that were taken wait for something other than a worker, or when
+    /// another consumer brought what they are busy with. Say that a worker is free *before* his message is settled: else the
+    /// consumer may find all of them busy, ask for nothing, and look again only after 20 ms. For pools of workers, instead of
+    /// [`ConsumerBuilder::workers`]; a pipeline does it by itself.
     #[must_use]
     pub fn occupancy(mut self, occupancy: Arc<Occupancy>) -> Self {
         self.occupancy = Some(occupancy);

@@ -27,6 +27,8 @@ use crate::received::Received;
 /// Of a queue that is not there (0-9-1 section 1.2).
 const NOT_FOUND: u16 = 404;
 const ACCESS_REFUSED: u16 = 403;
+/// How often a consumer that asks for nothing looks whether a worker is free: whoever counts them tells nobody.
+const LOOK_INTERVAL_US: u64 = 20_000;
 
 /// Which delivery, for good: a tap's number is never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +73,8 @@ pub(crate) struct Intake {
     stopping: bool,
     /// When the credit was last changed, or that was given up.
     changed_us: u64,
+    /// When it was last seen whether a worker is free.
+    looked_us: u64,
     metrics: ConsumerMetrics,
 }
 
@@ -92,6 +96,7 @@ impl Intake {
             over: None,
             stopping: false,
             changed_us: 0,
+            looked_us: 0,
             metrics: ConsumerMetrics::default(),
         }
     }
@@ -368,6 +373,10 @@ impl Intake {
         self.hand_back_stuck(machine, now_us);
         self.consider_replacing(machine, now_us);
         self.ask_how_many(machine, now_us);
+        if self.looks_at_us().is_some_and(|due_us| due_us <= now_us) {
+            self.looked_us = now_us;
+            self.tune(machine, now_us);
+        }
     }
 
     /// When [`Intake::tick`] has something to do.
@@ -378,7 +387,8 @@ impl Intake {
             self.credit.next_hand_back_us(self.returnable()).filter(|_| self.hands_back());
         let (flush_us, overdue_us) = (tap.acks.next_flush_us(), self.working.next_us());
         let (there_us, waiting_us) = (tap.asks_at_us(), self.asks_at_us());
-        let all = [flush_us, replace_us, stuck_us, there_us, waiting_us, overdue_us];
+        let looks_us = self.looks_at_us();
+        let all = [flush_us, replace_us, stuck_us, there_us, waiting_us, overdue_us, looks_us];
         all.into_iter().flatten().min()
     }
 
@@ -398,6 +408,13 @@ impl Intake {
                 self.credit.completed(now_us, self.how.work_limit_us.unwrap_or_default());
             }
         }
+    }
+
+    /// When a consumer that asked for nothing sees whether a worker is free again. Nothing comes meanwhile that would make it look.
+    fn looks_at_us(&self) -> Option<u64> {
+        let asks_for_none =
+            self.how.occupancy.is_some() && self.tap.as_ref().is_some_and(Tap::is_paused);
+        asks_for_none.then_some(self.looked_us.max(self.changed_us) + LOOK_INTERVAL_US)
     }
 
     fn see_workers(&mut self, now_us: u64) {

@@ -241,6 +241,11 @@ impl Tap {
         }
     }
 
+    /// Whether its consumer asks for nothing at all for now.
+    pub(super) fn is_paused(&self) -> bool {
+        self.live && self.credit == 0 && !self.cancelled
+    }
+
     /// Writes the settlements that are due, unless they are held; how many.
     pub(super) fn write_acks(&mut self, machine: &mut Machine) -> u64 {
         let mut frames = 0;

@@ -2,6 +2,7 @@
 
 mod channel_numbers;
 mod consuming;
+mod counted_workers;
 mod exclusive_consumers;
 mod expiring;
 mod failing_channels;
