@@ -37,6 +37,16 @@ pub enum Lost {
     TooManyDeliveries,
 }
 
+impl Lost {
+    /// Our close had no answer for as long as we wait for one.
+    pub(crate) fn end_unanswered() -> Lost {
+        Lost::Io(
+            "the broker has not answered the end of the connection; what was sent last may not have reached it"
+                .into(),
+        )
+    }
+}
+
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

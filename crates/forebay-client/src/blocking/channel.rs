@@ -163,7 +163,7 @@ impl Channel {
             );
             match published {
                 Ok(sequence) => break sequence,
-                Err(PublishError::Full) => link.flush()?,
+                Err(PublishError::Full) => link.flush(None)?,
                 Err(PublishError::PropertiesTooLong { bytes, bytes_max }) => {
                     return Err(ChannelFault::PropertiesTooLong { bytes, bytes_max });
                 }
@@ -174,7 +174,7 @@ impl Channel {
             }
         };
         if link.machine.outgoing().len() >= SEND_BATCH_BYTES {
-            link.flush()?;
+            link.flush(None)?;
         }
         Ok(sequence)
     }
@@ -183,7 +183,7 @@ impl Channel {
     pub fn flush(&mut self) -> Result<(), ChannelFault> {
         let mut link = lock(&self.link);
         link.inbox(self.place)?;
-        link.flush().map_err(ChannelFault::Lost)
+        link.flush(None).map_err(ChannelFault::Lost)
     }
 
     /// How many publishes have no outcome yet, as of the last bytes read.
@@ -204,11 +204,12 @@ impl Channel {
         self.with_inbox(|inbox| std::mem::take(&mut inbox.returns))
     }
 
-    /// Sends what waits and waits up to `timeout` for something new: outcomes, returns, deliveries.
+    /// Sends what waits and waits up to `timeout` for something new: outcomes, returns, deliveries. What the broker does not take
+    /// in that time waits for the next call; finding that out may take half a second more.
     pub fn pump(&mut self, timeout: Duration) -> Result<(), ChannelFault> {
         let mut link = lock(&self.link);
         link.inbox(self.place)?;
-        link.pump(Some(timeout))?;
+        link.pump(Instant::now().checked_add(timeout))?;
         link.inbox(self.place).map(drop)
     }
 

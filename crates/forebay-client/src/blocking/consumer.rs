@@ -73,25 +73,24 @@ impl Consumer {
         &mut self,
         timeout: Option<Duration>,
     ) -> Result<Option<Message>, ConsumeError> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut link = lock(&self.link);
         if let Some(message) = link.take_delivery(self.channel, &self.tag) {
             if link.machine.outgoing().len() >= SEND_BATCH_BYTES {
-                link.flush().map_err(ChannelFault::Lost)?;
+                link.flush(deadline).map_err(ChannelFault::Lost)?;
             }
             return Ok(Some(message));
         }
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             let inbox = link.inbox(self.channel)?;
             if inbox.cancelled.contains(&self.tag) {
                 return Err(ConsumeError::Cancelled);
             }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            link.pump(left).map_err(ChannelFault::Lost)?;
+            link.pump(deadline).map_err(ChannelFault::Lost)?;
             if let Some(message) = link.take_delivery(self.channel, &self.tag) {
                 return Ok(Some(message));
             }
-            if left.is_some_and(|left| left.is_zero()) {
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 return Ok(None);
             }
         }
@@ -130,7 +129,7 @@ impl Consumer {
 
     /// Sends the acks that wait.
     pub fn flush(&mut self) -> Result<(), ChannelFault> {
-        lock(&self.link).flush().map_err(ChannelFault::Lost)
+        lock(&self.link).flush(None).map_err(ChannelFault::Lost)
     }
 
     /// Stops the consumer; messages that had arrived can still be taken with

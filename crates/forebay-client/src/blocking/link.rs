@@ -12,7 +12,7 @@ use forebay_wire::Method;
 
 use super::message::ReturnedMessage;
 use super::transport::Transport;
-use super::{Message, lock};
+use super::{Message, WRITE_TIMEOUT, lock};
 use crate::ReceiveBuffer;
 use crate::error::{ChannelFault, Lost, Refusal};
 use crate::machine::{ChannelError, CloseReason, Event, Machine, Settled, State};
@@ -115,29 +115,27 @@ impl Link {
     pub(super) fn open(&mut self, patience: Duration) -> Result<(), Lost> {
         let deadline = Instant::now() + patience;
         while !self.opened {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if deadline <= Instant::now() {
                 return Err(self.lose(Lost::Io(format!(
                     "the server did not complete the login within {} s",
                     patience.as_secs()
                 ))));
             }
-            self.pump(Some(left))?;
+            self.pump(Some(deadline))?;
         }
         Ok(())
     }
 
-    /// Says the connection is closed and waits for the answer, within `patience`.
+    /// Says the connection is closed and waits for the answer, within `patience`. It is over in any case.
     pub(super) fn close(&mut self, patience: Duration) -> Result<(), Lost> {
         self.alive()?;
         self.machine.close();
         let deadline = Instant::now() + patience;
         while self.machine.state() == State::Closing {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
+            if deadline <= Instant::now() {
+                return Err(self.lose(Lost::end_unanswered()));
             }
-            match self.pump(Some(left)) {
+            match self.pump(Some(deadline)) {
                 Ok(()) | Err(Lost::ClosedByUs) => {}
                 Err(lost) => return Err(lost),
             }
@@ -212,19 +210,24 @@ impl Link {
         Some(message)
     }
 
-    /// Sends what waits, then reads once, for at most `wait` (`None`: as long as it takes), and sorts
+    /// Sends what waits, then reads once, until `deadline` at most (`None`: as long as it takes), and sorts
     /// what arrived. Comes back without news when the time is over or a heartbeat is due.
-    pub(super) fn pump(&mut self, wait: Option<Duration>) -> Result<(), Lost> {
+    pub(super) fn pump(&mut self, deadline: Option<Instant>) -> Result<(), Lost> {
         self.alive()?;
         self.tick()?;
-        self.flush()?;
-        self.read(wait)
+        self.flush(deadline)?;
+        self.read(deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())))
     }
 
-    /// Sends all that waits.
-    pub(super) fn flush(&mut self) -> Result<(), Lost> {
+    /// Sends all that waits. What the socket does not take until `deadline` (`None`: for as long as it takes) is still there
+    /// afterwards; it has a moment in any case.
+    pub(super) fn flush(&mut self, deadline: Option<Instant>) -> Result<(), Lost> {
         self.alive()?;
+        let until = deadline.map(|deadline| deadline.max(Instant::now() + WRITE_TIMEOUT));
         while !self.machine.outgoing().is_empty() {
+            if until.is_some_and(|until| until <= Instant::now()) {
+                return Ok(());
+            }
             match self.transport.write(self.machine.outgoing()) {
                 Ok(0) => return Err(self.lose(Lost::Io("the peer takes no more bytes".into()))),
                 Ok(count) => self.machine.sent(count),
@@ -417,3 +420,6 @@ fn reply_of(method: Method<'_>) -> Option<Reply> {
 fn is_timeout(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,7 +33,7 @@ pub use message::{Publication, ReturnedMessage};
 
 /// How long a server may take to accept, and then to complete the login.
 const OPEN_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a server may take to agree to our close; it is closed afterwards in any case.
+/// How long a server may take to agree to our close, and to take what is sent before; it is over afterwards in any case.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a full socket may hold up a write before we look for incoming bytes.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(100);
@@ -129,6 +129,9 @@ impl Connection {
 
     /// Sends what waits, closes the connection and waits for the broker's agreement, 5 s at most.
     /// All other handles on it find it closed.
+    ///
+    /// # Errors
+    /// The connection was lost before, or the broker has not agreed in time: what was sent last may not have reached it.
     pub fn close(self) -> Result<(), Lost> {
         lock(&self.link).close(CLOSE_PATIENCE)
     }

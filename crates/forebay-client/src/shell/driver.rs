@@ -449,11 +449,7 @@ impl<'l> Serving<'l> {
             .close_until_us
             .is_some_and(|until_us| now_us >= until_us.saturating_add(AGREEMENT_PATIENCE_US))
         {
-            return Err(Lost::Io(
-                "the broker has not answered the end of the connection; what was sent last may not \
-                 have reached it"
-                    .into(),
-            ));
+            return Err(Lost::end_unanswered());
         }
         let mut locked = self.link.lock();
         if self.written < self.writing.len() || !locked.session.wants_bytes() {

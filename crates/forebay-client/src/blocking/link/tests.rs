@@ -1,0 +1,120 @@
+//! A link on a socket that takes nothing, from a broker that is heard all the same.
+
+use forebay_wire::{
+    Table, WireMethod, basic, channel, confirm, connection, write_heartbeat, write_method,
+};
+
+use super::super::{Channel, Connection, ConsumeOptions, Publication};
+use super::*;
+use crate::machine::{Machine, Options};
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The other end: it says what was put down, then nothing but heartbeats.
+struct Broker {
+    says: Vec<u8>,
+    takes: bool,
+    gives_up_at: Instant,
+}
+
+#[derive(Clone)]
+struct Socket(Arc<Mutex<Broker>>);
+
+impl Socket {
+    fn says(&self, channel: u16, method: &impl WireMethod) {
+        write_method(&mut self.0.lock().unwrap().says, channel, method);
+    }
+
+    /// Whether it takes bytes from now on.
+    fn takes(&self, takes: bool) {
+        self.0.lock().unwrap().takes = takes;
+    }
+}
+
+impl Transport for Socket {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let mut broker = self.0.lock().unwrap();
+        if broker.gives_up_at <= Instant::now() {
+            return Ok(0);
+        }
+        if broker.says.is_empty() {
+            write_heartbeat(&mut broker.says);
+        }
+        let count = broker.says.len().min(into.len());
+        into[..count].copy_from_slice(&broker.says[..count]);
+        broker.says.drain(..count);
+        Ok(count)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let takes = self.0.lock().unwrap().takes;
+        if takes { Ok(bytes.len()) } else { Err(ErrorKind::WouldBlock.into()) }
+    }
+
+    fn set_read_timeout(&mut self, _timeout: Option<Duration>) -> std::io::Result<bool> {
+        Ok(true)
+    }
+}
+
+/// A channel with confirms.
+fn connected() -> (Connection, Channel, Socket) {
+    let gives_up_at = Instant::now() + PATIENCE;
+    let broker = Broker { says: Vec::new(), takes: true, gives_up_at };
+    let socket = Socket(Arc::new(Mutex::new(broker)));
+    let start = connection::Start {
+        version_major: 0,
+        version_minor: 9,
+        server_properties: Table::default(),
+        mechanisms: b"PLAIN",
+        locales: b"en_US",
+    };
+    socket.says(0, &start);
+    socket.says(0, &connection::Tune::default());
+    socket.says(0, &connection::OpenOk::default());
+    let options = Options { heartbeat_s: 0, ..Options::default() };
+    let mut link = Link::new(Machine::new(options), Box::new(socket.clone()));
+    link.open(PATIENCE).unwrap();
+    let connection = Connection { link: Arc::new(Mutex::new(link)) };
+    socket.says(1, &channel::OpenOk::default());
+    let mut channel = connection.channel().unwrap();
+    socket.says(1, &confirm::SelectOk::default());
+    channel.confirm_select(100).unwrap();
+    (connection, channel, socket)
+}
+
+fn is_all_sent(connection: &Connection) -> bool {
+    lock(&connection.link).machine.outgoing().is_empty()
+}
+
+#[test]
+fn waiting_ends_in_time_though_the_socket_takes_nothing() {
+    let (connection, mut channel, socket) = connected();
+    socket.says(1, &basic::ConsumeOk::default());
+    let how = ConsumeOptions { no_ack: true, ..ConsumeOptions::default() };
+    let mut consumer = channel.consume("q", how).unwrap();
+    socket.takes(false);
+    channel.publish(&Publication::default()).unwrap();
+    let patience = Duration::from_millis(10);
+    let began = Instant::now();
+    assert_eq!(channel.pump(patience), Ok(()));
+    assert_eq!(channel.wait_settled_for(patience), Ok(false));
+    assert_eq!(consumer.next_message(Some(patience)), Ok(None));
+    assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
+    assert!(!is_all_sent(&connection));
+    socket.takes(true);
+    assert_eq!(channel.pump(Duration::ZERO), Ok(()));
+    assert!(is_all_sent(&connection), "what waited is sent as soon as that is possible");
+}
+
+#[test]
+fn a_close_that_is_not_agreed_to_fails_in_time() {
+    for takes in [false, true] {
+        let (connection, mut channel, socket) = connected();
+        socket.takes(takes);
+        let closed = lock(&connection.link).close(Duration::from_millis(10));
+        assert_eq!(closed, Err(Lost::end_unanswered()));
+        let fault = ChannelFault::Lost(Lost::end_unanswered());
+        assert_eq!(channel.pump(Duration::ZERO), Err(fault), "it is over for the others as well");
+    }
+}
