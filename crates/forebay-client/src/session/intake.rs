@@ -502,7 +502,8 @@ impl Intake {
         self.changed_us = now_us;
     }
 
-    fn flush(&mut self, machine: &mut Machine) {
+    /// What is settled is told at once.
+    pub(crate) fn flush(&mut self, machine: &mut Machine) {
         if let Some(tap) = &mut self.tap {
             tap.acks.flush();
         }

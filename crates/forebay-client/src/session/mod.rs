@@ -298,6 +298,7 @@ impl Session {
     pub(crate) fn close_now(&mut self) {
         for (_, intake) in &mut self.intakes {
             intake.stop(&mut self.machine);
+            intake.flush(&mut self.machine);
         }
         self.machine.close();
     }

@@ -1,6 +1,7 @@
 //! A session against a broker in bytes: whatever happens in whatever order, each message has one outcome.
 
 mod channel_numbers;
+mod closing;
 mod consuming;
 mod counted_workers;
 mod exclusive_consumers;

@@ -1,0 +1,48 @@
+//! What is told before a connection is closed.
+
+use forebay_wire::{channel, write_properties_frame};
+
+use super::consuming::how;
+use super::*;
+
+const CHANNEL: u16 = 1;
+
+/// The names of the methods that wait to be sent.
+fn said(session: &mut Session) -> Vec<&'static str> {
+    let mut out = Vec::new();
+    session.machine.take_outgoing(&mut out);
+    let mut rest = out.strip_prefix(&forebay_wire::PROTOCOL_HEADER).unwrap_or(&out);
+    let mut said = Vec::new();
+    while let Some(frame) = read_frame(rest, 1 << 20).unwrap() {
+        said.push(Method::parse(frame.payload).unwrap().name());
+        rest = &rest[frame.size_bytes()..];
+    }
+    said
+}
+
+#[test]
+fn what_a_consumer_that_was_stopped_finished_is_acknowledged_before_the_end() {
+    let mut session = Session::new(Options::default());
+    connect(&mut session, 1);
+    let credit = Credit::new(1, 2, 10, Some(10));
+    let key = session.add_intake(Intake::new(how(false), credit), 1);
+    feed(&mut session, &bytes(CHANNEL, &channel::OpenOk::default()), 1);
+    feed(&mut session, &bytes(CHANNEL, &basic::QosOk::default()), 1);
+    feed(&mut session, &bytes(CHANNEL, &basic::ConsumeOk::default()), 1);
+    for delivery_tag in [1, 2] {
+        let mut out = bytes(CHANNEL, &basic::Deliver { delivery_tag, ..Default::default() });
+        write_properties_frame(&mut out, CHANNEL, 60, 0, &Default::default());
+        feed(&mut session, &out, 1);
+    }
+    let (intake, machine) = session.intake(key);
+    let finished = intake.take_ready(machine, 1).unwrap().key;
+    let _in_work = intake.take_ready(machine, 1).unwrap();
+    intake.stop(machine);
+    said(&mut session);
+
+    let (intake, machine) = session.intake(key);
+    assert!(intake.settle(machine, finished, Verdict::Ack, 10, 2));
+    assert!(said(&mut session).is_empty(), "it waits for the other one");
+    session.close_now();
+    assert_eq!(said(&mut session), ["basic.ack", "connection.close"]);
+}
