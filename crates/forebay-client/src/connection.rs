@@ -147,8 +147,8 @@ impl ConnectionBuilder {
         self
     }
 
-    /// How long [`Connection::close`] waits for outcomes; 5 s unless set. Then it waits for the broker's agreement to the
-    /// end, 5 s at most.
+    /// How long [`Connection::close`] waits for outcomes; 5 s unless set. Then it waits for the broker's agreement to the end, for 5 s
+    /// from when all that we send has left, and for the patience and 5 s in all at most.
     #[must_use]
     pub fn close_patience(mut self, patience: Duration) -> Self {
         self.close_patience = patience;

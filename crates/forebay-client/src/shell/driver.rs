@@ -254,7 +254,10 @@ struct Serving<'l> {
     /// Of the login that the server has answered, and of what is declared again.
     login_steps: u64,
     close_patience_us: u64,
+    /// Until when outcomes are waited for.
     close_until_us: Option<u64>,
+    /// Until when the broker's agreement is, once all that we send has left.
+    agree_until_us: Option<u64>,
     next_beat_us: u64,
     rtt: Option<KernelRtt>,
     next_rtt_us: u64,
@@ -284,6 +287,7 @@ impl<'l> Serving<'l> {
             login_steps: 0,
             close_patience_us: *close_patience_us,
             close_until_us: None,
+            agree_until_us: None,
             next_beat_us: u64::MAX,
             rtt: addresses.and_then(|(local, peer)| KernelRtt::new(local, peer)),
             next_rtt_us: now_us,
@@ -445,10 +449,7 @@ impl<'l> Serving<'l> {
                 "the server did not complete the login within {seconds} s"
             )));
         }
-        if self
-            .close_until_us
-            .is_some_and(|until_us| now_us >= until_us.saturating_add(AGREEMENT_PATIENCE_US))
-        {
+        if self.ends_at_us().is_some_and(|until_us| now_us >= until_us) {
             return Err(Lost::end_unanswered());
         }
         let mut locked = self.link.lock();
@@ -471,12 +472,23 @@ impl<'l> Serving<'l> {
                 *self.close_until_us.get_or_insert(now_us.saturating_add(self.close_patience_us));
             if locked.session.is_quiet() || now_us >= until_us {
                 locked.session.close_now();
+                if self.written == self.writing.len()
+                    && locked.session.machine.outgoing().is_empty()
+                {
+                    self.agree_until_us.get_or_insert(now_us + AGREEMENT_PATIENCE_US);
+                }
             }
         } else if locked.close {
             outcome = Err(Lost::ClosedByUs);
         }
         self.link.tell(locked, None);
         outcome
+    }
+
+    /// When a connection that is to be closed is given up, agreed to or not.
+    fn ends_at_us(&self) -> Option<u64> {
+        let last_us = self.close_until_us?.saturating_add(AGREEMENT_PATIENCE_US);
+        Some(self.agree_until_us.map_or(last_us, |until_us| until_us.min(last_us)))
     }
 
     /// Sleeps until somebody rings. False: there is something to do after all.
@@ -505,13 +517,10 @@ impl<'l> Serving<'l> {
         for due_us in [
             locked.session.next_tick_us(),
             (!self.up).then_some(self.login_until_us),
-            self.close_until_us.map(|until_us| {
-                if locked.session.machine.state() == State::Closing {
-                    until_us.saturating_add(AGREEMENT_PATIENCE_US)
-                } else {
-                    until_us
-                }
-            }),
+            match locked.session.machine.state() {
+                State::Closing => self.ends_at_us(),
+                _ => self.close_until_us,
+            },
         ]
         .into_iter()
         .flatten()

@@ -94,6 +94,24 @@ async fn a_stream_is_read_again_if_the_full_inbox_was_emptied_before_its_driver_
     assert_eq!(serving.sleep(&mut cx), Ok(true));
 }
 
+#[tokio::test]
+async fn agreement_is_waited_for_from_the_close_on_however_long_outcomes_might_have_taken() {
+    let driver = Driver { close_patience_us: 3_600_000_000, ..logged_in() };
+    let (ours, _theirs) = tokio::io::duplex(1 << 20);
+    let mut serving = Serving::new(&driver, Stream::Other(Box::new(ours)));
+    serving.up = true;
+    let mut cx = Context::from_waker(Waker::noop());
+    driver.link.close();
+    assert!(
+        serving.poll(&mut cx).is_pending(),
+        "the close is out, and there are no outcomes to wait for"
+    );
+    let wakes_at_us = driver.link.lock().wakes_at_us;
+    assert!(wakes_at_us <= driver.link.now_us() + AGREEMENT_PATIENCE_US, "{wakes_at_us}");
+    serving.agree_until_us = serving.agree_until_us.map(|_| driver.link.now_us());
+    assert_eq!(serving.on_time(), Err(Lost::end_unanswered()));
+}
+
 /// Looks whether the session is free, at each event and at the end of each span.
 struct Curious {
     link: Arc<Link>,
