@@ -359,9 +359,10 @@ impl Channel {
         poll_fn(|cx| link.with(|session| session.user(key).0.poll_settled(cx))).await
     }
 
-    /// How many publishes have no outcome yet; 0 without confirms.
+    /// How many publishes have no outcome yet; 0 without confirms, and on a channel that is over.
     pub fn unconfirmed(&self) -> u64 {
-        self.inner.guard.link.with(|session| session.machine.unconfirmed(self.inner.number))
+        let Inner { guard, key, number, .. } = &*self.inner;
+        guard.link.with(|session| session.unconfirmed(*key, *number))
     }
 
     /// Mandatory messages that came back. Each came before its confirm. At most

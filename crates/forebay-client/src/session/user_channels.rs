@@ -25,6 +25,12 @@ impl Session {
         (&mut self.users[key], &mut self.machine)
     }
 
+    /// How many of a user's publishes have no outcome yet; none once his channel is over, whose number others may have.
+    pub(crate) fn unconfirmed(&self, key: usize, number: u16) -> u64 {
+        let ours = owner(&self.owners, number) == Owner::User(key);
+        if ours { self.machine.unconfirmed(number) } else { 0 }
+    }
+
     /// Bytes were taken out of the inbox of a user's channel.
     pub(crate) fn taken(&mut self, key: usize, bytes: usize) {
         self.inbox_bytes -= self.users[key].counted(bytes);

@@ -1,6 +1,8 @@
 //! Channels that users drive, and the connection they are on.
 
-use forebay_wire::{ShortStr, channel, write_body_frame, write_properties_frame};
+use forebay_wire::{
+    RawProperties, ShortStr, channel, confirm, write_body_frame, write_properties_frame,
+};
 
 use super::*;
 
@@ -31,6 +33,29 @@ fn what_nobody_took_of_a_connection_that_is_gone_does_not_keep_the_next_one_from
     session.taken(key, message.size_bytes());
     session.drop_user_channel(key, number);
     assert_eq!(session.inbox_bytes, 0);
+}
+
+#[test]
+fn publishes_of_who_has_the_number_now_do_not_count_for_a_channel_that_was_closed() {
+    let mut session = Session::new(Options::default());
+    connect(&mut session, 1);
+    let open = |session: &mut Session| {
+        let (key, number, _) = session.open_user_channel().unwrap();
+        feed(session, &bytes(number, &channel::OpenOk::default()), 1);
+        session.machine.select_confirms(number).unwrap();
+        feed(session, &bytes(number, &confirm::SelectOk::default()), 1);
+        let (none, empty) = (ShortStr::truncated(""), RawProperties::validate(&[0, 0]).unwrap());
+        session.machine.publish(number, none, none, false, empty, b"m").unwrap();
+        (key, number)
+    };
+    let (old, number) = open(&mut session);
+    assert_eq!(session.unconfirmed(old, number), 1);
+    feed(&mut session, &bytes(number, &channel::Close::default()), 1);
+    assert_eq!(session.unconfirmed(old, number), 0);
+    session.machine.take_outgoing(&mut Vec::new());
+    let (new, same_number) = open(&mut session);
+    assert_eq!(same_number, number);
+    assert_eq!((session.unconfirmed(old, number), session.unconfirmed(new, number)), (0, 1));
 }
 
 /// A consumer that the broker has begun.
