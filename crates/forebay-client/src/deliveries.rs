@@ -10,6 +10,7 @@ use forebay_wire::{ShortStr, basic};
 use crate::channel::{Channel, Inner};
 use crate::error::ChannelFault;
 use crate::received::Received;
+use crate::session::UserChannel;
 
 /// The messages of one consumer on a channel. Acknowledge them on the channel.
 ///
@@ -45,11 +46,17 @@ impl Deliveries {
         .await
     }
 
-    /// Ends the consumer. Messages that had arrived can still be taken.
+    /// Ends the consumer, if it has not ended. Messages that had arrived can still be taken.
     ///
     /// # Cancellation
     /// A dropped future has ended it as soon as the broker agrees.
     pub async fn cancel(&mut self) -> Result<(), ChannelFault> {
+        let (link, key) = (&self.inner.guard.link, self.inner.key);
+        let consumes = |user: &mut UserChannel| user.is_consuming(&self.tag, self.subscription);
+        if !link.with(|session| consumes(session.user(key).0)) {
+            // Another one may have its tag.
+            return Ok(());
+        }
         let channel = Channel { inner: self.inner.clone() };
         let cancel =
             basic::Cancel { consumer_tag: ShortStr::truncated(&self.tag), ..Default::default() };

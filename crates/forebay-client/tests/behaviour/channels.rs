@@ -297,6 +297,22 @@ async fn a_tag_may_be_used_again_when_its_consumer_was_cancelled() {
 }
 
 #[tokio::test]
+async fn a_consumer_that_has_ended_is_cancelled_without_the_next_one_of_its_tag() {
+    let broker = Broker::start();
+    let connection = broker.connect().await;
+    let channel = connection.channel().await.unwrap();
+    channel.declare_queue("q", DeclareQueue::default()).await.unwrap();
+    let consume = Consume { tag: "again".into(), ..Consume::default() };
+    let mut first = channel.consume("q", consume.clone()).await.unwrap();
+    first.cancel().await.unwrap();
+    let mut second = channel.consume("q", consume).await.unwrap();
+    first.cancel().await.unwrap();
+    channel.publish("", "q", false, &Properties::default(), b"m").await.unwrap();
+    let message = soon("a delivery", second.next()).await.unwrap();
+    assert_eq!(message.expect("it goes on").body(), b"m");
+}
+
+#[tokio::test]
 async fn who_takes_nothing_for_a_while_is_sent_the_rest_when_he_does() {
     const MESSAGES: usize = INBOX_BYTES_MAX / BODY_BYTES + 10;
     const BODY_BYTES: usize = 1 << 20;
