@@ -328,7 +328,10 @@ impl Session {
 
     /// Wakes the caller when there is room in the send buffer again.
     pub(crate) fn wait_for_room(&mut self, cx: &Context<'_>) {
-        self.room_wakers.push(cx.waker().clone());
+        // Who waits together with something else asks each time that comes.
+        if !self.room_wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+            self.room_wakers.push(cx.waker().clone());
+        }
     }
 
     /// There is room in the send buffer again.

@@ -1,5 +1,8 @@
 //! Channels that users drive, and the connection they are on.
 
+use std::sync::Arc;
+use std::task::Wake;
+
 use forebay_wire::{
     RawProperties, ShortStr, channel, confirm, write_body_frame, write_properties_frame,
 };
@@ -56,6 +59,26 @@ fn publishes_of_who_has_the_number_now_do_not_count_for_a_channel_that_was_close
     let (new, same_number) = open(&mut session);
     assert_eq!(same_number, number);
     assert_eq!((session.unconfirmed(old, number), session.unconfirmed(new, number)), (0, 1));
+}
+
+/// Woken, it does nothing.
+struct Task;
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn who_asks_for_room_again_and_again_waits_once() {
+    let mut session = Session::new(Options::default());
+    let tasks: [Waker; 2] = [Arc::new(Task).into(), Arc::new(Task).into()];
+    for _ in 0..100 {
+        for task in &tasks {
+            // Of another poll, as with a timer beside it.
+            session.wait_for_room(&Context::from_waker(&task.clone()));
+        }
+    }
+    assert_eq!(session.room_wakers.len(), 2);
 }
 
 /// A consumer that the broker has begun.
