@@ -15,7 +15,8 @@ use crate::deliveries::Deliveries;
 use crate::error::ChannelFault;
 use crate::machine::{ChannelError, PublishError, Settled};
 use crate::received::Received;
-use crate::session::{Reply, ReturnedMessage, Ticket, Topology, Wants};
+use crate::returns::ReturnedMessage;
+use crate::session::{Reply, Ticket, Topology, Wants};
 
 /// How a queue is declared; by default transient, shared and kept.
 #[derive(Debug, Clone, Default)]
@@ -365,8 +366,8 @@ impl Channel {
         guard.link.with(|session| session.unconfirmed(*key, *number))
     }
 
-    /// Mandatory messages that came back. Each came before its confirm. At most
-    /// [`RETURNS_KEPT_MAX`](crate::RETURNS_KEPT_MAX) are kept.
+    /// Mandatory messages that came back. Each came before its confirm. The latest
+    /// [`RETURNS_KEPT_MAX`](crate::RETURNS_KEPT_MAX) are kept, of [`RETURNS_BYTES_MAX`](crate::RETURNS_BYTES_MAX) at most.
     pub fn take_returns(&self) -> Vec<ReturnedMessage> {
         self.inner.guard.link.with(|session| session.user(self.inner.key).0.take_returns()).into()
     }

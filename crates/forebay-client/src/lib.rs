@@ -54,6 +54,7 @@ mod publisher;
 mod receive_buffer;
 mod received;
 mod retry;
+mod returns;
 mod session;
 mod settlement;
 mod shell;
@@ -84,9 +85,9 @@ pub use outcome::{Confirmed, NotPublished, NotPublishedReason, Unconfirmed, Unkn
 pub use partitions::Partitions;
 pub use publisher::{Outcome, Publisher, PublisherBuilder, Route, Window};
 pub use received::Received;
+pub use returns::{RETURNS_BYTES_MAX, RETURNS_KEPT_MAX, ReturnedMessage};
 pub use session::{
-    Binding, CALLS_MAX, CREDIT_MAX, Credit, Exchange, INBOX_BYTES_MAX, Queue, RETURNS_KEPT_MAX,
-    ReturnedMessage, Topology,
+    Binding, CALLS_MAX, CREDIT_MAX, Credit, Exchange, INBOX_BYTES_MAX, Queue, Topology,
 };
 pub use settlement::{Settlement, Stale};
 pub use shell::{ByteStream, HAPPENINGS_KEPT, KernelRtt, StreamFuture};

@@ -9,8 +9,8 @@ use forebay_wire::{RawProperties, ShortStr, Table, WireMethod, basic, exchange, 
 
 use super::Message;
 use super::link::{Inbox, Life, Link, Place, Reply, SEND_BATCH_BYTES};
-use super::message::{Publication, ReturnedMessage};
-use super::{ConsumeError, ConsumeOptions, Consumer, lock};
+use super::message::Publication;
+use super::{ConsumeError, ConsumeOptions, Consumer, ReturnedMessage, lock};
 use crate::channel::{DeclareExchange, DeclareQueue, QueueInfo};
 use crate::error::ChannelFault;
 use crate::machine::{PublishError, Settled};
@@ -198,10 +198,10 @@ impl Channel {
         self.with_inbox(|inbox| std::mem::take(&mut inbox.settled))
     }
 
-    /// Mandatory messages that came back; does not wait. At most
-    /// [`RETURNS_KEPT_MAX`](super::RETURNS_KEPT_MAX) are kept.
+    /// Mandatory messages that came back; does not wait. The latest [`RETURNS_KEPT_MAX`](super::RETURNS_KEPT_MAX) are
+    /// kept, of [`RETURNS_BYTES_MAX`](super::RETURNS_BYTES_MAX) at most.
     pub fn take_returns(&mut self) -> VecDeque<ReturnedMessage> {
-        self.with_inbox(|inbox| std::mem::take(&mut inbox.returns))
+        self.with_inbox(|inbox| inbox.returns.take())
     }
 
     /// Sends what waits and waits up to `timeout` for something new: outcomes, returns, deliveries. What the broker does not take

@@ -10,19 +10,17 @@ use std::time::{Duration, Instant};
 
 use forebay_wire::Method;
 
-use super::message::ReturnedMessage;
 use super::transport::Transport;
 use super::{Message, WRITE_TIMEOUT, lock};
 use crate::ReceiveBuffer;
 use crate::error::{ChannelFault, Lost, Refusal};
 use crate::machine::{ChannelError, CloseReason, Event, Machine, Settled, State};
+use crate::returns::Returns;
 use crate::tls::io_reason;
 
 /// Bound of the deliveries that wait in all inboxes of a connection. Prefetch keeps them far below;
 /// only consumers without acknowledgement can reach it.
 pub const DELIVERIES_BYTES_MAX: usize = 256 << 20;
-/// Bound of the returned messages kept for a channel; older ones make room.
-pub const RETURNS_KEPT_MAX: usize = 10_000;
 /// Size of the receive buffer.
 const RECEIVE_BYTES: usize = 256 * 1024;
 /// Bytes after which a publish sends what waits.
@@ -74,7 +72,7 @@ pub(super) struct Inbox {
     pub(super) deliveries: BTreeMap<String, VecDeque<Message>>,
     /// Neighbours are joined, so this stays short.
     pub(super) settled: VecDeque<Settled>,
-    pub(super) returns: VecDeque<ReturnedMessage>,
+    pub(super) returns: Returns,
     pub(super) closed: Option<Refusal>,
     pub(super) cancelled: Vec<String>,
 }
@@ -354,15 +352,7 @@ fn post(
             inbox.replies.push_back(Reply::Got { message, message_count });
         }
         Event::Returned(returned) => {
-            let returns = &mut inboxes.entry(returned.channel).or_default().returns;
-            if returns.len() == RETURNS_KEPT_MAX {
-                returns.pop_front();
-            }
-            returns.push_back(ReturnedMessage {
-                reply_code: returned.reply_code,
-                reply_text: returned.reply_text.to_string(),
-                message: Message::from_returned(&returned),
-            });
+            inboxes.entry(returned.channel).or_default().returns.push(&returned);
         }
         Event::Settled { channel, settled } => {
             let queue = &mut inboxes.entry(channel).or_default().settled;

@@ -1,19 +1,6 @@
-//! Messages on their way out, and those that came back.
+//! Messages on their way out.
 
 use forebay_wire::Properties;
-
-use super::Message;
-
-/// A mandatory message of ours that no queue took.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReturnedMessage {
-    /// 312 when no queue was bound.
-    pub reply_code: u16,
-    /// For instance `NO_ROUTE`.
-    pub reply_text: String,
-    /// What we published.
-    pub message: Message,
-}
 
 /// A message to publish.
 #[derive(Debug, Clone, Copy, Default)]

@@ -26,10 +26,11 @@ use transport::{OverTls, Pair, Tcp, Transport};
 pub use crate::channel::{DeclareExchange, DeclareQueue, QueueInfo};
 pub use crate::error::{ChannelFault, ConsumeError, Lost, OpenError, Refusal};
 pub use crate::received::Received as Message;
+pub use crate::returns::{RETURNS_BYTES_MAX, RETURNS_KEPT_MAX, ReturnedMessage};
 pub use channel::Channel;
 pub use consumer::{ConsumeOptions, Consumer};
-pub use link::{DELIVERIES_BYTES_MAX, RETURNS_KEPT_MAX};
-pub use message::{Publication, ReturnedMessage};
+pub use link::DELIVERIES_BYTES_MAX;
+pub use message::Publication;
 
 /// How long a server may take to accept, and then to complete the login.
 const OPEN_PATIENCE: Duration = Duration::from_secs(10);

@@ -59,7 +59,6 @@ pub(crate) use how::How;
 pub(crate) use intake::{DeliveryKey, Intake, Ready, Verdict};
 pub(crate) use ledger::{Idler, Ledger, MakeWindow, NotAdmitted, Published};
 use owner::{Owner, owner};
-pub use requests::{RETURNS_KEPT_MAX, ReturnedMessage};
 pub(crate) use requests::{Reply, Ticket, UserChannel, Wants};
 pub(crate) use taken::NAMED_PUBLISHERS;
 pub(crate) use tap::LIVE_CREDIT;

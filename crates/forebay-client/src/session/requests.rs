@@ -15,9 +15,7 @@ use super::wakeups::Wakeups;
 use crate::error::{ChannelFault, Lost, Refusal};
 use crate::machine::{ChannelError, Returned, Settled};
 use crate::received::Received;
-
-/// Bound of the returned messages kept for a channel; older ones make room.
-pub const RETURNS_KEPT_MAX: usize = 10_000;
+use crate::returns::{ReturnedMessage, Returns};
 
 /// An answer, reduced to what somebody may want to know of it. `subscription` tells a consumer from those that had its tag before.
 #[derive(Debug)]
@@ -79,17 +77,6 @@ impl Wants {
     }
 }
 
-/// A returned message, owned.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReturnedMessage {
-    /// 312 when no queue was bound.
-    pub reply_code: u16,
-    /// For instance `NO_ROUTE`.
-    pub reply_text: String,
-    /// What was published.
-    pub message: Received,
-}
-
 /// One channel in its user's hands.
 #[derive(Debug, Default)]
 pub(crate) struct UserChannel {
@@ -99,7 +86,7 @@ pub(crate) struct UserChannel {
     subscriptions: Subscriptions,
     settled: VecDeque<Settled>,
     settled_waker: Option<Waker>,
-    returns: VecDeque<ReturnedMessage>,
+    returns: Returns,
     /// Our close is out.
     closing: bool,
     over: Option<ChannelFault>,
@@ -296,18 +283,11 @@ impl UserChannel {
     }
 
     pub(crate) fn returned(&mut self, returned: &Returned<'_>) {
-        if self.returns.len() == RETURNS_KEPT_MAX {
-            self.returns.pop_front();
-        }
-        self.returns.push_back(ReturnedMessage {
-            reply_code: returned.reply_code,
-            reply_text: returned.reply_text.to_string(),
-            message: Received::from_returned(returned),
-        });
+        self.returns.push(returned);
     }
 
     pub(crate) fn take_returns(&mut self) -> VecDeque<ReturnedMessage> {
-        std::mem::take(&mut self.returns)
+        self.returns.take()
     }
 
     /// The broker closed the channel.
