@@ -25,7 +25,7 @@ pub enum CallError {
     },
     /// No queue took the request.
     Unroutable(Refusal),
-    /// One of its names is too long for AMQP.
+    /// One of its names is too long for AMQP, or all its properties together for one of the broker's frames.
     TooLong(TooLong),
     /// As many calls wait for replies as may: [`CALLS_MAX`](crate::CALLS_MAX).
     TooManyCalls,

@@ -361,10 +361,11 @@ impl Drop for Consumer {
 }
 
 impl Consumer {
-    /// The next message; `None` after [`Consumer::stop`].
+    /// The next message; `None` after [`Consumer::stop`], unless there was an error before.
     ///
     /// # Errors
-    /// The broker cancelled the consumer (its queue was deleted), or the connection is gone for good.
+    /// The broker cancelled the consumer (its queue was deleted) or closed its channel, or the connection is gone for good. Each
+    /// later call gives the same answer, also after [`Consumer::stop`].
     ///
     /// # Cancellation
     /// A dropped future has taken nothing.

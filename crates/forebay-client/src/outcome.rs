@@ -24,8 +24,8 @@ pub enum Unconfirmed {
     Rejected,
     /// No queue took it: nothing is bound for its routing key.
     Returned(Refusal),
-    /// It was sent and no answer will come. It may have arrived; publish it again only where a duplicate
-    /// does no harm.
+    /// It was admitted and no answer will come. It may have arrived; publish it again only where a duplicate
+    /// does no harm. When a connection is given up this is said also of messages that were still waiting to be sent.
     Unknown(UnknownReason),
     /// Nothing of it was sent, and nothing will be: its time was over before
     /// ([`PublisherBuilder::outcome_within`](crate::PublisherBuilder::outcome_within)).
@@ -52,7 +52,7 @@ impl fmt::Display for Unconfirmed {
                 write!(f, "the message was not confirmed: the broker closed the channel: {why}")
             }
             Unconfirmed::Unknown(UnknownReason::Lost(lost)) => {
-                write!(f, "the message was sent and not confirmed: {lost}")
+                write!(f, "the message was not confirmed: {lost}")
             }
             Unconfirmed::Unknown(UnknownReason::TimeOver) => {
                 f.write_str("the message was sent and no answer came in time")
@@ -107,7 +107,7 @@ pub struct NotPublished {
 pub enum NotPublishedReason {
     /// The deadline passed before the window had room.
     DeadlinePassed,
-    /// One of its names is too long for AMQP.
+    /// One of its names is too long for AMQP, or all its properties together for one of the broker's frames.
     TooLong(TooLong),
     /// More callers wait for the window than [`WAITERS_MAX`](forebay_flow::WAITERS_MAX).
     TooManyWaiting,

@@ -232,8 +232,8 @@ impl PublisherBuilder {
     /// Opens the publisher. If the connection is being opened again, it starts with it.
     ///
     /// # Errors
-    /// A name of the route is too long, or the connection is gone for good. That the exchange exists is
-    /// not asked here; if it does not, outcomes say so.
+    /// A name of the route is too long, all channels of the connection are in use, or it is gone for good. That the exchange
+    /// exists is not asked here; if it does not, outcomes say so.
     pub async fn build(self) -> Result<Publisher, ChannelFault> {
         for name in [&self.route.exchange, &self.route.routing_key] {
             if name.len() > 255 {
