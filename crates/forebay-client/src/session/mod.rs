@@ -39,6 +39,7 @@ mod user_channels;
 mod wakeups;
 mod work_limit;
 
+use std::collections::BTreeMap;
 use std::task::{Context, Waker};
 
 use events::Todo;
@@ -119,7 +120,8 @@ pub(crate) struct Session {
     cut_off: usize,
     /// Who could have no channel, because all numbers are in use; each once.
     starved: Vec<Owner>,
-    room_wakers: Vec<Waker>,
+    /// Who waits for room in the send buffer, each task once: by what its waker points to, of which it is one.
+    room_wakers: BTreeMap<(usize, usize), Waker>,
     pub(crate) wakeups: Wakeups,
     pub(crate) happenings: Vec<Happening>,
     pub(crate) reconnects: u64,
@@ -152,7 +154,7 @@ impl Session {
             backlog: false,
             cut_off: 0,
             starved: Vec::new(),
-            room_wakers: Vec::new(),
+            room_wakers: BTreeMap::new(),
             wakeups: Wakeups::default(),
             happenings: Vec::new(),
             reconnects: 0,
@@ -328,14 +330,14 @@ impl Session {
     /// Wakes the caller when there is room in the send buffer again.
     pub(crate) fn wait_for_room(&mut self, cx: &Context<'_>) {
         // Who waits together with something else asks each time that comes.
-        if !self.room_wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
-            self.room_wakers.push(cx.waker().clone());
-        }
+        let waker = cx.waker();
+        let task = (waker.data() as usize, std::ptr::from_ref(waker.vtable()) as usize);
+        self.room_wakers.entry(task).or_insert_with(|| waker.clone());
     }
 
     /// There is room in the send buffer again.
     pub(crate) fn drained(&mut self, now_us: u64) {
-        self.wakeups.extend(self.room_wakers.drain(..));
+        self.wakeups.extend(std::mem::take(&mut self.room_wakers).into_values());
         if std::mem::take(&mut self.backlog) {
             // Calls are few: whoever made one waits for its reply.
             let mut calls_wait = false;
@@ -463,7 +465,7 @@ impl Session {
         self.arrived.clear();
         self.backlog = false;
         self.starved.clear();
-        self.wakeups.extend(self.room_wakers.drain(..));
+        self.wakeups.extend(std::mem::take(&mut self.room_wakers).into_values());
         for (_, user) in &mut self.users {
             user.lost(lost.clone(), &mut self.wakeups);
         }
