@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -103,10 +103,29 @@ where
 
     async fn handle(&self, item: Item<T>) -> Result<O, Failure> {
         let handler = self.0.clone();
-        match spawn_blocking(carried(move || handler(item))).await {
-            Ok(output) => Ok(output),
+        let due = Due(Arc::new(Mutex::new(Some(item)))); // until the end, whichever it is
+        let begins = Due(due.0.clone());
+        let call = spawn_blocking(carried(move || begins.take().map(|item| handler(item))));
+        match call.await {
+            Ok(Some(output)) => Ok(output),
             Err(error) if error.is_panic() => Err(Failure::panic(&*error.into_panic())),
-            Err(_) => Err(Failure::Error("the runtime is shutting down".into())),
+            Ok(None) | Err(_) => Err(Failure::Error("the runtime is shutting down".into())),
         }
+    }
+}
+
+/// The message of a call that has not begun. Whoever awaited the call and does not any more takes it out, and the call,
+/// for which the runtime may find a thread at any time yet, comes to nothing.
+struct Due<T>(Arc<Mutex<Option<Item<T>>>>);
+
+impl<T> Due<T> {
+    fn take(&self) -> Option<Item<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl<T> Drop for Due<T> {
+    fn drop(&mut self) {
+        self.take();
     }
 }

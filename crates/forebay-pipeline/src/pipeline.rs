@@ -62,7 +62,7 @@ impl<S: Source> Pipeline<S> {
 
     /// The same with a handler that computes or blocks: each call is on a thread of the runtime's pool for such
     /// work (512 threads unless the runtime was built otherwise), at a few microseconds a message. What has
-    /// begun there cannot be cancelled.
+    /// begun there cannot be cancelled; what still waits for a thread is.
     pub fn process_blocking<F, O>(
         self,
         concurrency: impl Into<Concurrency>,
@@ -156,8 +156,8 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
         self
     }
 
-    /// An attempt that takes longer is cancelled where it waits, and has failed. A blocking handler cannot be
-    /// cancelled: it goes on, and nobody looks at what it returns.
+    /// An attempt that takes longer is cancelled where it waits, and has failed. A blocking handler that has begun cannot
+    /// be cancelled: it goes on, and nobody looks at what it returns.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.policy.timeout = Some(limit);

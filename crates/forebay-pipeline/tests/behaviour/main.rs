@@ -2,6 +2,7 @@
 
 mod asking;
 mod batching;
+mod blocking;
 mod explaining;
 mod joining;
 mod middleware;

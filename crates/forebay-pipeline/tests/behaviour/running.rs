@@ -190,15 +190,6 @@ async fn what_was_acknowledged_early_stays_so() {
     assert_eq!(messages.send(()).await, Verdict::Ack);
 }
 
-#[tokio::test]
-async fn blocking_handlers_run_and_may_panic() {
-    let (messages, source) = source::test();
-    let handler = |number: Item<u32>| assert!(*number < 5, "too large");
-    let _running = Pipeline::from(source).process_blocking(4, handler).start();
-    assert_eq!(messages.send(1).await, Verdict::Ack);
-    assert_eq!(messages.send(7).await, Verdict::Requeue);
-}
-
 type Never = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A handler that says when it has begun and then waits for ever, and its messages.
