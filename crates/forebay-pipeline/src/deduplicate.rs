@@ -10,7 +10,7 @@ use std::fmt;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::handler::{Failure, Handler};
+use crate::handler::{Failure, Handler, caught};
 use crate::item::Item;
 use crate::outcome::{Handled, Outcome, Step};
 
@@ -90,7 +90,9 @@ where
         if key.as_ref().is_some_and(|key| lock().known.contains(key)) {
             return Ok(Once(Ok(Step::Settle(Outcome::Ack))));
         }
-        let handled = self.handler.handle(item).await?.handled();
+        let output = self.handler.handle(item).await?;
+        // An error tells what it is in code of its own.
+        let handled = caught(|| output.handled())?;
         // What goes to a batch is not done yet, and may still fail there.
         if let (Ok(Step::Settle(Outcome::Ack)), Some(key)) = (&handled, key) {
             lock().add(key);

@@ -36,12 +36,16 @@ where
     type Output = S::Response;
 
     async fn handle(&self, item: Item<T>) -> Result<S::Response, Failure> {
-        // A service of its own for each message: one that waits to be ready must not keep the others waiting.
-        let mut service = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let called = catching(async move {
-            poll_fn(|cx| service.poll_ready(cx)).await?;
-            service.call(item).await
+            // A service of its own for each message: one that waits to be ready must not keep the others waiting.
+            let mut service = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let called = async {
+                poll_fn(|cx| service.poll_ready(cx)).await?;
+                service.call(item).await
+            };
+            // An error tells what it is in code of its own.
+            called.await.map_err(|error: S::Error| error.to_string())
         });
-        called.await?.map_err(|error: S::Error| Failure::Error(error.to_string()))
+        called.await?.map_err(Failure::Error)
     }
 }

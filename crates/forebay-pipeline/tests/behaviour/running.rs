@@ -2,17 +2,22 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::convert::Infallible;
 use std::fmt;
-use std::future::ready;
+use std::future::{Ready, ready};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::virtual_time::in_virtual_time;
-use forebay_pipeline::{Item, Outcome, Pipeline, SourceError, Verdict, source};
+use forebay_pipeline::source::{self, TestSource};
+use forebay_pipeline::{Item, Outcome, Pipeline, Running, SourceError, Verdict};
 use proptest::prelude::*;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
+use tower::{Service, service_fn};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -167,15 +172,59 @@ impl fmt::Display for Mute {
     }
 }
 
-#[tokio::test]
-async fn an_error_that_panics_when_it_is_told_is_one_messages_too() {
+/// The message `false` fails, by a panic, and `true` after it is worked on.
+async fn false_panics_alone(start: impl FnOnce(TestSource<bool>) -> Running) {
     let (messages, source) = source::test();
-    let handler = async |fine: Item<bool>| if *fine { Ok(()) } else { Err(Mute) };
-    let running = Pipeline::from(source).process(1, handler).start();
+    let running = start(source);
     assert_eq!(messages.send(false).await, Verdict::Requeue);
     assert_eq!(messages.send(true).await, Verdict::Ack);
     let report = running.control().report();
     assert_eq!((report.failed, report.panicked), (1, 1));
+}
+
+#[tokio::test]
+async fn an_error_that_panics_when_it_is_told_is_one_messages_too() {
+    let handler = async |fine: Item<bool>| if *fine { Ok(()) } else { Err(Mute) };
+    false_panics_alone(|source| Pipeline::from(source).process(1, handler).start()).await;
+    let keyed = |fine: &bool| Some(*fine);
+    false_panics_alone(|source| {
+        Pipeline::from(source).process(1, handler).deduplicate(9, keyed).start()
+    })
+    .await;
+    let service = service_fn(handler);
+    false_panics_alone(|source| Pipeline::from(source).process_service(1, service).start()).await;
+}
+
+/// A service of which there is no second, the first time.
+struct Single {
+    asked: Arc<AtomicBool>,
+}
+
+impl Clone for Single {
+    fn clone(&self) -> Single {
+        assert!(self.asked.swap(true, Ordering::SeqCst), "not yet");
+        Single { asked: self.asked.clone() }
+    }
+}
+
+impl Service<Item<bool>> for Single {
+    type Response = ();
+    type Error = Infallible;
+    type Future = Ready<Result<(), Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Item<bool>) -> Self::Future {
+        ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_panics_when_it_is_cloned_fails_one_message() {
+    let service = Single { asked: Arc::default() };
+    false_panics_alone(|source| Pipeline::from(source).process_service(1, service).start()).await;
 }
 
 #[tokio::test]
