@@ -78,7 +78,7 @@ where
             works.push(work);
         }
         let held = |collector: &Arc<Collector<_, V>>| collector.batching.limits().held_max;
-        let beyond = onward.collectors.iter().map(held).sum();
+        let beyond = onward.collectors.iter().map(held).fold(0, usize::saturating_add);
         let limits = || onward.collectors.iter().map(|collector| collector.batching.limits());
         let delay_us = limits().map(|limits| limits.delay_us).max();
         let needs = Needs {

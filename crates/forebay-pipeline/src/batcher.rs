@@ -166,7 +166,7 @@ impl<K: Hash + Eq + Clone, M> Batcher<K, M> {
     /// Batches that fill quickly leave their times behind. Before there are twice as many times as messages may be
     /// held, those of the open batches are picked out: fewer than half, so this is done once in `held_max` batches.
     fn forget_some(&mut self) {
-        if self.due.len() >= 2 * self.limits.held_max {
+        if self.due.len() >= self.limits.held_max.saturating_mul(2) {
             let open = &self.open;
             self.due.retain(|(_, key, number)| {
                 open.get(key).is_some_and(|open| open.number == *number)
@@ -228,6 +228,19 @@ mod tests {
             assert!(batcher.due.len() <= 20, "{} of {}", batcher.due.len(), batcher.held());
         }
         assert_eq!((batcher.held(), batcher.next_due_us()), (10, Some(50)));
+    }
+
+    #[test]
+    fn where_nothing_is_limited_all_waits_until_nothing_more_comes() {
+        let most = usize::MAX;
+        let limits = Limits { messages: most, bytes: most, delay_us: u64::MAX, held_max: most };
+        let mut batcher = Batcher::new(limits);
+        for number in 1..4 {
+            assert!(batcher.has_room() && !batcher.push(entry(0, number), 1));
+        }
+        assert_eq!(batcher.take(u64::MAX - 1), None);
+        batcher.flush();
+        assert_eq!(batcher.take(1), Some(vec![1, 2, 3]));
     }
 
     proptest! {

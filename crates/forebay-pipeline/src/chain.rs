@@ -10,7 +10,7 @@ use std::fmt;
 use std::task::{Context, Poll, ready};
 
 use forebay_flow::explain::Detour;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
 use crate::handler::Handler;
@@ -59,7 +59,8 @@ where
     V: Send + Sync + 'static,
 {
     pub(crate) fn new(process: Process<S, H>, buffer_max: usize) -> Self {
-        let buffer_max = buffer_max.max(1);
+        // More than a channel can count are more than there are.
+        let buffer_max = buffer_max.clamp(1, Semaphore::MAX_PERMITS);
         Chained { state: State::Planned(Some(Box::new(process))), buffer_max }
     }
 

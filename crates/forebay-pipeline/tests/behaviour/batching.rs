@@ -55,6 +55,19 @@ fn a_batch_ends_when_it_is_full_or_its_time_is_up_or_nothing_more_comes() {
 }
 
 #[tokio::test]
+async fn batchers_may_hold_as_many_as_there_are() {
+    let seen = Seen::default();
+    let without_limit = |name| Batching::new(name, usize::MAX, MINUTE);
+    let running = Pipeline::from(source::iter(0..9))
+        .process(4, async |number: Item<u32>| ToBatch::named("b", *number))
+        .batch_by(without_limit("a").held_max(usize::MAX), noting(&seen))
+        .batch_by(without_limit("b"), noting(&seen))
+        .start();
+    assert_eq!(running.join().await.unwrap().acked, 9);
+    assert_eq!(*seen.lock().unwrap(), [Vec::from_iter(0..9)]);
+}
+
+#[tokio::test]
 async fn keys_bytes_and_the_messages_themselves_end_batches() {
     let seen = Seen::default();
     let batching = Batching::new("b", 100, MINUTE)

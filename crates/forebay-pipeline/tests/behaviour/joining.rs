@@ -74,6 +74,14 @@ async fn three_in_a_row_end_one_after_the_other() {
     assert_eq!(*sum.lock().unwrap(), 4 * 999 * 1_000 / 2);
 }
 
+#[tokio::test]
+async fn any_number_may_be_between_two() {
+    let first =
+        Pipeline::from(source::iter(0..9)).process(4, async |number: Item<u32>| HandOn(*number));
+    let second = Pipeline::from(first.into_source(usize::MAX)).process(4, async |_: Item<u32>| {});
+    assert_eq!(second.run().await.unwrap().acked, 9);
+}
+
 /// Each pipeline of a chain is asked and changed while it runs, from the last one.
 #[test]
 fn the_beginning_of_a_chain_is_known_and_changed_from_its_end() {
