@@ -109,6 +109,16 @@ where
         }
     }
 
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let State::Running { running, values, ended } = &mut self.state else {
+            return Poll::Pending;
+        };
+        if ended.is_none() {
+            *ended = Some(ready!(running.poll_end(cx)));
+        }
+        if values.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
     fn needs(&mut self, needs: &Needs) -> Vec<Finding> {
         // Its own source is told when it starts, which is with the next pipeline. What that finds is its own finding.
         if let State::Planned(_) = self.state {

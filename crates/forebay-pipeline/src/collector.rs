@@ -42,6 +42,14 @@ struct Inside<T, V> {
     abandoned: bool,
 }
 
+impl<T, V> Inside<T, V> {
+    /// There is no batch, and there will be none.
+    fn is_over(&self) -> bool {
+        let empty = self.batcher.held() == 0 && self.halves.is_empty();
+        self.closed && self.working == 0 && empty
+    }
+}
+
 impl<T, V> Collector<T, V> {
     pub(crate) fn new(
         batching: Batching<V>,
@@ -198,7 +206,7 @@ impl<T: Send + Sync + 'static, V: Send + Sync + 'static> Source for Batches<T, V
                 let receipt = batch.receipt(working);
                 return Poll::Ready(Ok(Some((batch, receipt))));
             }
-            if inside.closed && inside.working == 0 {
+            if inside.is_over() {
                 return Poll::Ready(Ok(None));
             }
             inside.taker = Some(cx.waker().clone());
@@ -213,6 +221,15 @@ impl<T: Send + Sync + 'static, V: Send + Sync + 'static> Source for Batches<T, V
                 return Poll::Pending;
             }
         }
+    }
+
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut inside = self.collector.inside();
+        if inside.is_over() {
+            return Poll::Ready(());
+        }
+        inside.taker = Some(cx.waker().clone());
+        Poll::Pending
     }
 }
 

@@ -187,6 +187,7 @@ where
         drop(floor);
         let mut source = self.source();
         let mut floor = self.floor();
+        let mut over = None;
         loop {
             if let Some(next) = floor.next(seat, || self.now_us()) {
                 // Counted before anybody else asks the source.
@@ -194,10 +195,18 @@ where
                 drop(source);
                 return gone;
             }
-            let wanted = floor.wants_more(|| self.now_us());
+            let may_start = floor.wants_more(|| self.now_us());
+            let wanted = may_start || over != Some(false) && floor.dispatch.demand() > 0;
             let Some(asked) = source.as_mut().filter(|_| wanted) else {
                 return self.wait(floor, seat, cx);
             };
+            if !may_start && over.is_none() {
+                // Its end may be known, which is no message.
+                drop(floor);
+                over = Some(asked.poll_over(cx).is_ready());
+                floor = self.floor();
+                continue;
+            }
             floor.asks();
             drop(floor);
             let taken = asked.poll_next(cx);
@@ -209,6 +218,7 @@ where
                     floor = self.floor();
                     floor.has_asked();
                     floor.dispatch.arrived(item, lane);
+                    over = None;
                 }
                 Poll::Ready(last) => {
                     *source = None;

@@ -24,4 +24,8 @@ where
     fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Taken<Self>> {
         Poll::Ready(Ok(self.0.next().map(|value| (value, ()))))
     }
+
+    fn poll_over(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        if self.0.size_hint().1 == Some(0) { Poll::Ready(()) } else { Poll::Pending }
+    }
 }

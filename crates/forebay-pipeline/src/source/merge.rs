@@ -51,6 +51,17 @@ impl<S: Source> Source for Merged<S> {
         if self.sources.is_empty() { Poll::Ready(Ok(None)) } else { Poll::Pending }
     }
 
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut over = Poll::Ready(());
+        for source in &mut self.sources {
+            // All are asked, since each may be the last to end.
+            if source.poll_over(cx).is_pending() {
+                over = Poll::Pending;
+            }
+        }
+        over
+    }
+
     fn needs(&mut self, needs: &Needs) -> Vec<Finding> {
         self.sources.iter_mut().flat_map(|source| source.needs(needs)).collect()
     }

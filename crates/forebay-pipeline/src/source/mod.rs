@@ -42,6 +42,13 @@ pub trait Source: Send + 'static {
     /// The source is broken. The pipeline finishes what it has and ends with this error.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Taken<Self>>;
 
+    /// Whether the next answer is [the end](Source::poll_next), as far as that is known without taking a message: asked where
+    /// none may begin, which would otherwise hide the end. The waker is as there; who cannot know says pending.
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let _ = cx;
+        Poll::Pending
+    }
+
     /// What the pipeline needs of it, before the first message, when there are more or fewer workers, and when a message has
     /// been unsettled for half of [`Source::ack_timeout`]. A source with a
     /// limit of its own raises it, or a batch could wait for messages that cannot come; what it may not change and does

@@ -31,4 +31,8 @@ where
             Some(Err(error)) => Err(SourceError::new(error)),
         })
     }
+
+    fn poll_over(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        if self.0.size_hint().1 == Some(0) { Poll::Ready(()) } else { Poll::Pending }
+    }
 }

@@ -90,4 +90,8 @@ impl<T: Send + Sync + 'static> Source for TestSource<T> {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Taken<Self>> {
         self.0.poll_recv(cx).map(Ok)
     }
+
+    fn poll_over(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        if self.0.is_closed() && self.0.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    }
 }

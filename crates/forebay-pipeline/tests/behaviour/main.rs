@@ -3,6 +3,7 @@
 mod asking;
 mod batching;
 mod blocking;
+mod ending;
 mod explaining;
 mod joining;
 mod middleware;
