@@ -19,7 +19,7 @@ pub struct ConsumerLimits {
     pub fixed_credit: Option<u16>,
     /// The longest that a message may be in work.
     pub work_limit: Option<Duration>,
-    /// The argument `x-consumer-timeout`.
+    /// The argument `x-consumer-timeout`, if it is not 0, which is none.
     pub ack_timeout: Option<Duration>,
 }
 
@@ -33,12 +33,23 @@ pub(crate) fn credit_max(set: Option<u16>, sole: bool, server: &Server) -> u16 {
 /// How long a message may be unacknowledged, by the consumer's arguments.
 pub(crate) fn ack_timeout(arguments: Table<'_>) -> Option<Duration> {
     let timeout_ms = arguments.get("x-consumer-timeout")?.as_i64()?;
-    u64::try_from(timeout_ms).ok().map(Duration::from_millis)
+    u64::try_from(timeout_ms).ok().filter(|ms| *ms > 0).map(Duration::from_millis)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_wire::{TableBuf, Value};
+
+    #[test]
+    fn a_timeout_of_none_is_none() {
+        let timeout = |ms| {
+            let arguments = TableBuf::new().with("x-consumer-timeout", Value::I64(ms));
+            ack_timeout(arguments.as_table())
+        };
+        assert_eq!(timeout(1_500), Some(Duration::from_millis(1_500)));
+        assert_eq!((timeout(0), timeout(-1)), (None, None));
+    }
 
     #[test]
     fn who_keeps_what_it_is_given_first_is_given_less() {

@@ -1,7 +1,7 @@
 //! How long messages are unsettled, where their source takes back what is for too long.
 //!
-//! Looked at eight times in that time, and told once, when half of it is over: before the source acts, and late enough that
-//! work of a usual length is none of it. Without such a time nothing is kept.
+//! Looked at eight times in that time, or ten times a second if that is less often, and told once, when half of it is over:
+//! before the source acts, and late enough that work of a usual length is none of it. Without such a time nothing is kept.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,6 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+/// Looked at no more often, however short the time.
+const LOOK_MIN: Duration = Duration::from_millis(100);
 
 /// Of all messages that have arrived and are not settled; as many as those.
 #[derive(Debug, Default)]
@@ -34,12 +37,13 @@ pub(crate) struct Age {
 }
 
 impl Ages {
-    /// The source allows so much; `None`: whatever it takes.
+    /// The source allows so much; `None` or zero: whatever it takes.
     pub(crate) fn watch(&self, limit: Option<Duration>, now: Instant) {
+        let limit = limit.filter(|limit| !limit.is_zero());
         let mut inside = self.inside();
         if inside.limit != limit {
             inside.limit = limit;
-            inside.look_at = limit.and_then(|limit| now.checked_add(limit / 8));
+            inside.look_at = limit.and_then(|limit| next_look(limit, now));
             self.watched.store(limit.is_some(), Ordering::Relaxed);
         }
     }
@@ -62,7 +66,7 @@ impl Ages {
     pub(crate) fn look(&self, now: Instant) -> Option<Duration> {
         let mut inside = self.inside();
         let limit = inside.limit.filter(|_| inside.look_at.is_some_and(|at| at <= now))?;
-        inside.look_at = now.checked_add(limit / 8);
+        inside.look_at = next_look(limit, now);
         let (_, since) = inside.since.first_key_value()?;
         let age = now.saturating_duration_since(*since);
         if age < limit / 2 {
@@ -77,6 +81,10 @@ impl Ages {
     fn inside(&self) -> MutexGuard<'_, Inside> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn next_look(limit: Duration, now: Instant) -> Option<Instant> {
+    now.checked_add((limit / 8).max(LOOK_MIN))
 }
 
 impl Age {
@@ -114,5 +122,20 @@ mod tests {
         assert_eq!((ages.look_at(), ages.look(start + 2 * HOUR)), (None, None));
         assert!(ages.begin(3, || start).is_none());
         drop(second);
+    }
+
+    #[test]
+    fn a_short_limit_is_looked_at_now_and_then_and_none_is_no_limit() {
+        let start = Instant::now();
+        let ages = Arc::new(Ages::default());
+        ages.watch(Some(Duration::ZERO), start);
+        assert!(ages.look_at().is_none() && ages.begin(0, || start).is_none());
+        let millisecond = Duration::from_millis(1);
+        ages.watch(Some(millisecond), start);
+        assert_eq!(ages.look_at(), Some(start + LOOK_MIN));
+        assert_eq!(ages.look(start + LOOK_MIN), None, "there is nothing");
+        assert_eq!(ages.look_at(), Some(start + 2 * LOOK_MIN));
+        let _first = ages.begin(1, || start);
+        assert_eq!(ages.look(start + 2 * LOOK_MIN), Some(2 * LOOK_MIN));
     }
 }

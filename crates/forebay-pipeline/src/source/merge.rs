@@ -67,7 +67,7 @@ impl<S: Source> Source for Merged<S> {
     }
 
     fn ack_timeout(&self) -> Option<Duration> {
-        self.sources.iter().filter_map(Source::ack_timeout).min()
+        self.sources.iter().filter_map(Source::ack_timeout).filter(|limit| !limit.is_zero()).min()
     }
 
     fn occupancy(&mut self, occupancy: &Arc<Occupancy>) {

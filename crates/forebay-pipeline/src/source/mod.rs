@@ -58,7 +58,8 @@ pub trait Source: Send + 'static {
         Vec::new()
     }
 
-    /// The longest that it lets a message be unsettled, if it takes back what is for longer. Asked after [`Source::needs`].
+    /// The longest that it lets a message be unsettled, if it takes back what is for longer; zero is none. Asked after
+    /// [`Source::needs`].
     fn ack_timeout(&self) -> Option<Duration> {
         None
     }

@@ -11,8 +11,8 @@ use tokio::time::sleep;
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A test's messages, for eight minutes each.
-struct Limited(TestSource<u32>);
+/// A test's messages, for so long each.
+struct Limited(TestSource<u32>, Duration);
 
 impl Source for Limited {
     type Value = u32;
@@ -28,13 +28,18 @@ impl Source for Limited {
     }
 
     fn ack_timeout(&self) -> Option<Duration> {
-        Some(8 * MINUTE)
+        Some(self.1)
     }
 }
 
-fn limited() -> (TestMessages<u32>, Limited) {
+fn limited_to(limit: Duration) -> (TestMessages<u32>, Limited) {
     let (messages, source) = source::test();
-    (messages, Limited(source))
+    (messages, Limited(source, limit))
+}
+
+/// For eight minutes.
+fn limited() -> (TestMessages<u32>, Limited) {
+    limited_to(8 * MINUTE)
 }
 
 /// Ten minutes in which nothing is old, then a message that stays where it is.
@@ -98,8 +103,9 @@ fn what_is_settled_in_time_is_no_finding_nor_where_there_is_no_limit() {
 #[test]
 fn of_several_sources_the_shortest_time_counts() {
     in_virtual_time(async {
-        let ((_idle, first), (messages, second)) = (limited(), limited());
-        let merged = source::merge([first, second]);
+        let ((_idle, first), (messages, second)) = (limited_to(HOUR), limited());
+        let (_unlimited, third) = limited_to(Duration::ZERO);
+        let merged = source::merge([first, second, third]);
         let running = Pipeline::from(merged).process(2, async |_: Item<u32>| sleep(HOUR).await);
         let running = running.start();
         drop(messages.send(1));
