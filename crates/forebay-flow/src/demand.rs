@@ -34,7 +34,7 @@ const STUCK_MIN_US: u64 = 20_000;
 #[derive(Debug)]
 pub struct Demand {
     workers: u32,
-    busy: u32,
+    busy: u32, // more than `workers` while some of those that were too many still work
     service: RecentMedian,
     completions: u32, // up to `workers`
     rtt_us: u64,
@@ -64,14 +64,13 @@ impl Demand {
         self.rtt_us = rtt_us;
     }
 
-    /// From now on so many workers.
+    /// From now on so many workers. Those too many finish what they have.
     ///
     /// # Panics
     /// If that is none.
     pub fn set_workers(&mut self, workers: u32) {
         assert!(workers > 0, "a consumer without workers");
         self.workers = workers;
-        self.busy = self.busy.min(workers);
         self.completions = self.completions.min(workers);
     }
 
@@ -130,7 +129,7 @@ impl Demand {
     /// Workers that have no message.
     #[must_use]
     pub fn free(&self) -> u32 {
-        self.workers - self.busy
+        self.workers.saturating_sub(self.busy)
     }
 
     /// Messages to hold, in work and waiting together: the prefetch.
@@ -159,7 +158,7 @@ impl Demand {
     /// When [`Demand::hand_back`] would say so if nothing happens before.
     #[must_use]
     pub fn next_hand_back_us(&self, waiting: usize) -> Option<u64> {
-        let possible = waiting > 0 && self.busy == self.workers && !self.handed_back;
+        let possible = waiting > 0 && self.free() == 0 && !self.handed_back;
         possible.then(|| self.stuck_us())
     }
 
@@ -214,6 +213,7 @@ pub fn may_hand_back(times: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     /// `workers` workers that have each done one message of `service_us`.
     fn busy(workers: u32, service_us: u64, rtt_us: u64) -> Demand {
@@ -266,6 +266,49 @@ mod tests {
             demand.completed(20_002_000, 1_000);
         }
         assert_eq!(demand.wanted(), short);
+    }
+
+    #[test]
+    fn workers_too_many_finish_what_they_have_and_start_nothing() {
+        let mut demand = Demand::new(0, 5);
+        for _ in 0..5 {
+            demand.started(0);
+        }
+        demand.set_workers(2);
+        for free in [0, 0, 0, 1, 2] {
+            assert!(free > 0 || demand.next_hand_back_us(1).is_some(), "all are busy");
+            demand.completed(0, 1_000);
+            assert_eq!(demand.free(), free);
+        }
+        assert_eq!(demand.wanted(), 2);
+    }
+
+    proptest! {
+        #[test]
+        fn free_are_those_who_have_nothing_however_many_there_are_to_be(
+            steps in prop::collection::vec((0..3u8, 1..8u32), 1..100),
+        ) {
+            let (mut demand, mut workers, mut busy) = (Demand::new(0, 4), 4, 0u32);
+            for (step, count) in steps {
+                match step {
+                    0 if busy < workers => {
+                        busy += 1;
+                        demand.started(0);
+                    }
+                    1 if busy > 0 => {
+                        busy -= 1;
+                        demand.completed(0, 1_000);
+                    }
+                    2 => {
+                        workers = count;
+                        demand.set_workers(workers);
+                    }
+                    _ => {}
+                }
+                prop_assert_eq!(demand.free(), workers.saturating_sub(busy));
+                prop_assert_eq!(demand.next_hand_back_us(1).is_some(), busy >= workers);
+            }
+        }
     }
 
     #[test]
