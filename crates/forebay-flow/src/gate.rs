@@ -59,10 +59,11 @@ pub struct Gate {
     window: Amount,
     in_flight: Amount,
     open: bool,
-    pace: Option<(TokenBucket, u64)>, // and its grain
-    paced_until_us: Option<u64>,      // it was the pace that held who asked last
-    queue: VecDeque<Waiter>,          // sorted by id; its front is never cancelled
-    waiting: usize,                   // without the cancelled
+    pace: Option<(TokenBucket, Pace)>,
+    paced_until_us: Option<u64>, // it was the pace that held who asked last
+    paced_since_us: u64,         // if so
+    queue: VecDeque<Waiter>,     // sorted by id; its front is never cancelled
+    waiting: usize,              // without the cancelled
     waiters_max: usize,
     deadlines: BTreeSet<(u64, WaiterId)>,
     next_id: u64,
@@ -78,6 +79,7 @@ impl Gate {
             open: true,
             pace: None,
             paced_until_us: None,
+            paced_since_us: 0,
             queue: VecDeque::new(),
             waiting: 0,
             waiters_max,
@@ -118,8 +120,8 @@ impl Gate {
         self.window = window;
     }
 
-    /// From now on permits are given out at this pace; `None`: as fast as they are asked for. Ask
-    /// [`Gate::next_admitted`] afterwards.
+    /// From now on permits are given out at this pace; `None`: as fast as they are asked for. Whom the last one holds is
+    /// held as this one would. Ask [`Gate::next_admitted`] afterwards.
     ///
     /// # Panics
     /// If the rate or the burst is 0.
@@ -129,13 +131,22 @@ impl Gate {
                 *held = None;
                 self.paced_until_us = None;
             }
-            (Some(pace), Some((bucket, grain_us))) => {
+            (Some(pace), Some((_, held))) if pace == *held => {}
+            (Some(pace), Some((bucket, held))) => {
                 bucket.set_rate(now_us, pace.messages_per_s, pace.burst_messages);
-                *grain_us = pace.grain_us;
+                *held = pace;
+                if let (Some(until_us), Some(front)) =
+                    (&mut self.paced_until_us, self.queue.front())
+                {
+                    let looked = bucket.look(now_us, u64::from(front.amount.messages));
+                    let ready_us = looked.map_or_else(|not_yet| not_yet.retry_us, |()| now_us);
+                    // Its grain goes on: a pace that changes with each confirm must not wake one at a time.
+                    *until_us = ready_us.max(self.paced_since_us.saturating_add(pace.grain_us));
+                }
             }
             (Some(pace), held) => {
                 let bucket = TokenBucket::new(now_us, pace.messages_per_s, pace.burst_messages);
-                *held = Some((bucket, pace.grain_us));
+                *held = Some((bucket, pace));
             }
         }
     }
@@ -235,13 +246,14 @@ impl Gate {
         if !self.open || !admits(self.window, self.in_flight, amount) {
             return false;
         }
-        if let Some((bucket, grain_us)) = &mut self.pace {
+        if let Some((bucket, pace)) = &mut self.pace {
             if paced_until_us.is_some_and(|until_us| now_us < until_us) {
                 self.paced_until_us = paced_until_us;
                 return false;
             }
             if let Err(NotYet { retry_us }) = bucket.take(now_us, u64::from(amount.messages)) {
-                self.paced_until_us = Some(retry_us.max(now_us + *grain_us));
+                self.paced_until_us = Some(retry_us.max(now_us.saturating_add(pace.grain_us)));
+                self.paced_since_us = now_us;
                 return false;
             }
         }

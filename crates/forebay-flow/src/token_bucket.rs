@@ -57,6 +57,16 @@ impl TokenBucket {
     /// # Errors
     /// If there are not enough; nothing is taken then.
     pub fn take(&mut self, now_us: u64, tokens: u64) -> Result<(), NotYet> {
+        self.look(now_us, tokens)?;
+        self.level -= i128::from(tokens) * MILLIONTHS;
+        Ok(())
+    }
+
+    /// Whether [`TokenBucket::take`] would take so many.
+    ///
+    /// # Errors
+    /// If there are not enough.
+    pub fn look(&mut self, now_us: u64, tokens: u64) -> Result<(), NotYet> {
         self.fill(now_us);
         let wanted = i128::from(tokens) * MILLIONTHS;
         let missing = wanted.min(self.burst) - self.level;
@@ -64,7 +74,6 @@ impl TokenBucket {
             let wait_us = u64::try_from((missing - 1) / self.rate_per_s + 1).unwrap_or(u64::MAX);
             return Err(NotYet { retry_us: self.filled_us.saturating_add(wait_us) });
         }
-        self.level -= wanted;
         Ok(())
     }
 

@@ -216,9 +216,40 @@ fn who_waits_for_the_pace_leaves_with_those_who_came_meanwhile() {
     assert_eq!(gate.next_paced_us(), Some(2_500));
     gate.settle(Amount::message(1));
     assert_eq!(gate.next_admitted(2_499), None, "there is a token, but not for one alone");
+    gate.set_pace(2_499, Some(Pace { messages_per_s: 1_001, burst_messages: 3, grain_us: 2_500 }));
+    assert_eq!(gate.next_admitted(2_499), None, "not either at another pace");
     assert!(gate.next_admitted(2_500).is_some() && gate.next_admitted(2_500).is_some());
     assert_eq!(gate.next_admitted(2_500), None);
     assert_eq!(gate.next_paced_us(), Some(5_000));
+}
+
+#[test]
+fn another_pace_holds_from_when_it_is_set_and_the_same_one_changes_nothing() {
+    let pace = |messages_per_s| Pace { messages_per_s, burst_messages: 1, grain_us: 1_000 };
+    let mut gate = Gate::new(Amount::new(8, 1_000), WAITERS);
+    gate.set_pace(0, Some(pace(1)));
+    assert_eq!(gate.ask(0, Amount::message(1), None), Admission::Admitted);
+    let Admission::Waiting(second) = gate.ask(0, Amount::message(1), None) else {
+        panic!("no pace")
+    };
+    gate.set_pace(400_000, Some(pace(1)));
+    assert_eq!((gate.next_paced_us(), gate.next_admitted(400_000)), (Some(1_000_000), None));
+    // Less than half a message was to come yet.
+    gate.set_pace(600_000, Some(pace(100)));
+    assert_eq!((gate.next_admitted(600_000), gate.next_paced_us()), (None, Some(604_000)));
+    gate.set_pace(600_500, Some(pace(100)));
+    assert_eq!((gate.next_admitted(602_000), gate.next_paced_us()), (None, Some(604_000)));
+    assert_eq!(gate.next_admitted(604_000), Some((second, Amount::message(1))));
+}
+
+#[test]
+fn a_pace_may_wait_for_ever() {
+    let pace = Pace { messages_per_s: 1, burst_messages: 1, grain_us: u64::MAX };
+    let mut gate = Gate::new(Amount::new(8, 1_000), WAITERS);
+    gate.set_pace(1, Some(pace));
+    assert_eq!(gate.ask(1, Amount::message(1), None), Admission::Admitted);
+    assert!(matches!(gate.ask(1, Amount::message(1), None), Admission::Waiting(_)));
+    assert_eq!(gate.next_paced_us(), Some(u64::MAX));
 }
 
 #[test]
