@@ -22,8 +22,8 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A broker inside this process. Dropping it stops it as [`Broker::close`] does.
 ///
-/// Its threads (one for connections and queues, two for the disk) are the only cost beside memory;
-/// nothing listens on the network until [`Broker::listen`] is called.
+/// Its threads (one for connections and queues, and unless it is [in memory](Broker::in_memory) three for the disk) are the
+/// only cost beside memory; nothing listens on the network until [`Broker::listen`] is called.
 #[derive(Debug)]
 pub struct Broker {
     server: Server,
