@@ -313,6 +313,41 @@ fn through_an_exchange_messages_keep_their_keys_or_get_one() {
     connection.close().expect("closed");
 }
 
+/// A message that the default exchange would bring back to the queue it was taken from.
+#[test]
+fn a_message_whose_own_key_is_its_queue_is_not_moved_in_a_circle() {
+    let dir = Dir::new("move-circle");
+    let broker = Start::in_memory(dir.path()).ready();
+    let (_connection, mut channel) = declare(&broker, "dlq");
+    channel.declare_queue("jobs", DeclareQueue { durable: true, ..Default::default() }).unwrap();
+    channel.bind_queue("dlq", "amq.direct", "jobs").expect("bound");
+    let dead = Publication { exchange: "amq.direct", routing_key: "jobs", ..Default::default() };
+    channel.publish(&dead).expect("published");
+    publish(&mut channel, "dlq", Properties::default(), b"of its own");
+    let passive = || DeclareQueue { passive: true, ..Default::default() };
+    channel.declare_queue("dlq", passive()).expect("after both of them");
+    let url = broker.url();
+    let (code, out, err) = output(moving(
+        &url,
+        &url,
+        // In a circle it would go on for ever.
+        &["--queue", "dlq", "--exchange", "", "--count", "50", "--json"],
+    ));
+    assert_eq!((code, ready(&broker, "jobs"), ready(&broker, "dlq")), (Some(3), 1, 1), "{err}");
+    let cure = "stopped early: a message's own routing key is `dlq`, the queue it was taken from, to which the \
+                default exchange would bring it back; give a key for all with --routing-key, or name a queue \
+                with --to-queue";
+    assert!(err.contains(cure), "{err}");
+    let report: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!((&report["moved"], &report["not_confirmed"]), (&1.into(), &1.into()), "{report}");
+    // Another broker has another queue of that name.
+    let other = Start::in_memory(dir.path()).ready();
+    drop(declare(&other, "dlq"));
+    let keys = ["--queue", "dlq", "--exchange", ""];
+    let (code, _, err) = output(moving(&url, &other.url(), &keys));
+    assert_eq!((code, ready(&broker, "dlq"), ready(&other, "dlq")), (Some(0), 0, 1), "{err}");
+}
+
 #[test]
 fn following_ends_with_a_signal_and_has_moved_what_came() {
     let dir = Dir::new("move-follow");

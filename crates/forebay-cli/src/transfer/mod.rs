@@ -82,6 +82,22 @@ impl Args {
 
     /// Whether what is taken would come back at once.
     fn is_circle(&self) -> bool {
+        let to_queue = match (self.exchange.as_deref(), self.routing_key.as_deref()) {
+            (None, _) => Some(self.to_queue.as_deref().unwrap_or(&self.queue)),
+            (Some(""), key) => key,
+            (Some(_), _) => None,
+        };
+        to_queue == Some(&*self.queue) && self.stays_in_its_vhost()
+    }
+
+    /// Which of the messages would come back at once, by their own routing keys.
+    fn circling_key(&self) -> Option<String> {
+        let is_by_name = self.exchange.as_deref() == Some("") && self.routing_key.is_none();
+        (is_by_name && self.stays_in_its_vhost()).then(|| self.queue.clone())
+    }
+
+    /// Whether source and target are one virtual host of one broker, as far as can be known.
+    fn stays_in_its_vhost(&self) -> bool {
         let place = |uri: &str| {
             let uri: AmqpUri = uri.parse().ok()?;
             // One broker has several names.
@@ -92,12 +108,7 @@ impl Args {
         let (Some(from), Some(to)) = (place(&self.from), place(&self.to)) else { return false };
         let same_host = (&from.0, from.1) == (&to.0, to.1);
         let same_broker = same_host || from.3.iter().any(|address| to.3.contains(address));
-        let to_queue = match self.exchange.as_deref() {
-            None => self.to_queue.as_deref().unwrap_or(&self.queue),
-            Some("") => self.routing_key.as_deref().unwrap_or_default(),
-            Some(_) => return false,
-        };
-        same_broker && from.2 == to.2 && to_queue == self.queue
+        same_broker && from.2 == to.2
     }
 }
 

@@ -15,6 +15,8 @@ pub(super) struct Target {
     publisher: Publisher,
     /// Messages keep their routing keys.
     keeps_key: bool,
+    /// A message with this one would come back to the source.
+    circling_key: Option<String>,
 }
 
 impl Target {
@@ -26,7 +28,8 @@ impl Target {
         match Target::on(&connection, args).await {
             Ok(publisher) => {
                 let keeps_key = args.exchange.is_some() && args.routing_key.is_none();
-                Ok(Target { connection, publisher, keeps_key })
+                let circling_key = args.circling_key();
+                Ok(Target { connection, publisher, keeps_key, circling_key })
             }
             Err(fault) => {
                 let hint = match &fault {
@@ -66,6 +69,15 @@ impl Target {
 
     /// Publishes a message as it is, marked if it may have been moved before.
     pub(super) async fn publish(&self, delivery: &Delivery) -> Result<Outcome, String> {
+        if let Some(queue) = &self.circling_key
+            && delivery.routing_key() == queue.as_bytes()
+        {
+            return Err(format!(
+                "a message's own routing key is `{queue}`, the queue it was taken from, to which the default \
+                 exchange would bring it back; give a key for all with --routing-key, or name a queue with \
+                 --to-queue"
+            ));
+        }
         let mut message = Message::forward(delivery);
         if self.keeps_key {
             let key = std::str::from_utf8(delivery.routing_key()).map_err(|_| {
