@@ -197,6 +197,53 @@ fn a_rabbitmq_file_is_imported_with_the_configuration_it_asks_for() {
 }
 
 #[test]
+fn of_a_whole_file_one_virtual_host_is_imported_and_the_rest_left_aside() {
+    let dir = Dir::new("definitions-one-vhost");
+    let broker = start(&dir.join("a")).ready();
+    let asked = definitions(&["import", "--http", &broker.http(), RABBITMQ], "");
+    drop(broker);
+    let configured = start(&dir.join("b")).line(&asked.out).ready();
+    let import = ["import", "--http", &configured.http(), "--vhost", "/", RABBITMQ];
+    let ended = definitions(&import, "");
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""), "{}", ended.err);
+    let said = "left aside, as it is not of vhost `/`: exchanges 3, queues 4, bindings 4, policies 2, users 2, \
+                vhosts 1, permissions 3, topic_permissions 1\ndeclared 1, 0 left to do\n";
+    assert_eq!(ended.err, said);
+    let exported = export(&configured);
+    let text = declared(&exported).join("\n");
+    assert_eq!(declared(&exported).len(), 1, "{text}");
+    assert!(text.contains("\"plain\""), "{text}");
+}
+
+#[test]
+fn policies_of_a_virtual_host_that_the_broker_lacks_are_lines_of_configuration_too() {
+    let dir = Dir::new("definitions-vhost-policies");
+    let policy = "[[policies]]\nvhost = \"/\"\nname = \"short\"\npattern = \"^q\"\napply-to = \"queues\"\n\
+                  definition = { max-length = 5 }\n";
+    let with = start(&dir.join("a")).line(policy).ready();
+    let exported = definitions(&["export", "--http", &with.http(), "--vhost", "/"], "");
+    let mut document: Value = serde_json::from_str(&exported.out).expect("JSON");
+    assert_eq!(document["policies"][0]["vhost"], Value::Null, "as RabbitMQ writes them");
+    let again = ["import", "--http", &with.http(), "--vhost", "/"];
+    let again = definitions(&again, &exported.out);
+    assert_eq!((again.code, again.out.as_str()), (Some(0), ""), "{}", again.err);
+
+    let without = start(&dir.join("b")).line("vhosts = [\"/\", \"shop\"]").ready();
+    document["parameters"] = json!([{ "component": "federation", "name": "up", "value": {} }]);
+    let import = ["import", "--http", &without.http(), "--vhost", "shop"];
+    let asked = definitions(&import, &document.to_string());
+    assert_eq!(asked.code, Some(1), "{}", asked.err);
+    assert!(
+        asked.err.contains("parameter `up` of federation: there are none here"),
+        "{}",
+        asked.err
+    );
+    assert!(asked.err.ends_with("declared 0, 2 left to do\n"), "{}", asked.err);
+    let configured = start(&dir.join("c")).line(&asked.out).ready();
+    assert_eq!(export(&configured)["policies"][0]["vhost"], "shop");
+}
+
+#[test]
 fn failures_say_why_in_one_sentence() {
     let dir = Dir::new("definitions-failures");
     let broker = start(&dir.join("a"))

@@ -2,6 +2,7 @@
 
 mod api;
 mod left_out;
+mod one_vhost;
 mod settings;
 
 use std::fs::File;
@@ -124,11 +125,13 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 fn import(place: &Where) -> Result<Exit, Failure> {
-    let document = read(place.path())?;
+    let mut document = read(place.path())?;
+    let vhost = place.vhost.as_deref();
+    let left_aside = vhost.map(|vhost| one_vhost::keep(&mut document, vhost)).unwrap_or_default();
     let api = place.api()?;
     // Of the whole broker: users and virtual hosts are in no part of it.
     let there = api.export(None)?;
-    let outcome = api.import(place.vhost.as_deref(), &document)?;
+    let outcome = api.import(vhost, &document)?;
     let mut left = outcome.refused.len();
     for refused in &outcome.refused {
         say!("{refused}");
@@ -139,13 +142,13 @@ fn import(place: &Where) -> Result<Exit, Failure> {
     }
     let is_ours = there["product_name"] == "Forebay";
     if !is_ours && outcome.refused.is_empty() {
-        let after = api.export(place.vhost.as_deref())?;
-        for sentence in left_out::left_out(&document, &after, place.vhost.is_some()) {
+        let after = api.export(vhost)?;
+        for sentence in left_out::left_out(&document, &after, vhost.is_some()) {
             left += 1;
             say!("{sentence}");
         }
     }
-    if is_ours && place.vhost.is_none() {
+    if is_ours {
         let settings = settings::missing(&document, &there);
         left += settings.impossible.len();
         for sentence in &settings.impossible {
@@ -160,6 +163,12 @@ fn import(place: &Where) -> Result<Exit, Failure> {
             // Whoever closed the pipe still has the exit code.
             let _ = io::stdout().write_all(toml.as_bytes());
         }
+    }
+    if let (Some(vhost), false) = (vhost, left_aside.is_empty()) {
+        // As it was asked for: nothing of it is left to do.
+        let counts = left_aside.iter().map(|(part, count)| format!("{part} {count}"));
+        let counts: Vec<String> = counts.collect();
+        say!("left aside, as it is not of vhost `{vhost}`: {}", counts.join(", "));
     }
     match outcome.declared {
         Some(declared) => say!("declared {declared}, {left} left to do"),
