@@ -155,10 +155,12 @@ pub(super) fn check(
         if user.password().is_none() {
             return error(format!("`{name}` needs exactly one of password and password_hash"));
         }
-        for permission in &user.permissions {
-            if !vhosts.contains(&permission.vhost) {
-                let vhost = &permission.vhost;
+        for (index, PermissionSetting { vhost, .. }) in user.permissions.iter().enumerate() {
+            if !vhosts.contains(vhost) {
                 return error(format!("`{name}` has permissions in `{vhost}`, not one of vhosts"));
+            }
+            if user.permissions[..index].iter().any(|other| other.vhost == *vhost) {
+                return error(format!("`{name}` has permissions in `{vhost}` twice"));
             }
         }
         for (index, topic) in user.topic_permissions.iter().enumerate() {
@@ -280,6 +282,13 @@ mod tests {
             "[[users]]\nname=\"a\"\npassword=\"x\"\npermissions = [{vhost=\"v\", configure=\"\", \
              write=\"\", read=\"\"}]",
             "`v`",
+        );
+        let permission = "{vhost=\"/\", configure=\"\", write=\"\", read=\"\"}";
+        check(
+            &format!(
+                "[[users]]\nname=\"a\"\npassword=\"x\"\npermissions = [{permission}, {permission}]"
+            ),
+            "`a` has permissions in `/` twice",
         );
         check("loopback_users = [\"nobody\"]", "nobody");
     }
