@@ -1,13 +1,15 @@
 //! What the marks of messages add up to, for people and for machines: the end of `pipe --explain` and its like.
 
 use forebay::Received;
-use forebay::pipeline::explain::{Detour, Explanation, Journey, Pauses, Segment, Settings, Share};
+use forebay::pipeline::explain::{
+    Detour, Explanation, Journey, Pauses, Segment, Settings, Share, printable,
+};
 use serde_json::{Value, json};
 
 /// Messages that are named as the slowest.
 const NAMED_MAX: usize = 5;
 
-/// What a message is called: its message-id.
+/// What a message is called: its message-id, with whatever its publisher put there.
 pub(crate) fn name(message: &Received) -> Option<String> {
     let id = message.properties().message_id?;
     Some(String::from_utf8_lossy(id.as_bytes()).into_owned())
@@ -29,7 +31,8 @@ pub(crate) fn lines(explanation: &Explanation, settings: &Settings) -> Vec<Strin
 pub(crate) fn message_lines(journey: &Journey, settings: &Settings) -> Vec<String> {
     let explanation = journey.explanation();
     let worker = journey.worker.map_or(String::new(), |worker| format!(", worker {worker}"));
-    let mut lines = vec![format!("message {}{worker}:", journey.name), explanation.to_string()];
+    let name = printable(&journey.name);
+    let mut lines = vec![format!("message {name}{worker}:"), explanation.to_string()];
     lines.extend(explanation.cause(settings).map(|cause| cause.to_string()));
     lines
 }
@@ -105,4 +108,29 @@ fn segment(segment: Segment) -> Value {
         "to": segment.to.name(),
         "detour": segment.detour.map(Detour::name),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay::pipeline::explain::{Mark, Marks};
+
+    use super::*;
+
+    #[test]
+    fn a_terminal_does_nothing_that_stands_in_a_message_id() {
+        let name = "\u{1b}]0;title\u{7}\nmessage 2, worker 1:".to_owned();
+        let marks = Marks::new().with(Mark::Taken, 0).with(Mark::Handled, 5);
+        let journey = Journey { name: name.clone(), worker: Some(2), marks };
+        let settings = Settings::default();
+        let lines = message_lines(&journey, &settings);
+        assert_eq!(
+            lines[0],
+            "message \u{FFFD}]0;title\u{FFFD}\u{FFFD}message 2, worker 1:, worker 2:"
+        );
+        assert_eq!(
+            message_json(&journey, &settings)["message"],
+            *name,
+            "machines are told what it is"
+        );
+    }
 }

@@ -1,5 +1,6 @@
 //! What was found out about a queue, for people and for machines.
 
+use forebay::pipeline::explain::printable;
 use forebay::pipeline::explain::queue::{GateLook, QueueLook};
 use serde_json::{Value, json};
 
@@ -25,7 +26,7 @@ pub(super) fn lines(vhost: &str, queue: &str, look: &QueueLook) -> Vec<String> {
     }
     lines.push(format!("why: {}", look.cause()));
     // Names are the clients', and a terminal would do what stands in them.
-    lines.into_iter().map(|line| line.replace(char::is_control, "\u{FFFD}")).collect()
+    lines.iter().map(|line| printable(line)).collect()
 }
 
 /// The same and all that is behind it.

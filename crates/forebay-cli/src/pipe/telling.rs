@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay::Received;
-use forebay::pipeline::explain::{Journey, svg};
+use forebay::pipeline::explain::{Journey, printable, svg};
 use forebay::pipeline::{Control, Explaining, Report};
 use serde_json::{Value, json};
 
@@ -101,7 +101,7 @@ impl Telling<'_> {
                 let of_id = || journeys.iter().filter(|journey| journey.name == *id);
                 lines.extend(of_id().flat_map(|each| explained::message_lines(each, &settings)));
                 if of_id().next().is_none() {
-                    lines.push(format!("message {id} was not settled here"));
+                    lines.push(format!("message {} was not settled here", printable(id)));
                 }
             }
             lines.iter().for_each(|line| say!("{line}"));

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use forebay::pipeline::explain::printable;
+
 use super::picture::{GateRow, Picture, QueueRow};
 use super::words;
 use crate::figures::{duration, megabytes, thousands};
@@ -83,7 +85,7 @@ pub(super) fn lines(picture: &Picture, history: &History, broker: &str, size: Si
     let columns = size.columns.max(COLUMNS_MIN);
     for line in &mut lines {
         // Names are the clients', and a terminal would do what stands in them.
-        *line = line.replace(char::is_control, "\u{FFFD}");
+        *line = printable(line);
         if let Some((end, _)) = line.char_indices().nth(columns) {
             line.truncate(end);
         }

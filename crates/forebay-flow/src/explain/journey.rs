@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::text::Duration;
+use super::text::{Duration, printable};
 use super::{Bar, Detour, Explanation, MARKS, Mark, Marks, Segment};
 
 /// One message.
@@ -64,7 +64,7 @@ impl Journey {
 /// `orders.txt:17: 1.63 s, of it 1.20 s consumer's buffer, worker 3`
 impl fmt::Display for Journey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.name, Duration(self.marks.total_us()))?;
+        write!(f, "{}: {}", printable(&self.name), Duration(self.marks.total_us()))?;
         if let Some((segment, us)) = self.largest() {
             write!(f, ", of it {} {}", Duration(us), segment.name())?;
         }
@@ -154,6 +154,13 @@ mod tests {
         let batched = journey("m", &[&way[..], &batch].concat()).bar().unwrap();
         assert_eq!((batched.came_us, batched.begun_us, batched.done_us), (4, 40, 90));
         assert_eq!(batched.name, "worker  3, m");
+    }
+
+    #[test]
+    fn a_terminal_does_nothing_that_stands_in_a_name() {
+        let odd = journey("a\u{1b}[2J\nb\u{9b}", &[]);
+        assert_eq!(odd.to_string(), "a\u{FFFD}[2J\u{FFFD}b\u{FFFD}: 0 us, worker 3");
+        assert_eq!(odd.name, "a\u{1b}[2J\nb\u{9b}", "for programs it is what it is");
     }
 
     #[test]

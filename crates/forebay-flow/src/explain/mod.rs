@@ -28,6 +28,7 @@ pub use detour::{DETOURS, Detour};
 pub use journey::{Journey, Sample};
 pub use marks::{MARKS, Mark, Marks, Segment};
 pub use sampling::Sampling;
+pub use text::printable;
 pub use timeline::{BARS_MAX, Bar, Timeline, svg};
 
 /// The time of a segment over many messages.

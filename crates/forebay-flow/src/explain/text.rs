@@ -4,6 +4,13 @@ use std::fmt;
 
 use super::Explanation;
 
+/// A name that others chose, as a terminal may be shown it, which would do what stands in it: control characters are replaced, and so
+/// is the end of a line.
+#[must_use]
+pub fn printable(name: &str) -> String {
+    name.replace(char::is_control, "\u{FFFD}")
+}
+
 /// `850 us`, `12.3 ms`, `1.50 s`
 pub(super) struct Duration(pub(super) u64);
 

@@ -8,6 +8,8 @@
 
 use std::fmt::Write;
 
+use super::text::printable;
+
 /// Bars of one drawing; of more, those that took longest, waiting and working, are drawn.
 pub const BARS_MAX: usize = 25;
 
@@ -17,7 +19,7 @@ const HELD: &str = "retries, breaker";
 /// One message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bar {
-    /// Who worked on it, for people.
+    /// Who worked on it, for people; drawn without control characters.
     pub name: String,
     /// When it could have begun.
     pub came_us: u64,
@@ -56,6 +58,9 @@ impl Timeline {
         bars.sort_by_key(|bar| std::cmp::Reverse(bar.length_us()));
         let left_out = bars.len().saturating_sub(BARS_MAX);
         bars.truncate(BARS_MAX);
+        for bar in &mut bars {
+            bar.name = printable(&bar.name);
+        }
         bars.sort_by(|a, b| (a.begun_us, &a.name).cmp(&(b.begun_us, &b.name)));
         let from_us = bars.iter().map(|bar| bar.came_us).min().unwrap_or(0);
         let until_us = bars.iter().map(|bar| bar.done_us).max().unwrap_or(0);
@@ -302,6 +307,16 @@ mod tests {
         let moment = Timeline::new("moment", vec![bar("one", 5, 5, 5)]);
         assert!(moment.text(80).contains("one  █"), "{}", moment.text(80));
         assert!(svg(&[moment]).contains("worked"));
+    }
+
+    #[test]
+    fn neither_terminal_nor_picture_gets_control_characters_of_a_name() {
+        let odd = Timeline::new("jobs", vec![bar("a\u{1b}[2J\nb\u{0}", 0, 1, 2)]);
+        let text = odd.text(80);
+        assert!(text.contains("  a\u{FFFD}[2J\u{FFFD}b\u{FFFD}  "), "{text:?}");
+        assert_eq!(text.lines().count(), 4, "{text:?}");
+        assert!(!text.contains(|other: char| other != '\n' && other.is_control()), "{text:?}");
+        assert!(svg(&[odd]).contains(">a\u{FFFD}[2J\u{FFFD}b\u{FFFD}</text>"));
     }
 
     #[test]
