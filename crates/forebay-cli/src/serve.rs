@@ -129,7 +129,7 @@ pub(crate) fn run(args: Args) -> Exit {
 
 fn configure(args: Args) -> Result<Config, ConfigError> {
     let file = args.config.as_deref().map(Layer::from_file).transpose()?;
-    let env = Layer::from_env(|name| std::env::var(name).ok())?;
+    let env = Layer::from_env(|name| std::env::var_os(name))?;
     let mut config = Config::from_layers(&[args.into_layer(), env, file.unwrap_or_default()])?;
     config.owns_process = true;
     logging::start(&config)?;

@@ -7,6 +7,7 @@ use super::users::UserSetting;
 use super::vhost_limits::VhostLimitSetting;
 use crate::size::Size;
 use serde::Deserialize;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// Settings as somebody typed them; `None` where nothing was said. See [`KEYS`] for their meaning.
@@ -78,23 +79,29 @@ impl Layer {
         })
     }
 
-    /// Reads the variables `FOREBAY_<KEY>`; `variable` looks one up (`std::env::var` in a program).
+    /// Reads the variables `FOREBAY_<KEY>`; `variable` looks one up (`std::env::var_os` in a program).
     ///
     /// Lists are separated by commas. Lists of tables can be set in a file only.
     ///
     /// # Errors
-    /// A value of the wrong type; the message names the variable.
-    pub fn from_env(variable: impl Fn(&str) -> Option<String>) -> Result<Layer, ConfigError> {
+    /// A value of the wrong type, or one that is not UTF-8 and no path; the message names the variable.
+    pub fn from_env(variable: impl Fn(&str) -> Option<OsString>) -> Result<Layer, ConfigError> {
         let mut table = toml::Table::new();
-        for key in KEYS {
+        let mut data_dir = None;
+        for key in KEYS.iter().filter(|key| key.kind != Kind::Tables) {
             let name = key.variable();
-            let Some(text) = variable(&name) else { continue };
+            let Some(value) = variable(&name) else { continue };
+            if key.name == "data_dir" {
+                data_dir = Some(PathBuf::from(value));
+                continue;
+            }
             let error = |what: String| ConfigError::Syntax {
                 origin: name.clone(),
                 line: None,
                 key: None,
                 what,
             };
+            let text = value.into_string().map_err(|_| error("it is not UTF-8".to_owned()))?;
             let value = match key.kind {
                 Kind::Tables => continue,
                 Kind::Text | Kind::Size => toml::Value::String(text),
@@ -118,12 +125,13 @@ impl Layer {
             Layer::deserialize(one).map_err(|e| error(in_words(e.message())))?;
             table.insert(key.name.to_owned(), value);
         }
-        Layer::deserialize(table).map_err(|e| ConfigError::Syntax {
+        let layer = Layer::deserialize(table).map_err(|e| ConfigError::Syntax {
             origin: "the environment".to_owned(),
             line: None,
             key: None,
             what: e.message().to_owned(),
-        })
+        })?;
+        Ok(Layer { data_dir, ..layer })
     }
 
     /// Those of `names` that begin like our variables and set nothing: most likely a slip of the hand.
@@ -157,10 +165,11 @@ fn in_words(message: &str) -> String {
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
+    use std::os::unix::ffi::OsStringExt;
 
     fn env(pairs: &[(&str, &str)]) -> Result<Layer, ConfigError> {
         let map: BTreeMap<_, _> = pairs.iter().copied().collect();
-        Layer::from_env(|name| map.get(name).map(|value| (*value).to_owned()))
+        Layer::from_env(|name| map.get(name).map(OsString::from))
     }
 
     #[test]
@@ -189,6 +198,18 @@ mod tests {
         ] {
             let text = env(&[(name, value)]).unwrap_err().to_string();
             assert!(text.starts_with(name), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_variable_that_is_not_utf_8_is_a_path_or_named() {
+        let odd = || OsString::from_vec(b"/data/\xff".to_vec());
+        let only = |it: &'static str| Layer::from_env(move |name| (name == it).then(odd));
+        assert_eq!(only("FOREBAY_DATA_DIR").unwrap().data_dir, Some(PathBuf::from(odd())));
+        for name in
+            ["FOREBAY_AMQP", "FOREBAY_DURABILITY", "FOREBAY_HEARTBEAT_S", "FOREBAY_IN_MEMORY"]
+        {
+            assert_eq!(only(name).unwrap_err().to_string(), format!("{name}: it is not UTF-8"));
         }
     }
 
