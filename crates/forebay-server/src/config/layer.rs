@@ -61,20 +61,24 @@ impl Layer {
         toml::from_str(text).map_err(|error| {
             let start = error.span().map(|span| span.start.min(text.len()));
             let line = start.map(|start| text[..start].matches('\n').count() + 1);
-            // The library knows where a value is wrong and not under which key.
-            let (key, value) = line
-                .and_then(|line| text.lines().nth(line - 1))
-                .and_then(|line| line.split_once('='))
-                .map(|(key, value)| (key.trim().to_owned(), value.trim()))
-                .unzip();
-            let what = in_words(&error.message().trim().replace('\n', ", "));
+            let (key, value) = start.and_then(|start| key_at(text, start)).unzip();
+            let what = without_value(&in_words(&error.message().trim().replace('\n', ", ")));
             let origin = origin.to_owned();
             match (key, value) {
                 (Some(key), Some(value)) if what.ends_with(NO_LIST) && value.ends_with('"') => {
-                    let what = format!("{key} is a list: [{value}]");
+                    let is_of_tables =
+                        KEYS.iter().any(|it| it.name == key && it.kind == Kind::Tables);
+                    let what = match is_of_tables {
+                        // Perhaps a password stands there.
+                        true => format!("{key} is a list of tables, each below [[{key}]]"),
+                        false => format!("{key} is a list: [{value}]"),
+                    };
                     ConfigError::Syntax { origin, line, key: None, what }
                 }
-                (key, _) => ConfigError::Syntax { origin, line, key, what },
+                (key, _) => {
+                    let key = key.map(str::to_owned);
+                    ConfigError::Syntax { origin, line, key, what }
+                }
             }
         })
     }
@@ -145,6 +149,30 @@ impl Layer {
 
 /// How the library ends its sentence about one value in the place of a list.
 const NO_LIST: &str = "expected a sequence";
+
+/// The key of what is wrong, and the rest of its line: the library knows where a value is wrong and not under which key. In a table on
+/// one line the key is the last one before; a text that holds a `=` is none.
+fn key_at(text: &str, start: usize) -> Option<(&str, &str)> {
+    let from = text[..start].rfind('\n').map_or(0, |end| end + 1);
+    let line = text[from..].lines().next()?;
+    let (before, value) = match text[from..start].trim_end().strip_suffix('=') {
+        Some(before) => (before, line.get(start - from..)?),
+        None => line.split_once('=')?,
+    };
+    let key = before.trim().rsplit(['{', ',', ' ', '\t']).next()?;
+    let is_bare = |it: char| it.is_ascii_alphanumeric() || it == '_' || it == '-';
+    (!key.is_empty() && key.chars().all(is_bare)).then_some((key, value.trim()))
+}
+
+/// What the library says of a value of another type, without the value: it may be a password whose quotes were forgotten.
+fn without_value(message: &str) -> String {
+    let said = |message: &str| {
+        let (kind, _) = message.strip_prefix("invalid type: ")?.split_once(['`', '"'])?;
+        let (_, expected) = message.rsplit_once(", expected ")?;
+        Some(format!("invalid type: {}, expected {expected}", kind.trim_end()))
+    };
+    said(message).unwrap_or_else(|| message.to_owned())
+}
 
 /// What the library says of a number, with its bounds in place of its type.
 fn in_words(message: &str) -> String {
@@ -226,6 +254,43 @@ mod tests {
         let text = error("heartbeat_s = -1");
         assert!(text.ends_with("expected a number from 0 to 65535"), "{text}");
         assert_eq!(error("\namqp = \"[::1]:0\""), "f.toml line 2: amqp is a list: [\"[::1]:0\"]");
+    }
+
+    #[test]
+    fn a_password_is_never_in_an_error() {
+        let error = |text: &str| Layer::from_toml("f.toml", text).unwrap_err().to_string();
+        let no_text =
+            |key: &str| format!("f.toml line 3, {key}: invalid type: integer, expected a string");
+        for key in ["password", "password_hash"] {
+            let table = format!("[[users]]\nname = \"a\"\n{key} = 4711");
+            assert_eq!(error(&table), no_text(key));
+            let inline = format!("\n\nusers = [{{ name = \"a=b, 1\", {key} = 4711 }}]");
+            assert_eq!(error(&inline), no_text(key));
+        }
+        let list = "users is a list of tables, each below [[users]]";
+        assert_eq!(error("users = \"app:4711\""), format!("f.toml line 1: {list}"));
+        for text in [
+            "users = [\"app:4711\"]",
+            "users = [\n  \"app=4711\",\n]",
+            "users = [\"a, expected 4711\"]",
+            "users = 4711",
+            "[[users]]\npassword = [\"4711\"]",
+            "[[users]]\npassword = 4711.5",
+            "[[users]]\npassword = 4711-01-01",
+            "[[users]]\npassword = 4711x",
+            "[[users]]\npassword = x4711",
+            "[[users]]\npassword = \"4711",
+            "[[users]]\npassword = '4711\n",
+            "[[users]]\npassword = \"\\x4711\"",
+            "[[users]]\npassword = \"x\"\npassword = \"4711\"",
+            "[[users]]\npassword 4711",
+            "[users]\napp = 4711",
+            "users.app.password = \"4711\"",
+            "[[users]]\r\npassword =\r\n4711",
+        ] {
+            let said = error(text);
+            assert!(!said.contains("4711") && said.contains(" line "), "{text}: {said}");
+        }
     }
 
     #[test]

@@ -50,7 +50,7 @@ mod tests {
         let limit = "{ vhost = \"/\", max-connections = 5 }";
         check("{ vhost = \"v\", max-connections = 5 }", "vhost_limits: `v` is not one of vhosts");
         check(&format!("{limit}, {limit}"), "`/` is there twice");
-        check("{ vhost = \"/\", max-connections = -1 }", "vhost_limits");
+        check("{ vhost = \"/\", max-connections = -1 }", "line 1, max-connections: ");
         check("{ vhost = \"/\", max-queues = 1 }", "max-queues");
     }
 }
