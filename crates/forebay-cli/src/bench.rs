@@ -11,7 +11,7 @@ use forebay_bench::bench::{self, BenchError, Ended, Flags, Record, Screen};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::exit::{Exit, URL_FLAG, with_cure};
-use crate::output::can_be_written;
+use crate::output::{can_be_written, write_text};
 use crate::stop_signal::StopSignal;
 
 /// Load a broker and see how it does: any AMQP 0-9-1 broker, or one of our own.
@@ -117,25 +117,25 @@ fn measure(flags: &Flags) -> Exit {
     }
 }
 
+/// All that can be written; what cannot is told by the first of it.
 fn write(flags: &Flags, record: &Record) -> Result<(), String> {
-    if let Some(path) = &flags.json {
-        record.save(path)?;
+    type Drawn = fn(&Record) -> Option<String>;
+    let files: [(&Option<PathBuf>, Drawn); 4] = [
+        (&flags.json, |record| Some(record.json())),
+        (&flags.html, |record| Some(record.html())),
+        (&flags.svg, Record::svg),
+        (&flags.csv, |record| Some(record.csv())),
+    ];
+    let mut all = Ok(());
+    for (path, drawn) in files {
+        let Some(path) = path else { continue };
+        let written = match drawn(record) {
+            Some(text) => write_text(path, &text),
+            None => Err("--svg: this workload has no timelines; `hoarding` has".to_owned()),
+        };
+        all = all.and(written);
     }
-    if let Some(path) = &flags.html {
-        write_text(path, &record.html())?;
-    }
-    if let Some(path) = &flags.svg {
-        let svg = record.svg().ok_or("--svg: this workload has no timelines; `hoarding` has")?;
-        write_text(path, &svg)?;
-    }
-    if let Some(path) = &flags.csv {
-        write_text(path, &record.csv())?;
-    }
-    Ok(())
-}
-
-fn write_text(path: &Path, text: &str) -> Result<(), String> {
-    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+    all
 }
 
 fn print(text: &str) -> Exit {

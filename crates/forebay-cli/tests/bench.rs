@@ -1,6 +1,7 @@
 //! `forebay bench` as people and scripts use it: against a broker that runs, and with one of its own.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 use support::bench::{bench, files, read, text};
@@ -470,6 +471,32 @@ fn a_pipelines_overhead_is_measured_without_a_broker() {
     );
     let refused = bench(&["run", "overhead", "--url", "amqp://localhost"]);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+}
+
+/// A disk without room for the report, and one file of several that cannot be written.
+#[test]
+fn a_file_that_cannot_be_written_costs_neither_the_one_before_nor_the_others() {
+    let home = Dir::new("bench-unwritten");
+    let (json, csv) = files(&home);
+    let html = home.join("report.html");
+    let [path, table, page] = [&json, &csv, &html].map(|path| path.to_str().expect("UTF-8"));
+    let quick = ["run", "overhead", "--messages", "100", "--repeat", "1", "--csv", table];
+    let full = ["--html", page, "--json", "/dev/full"];
+    let ran = bench(&[&quick[..], &full].concat());
+    assert_eq!(ran.status.code(), Some(1), "{}", text(&ran.stderr));
+    assert!(text(&ran.stderr).contains("/dev/full: No space left"), "{}", text(&ran.stderr));
+    assert!(csv.exists() && html.exists(), "the others are written");
+    let written = bench(&[&quick[..], &["--json", path]].concat());
+    assert!(written.status.success(), "{}", text(&written.stderr));
+    let before = std::fs::read(&html).expect("it was written");
+    // 4 KiB for any file; SIGXFSZ is ignored, so that a write fails.
+    let script = "trap '' XFSZ; ulimit -f 8; exec \"$0\" bench report \"$1\" --html \"$2\"";
+    let mut limited = Command::new("sh");
+    limited.arg("-c").arg(script).arg(support::forebay()).args([path, page]);
+    let ended = limited.output().expect("it runs");
+    assert_eq!(ended.status.code(), Some(1), "{}", text(&ended.stderr));
+    assert!(text(&ended.stderr).contains("report.html: File too large"), "{}", text(&ended.stderr));
+    assert!(std::fs::read(&html).expect("it is there") == before, "the report before is gone");
 }
 
 #[test]

@@ -87,16 +87,12 @@ impl Record {
         }
     }
 
-    /// Writes it as JSON.
-    ///
-    /// # Errors
-    /// The file cannot be written; the sentence names it.
-    pub fn save(&self, path: &Path) -> Result<(), String> {
-        let text = serde_json::to_string(self).map_err(|error| error.to_string())?;
-        std::fs::write(path, text + "\n").map_err(|error| format!("{}: {error}", path.display()))
+    /// All of it as one line of JSON.
+    pub fn json(&self) -> String {
+        serde_json::to_string(self).expect("plain data, whose maps have texts as keys") + "\n"
     }
 
-    /// Reads what [`Record::save`] wrote.
+    /// Reads a file of what [`Record::json`] gave.
     ///
     /// # Errors
     /// The file cannot be read or is no such record; the sentence names it.

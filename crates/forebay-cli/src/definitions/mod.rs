@@ -7,13 +7,13 @@ mod settings;
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use crate::exit::{Exit, Failure};
 use crate::http::HttpUrl;
+use crate::output::{FOR_ITS_OWNER, replace};
 use api::Api;
 
 /// Largest file of definitions, in bytes; the server takes no more either.
@@ -93,35 +93,14 @@ fn export(place: &Where) -> Result<Exit, Failure> {
     let mut text = serde_json::to_string_pretty(&document).expect("JSON is plain data");
     text.push('\n');
     match place.path() {
-        Some(path) => replace(path, text.as_bytes())
+        // It holds hashes of passwords.
+        Some(path) => replace(path, text.as_bytes(), FOR_ITS_OWNER)
             .map_err(|error| format!("cannot write {}: {error}", path.display()))?,
         None => io::stdout()
             .write_all(text.as_bytes())
             .map_err(|error| format!("cannot write to standard output: {error}"))?,
     }
     Ok(Exit::Done)
-}
-
-/// The whole file or none: the one that was there stays until the new one is written. It holds hashes of passwords, so only its
-/// owner may read it.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    if path.exists() && !path.is_file() {
-        return std::fs::write(path, bytes); // a pipe, a terminal
-    }
-    // A link stays one, and what it leads to is replaced.
-    let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let mut new = path.as_os_str().to_owned();
-    new.push(".new");
-    let new = Path::new(&new);
-    let written = std::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(new)
-        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
-        .and_then(|()| std::fs::rename(new, path));
-    written.inspect_err(|_| drop(std::fs::remove_file(new)))
 }
 
 fn import(place: &Where) -> Result<Exit, Failure> {

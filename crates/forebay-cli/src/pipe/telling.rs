@@ -1,7 +1,7 @@
 //! What `forebay pipe` tells at its end: where time went, of all messages and of single ones, and who worked on what when.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay::Received;
@@ -10,7 +10,7 @@ use forebay::pipeline::{Control, Explaining, Report};
 use serde_json::{Value, json};
 
 use crate::explained;
-use crate::output::can_be_written;
+use crate::output::{can_be_written, write_text};
 
 /// Of a timeline on standard error.
 const COLUMNS: usize = 100;
@@ -109,13 +109,9 @@ impl Telling<'_> {
         let Some(file) = &self.asked.timeline else { return Ok(()) };
         let timeline = explanation.timeline("messages that took longest");
         begin_to_say!("{}", timeline.text(COLUMNS));
-        draw(file, &svg(&[timeline]))
+        write_text(file, &svg(&[timeline]))
+            .map_err(|error| format!("cannot write the timeline: {error}"))
     }
-}
-
-fn draw(file: &Path, picture: &str) -> Result<(), String> {
-    std::fs::write(file, picture)
-        .map_err(|error| format!("cannot write the timeline to '{}': {error}", file.display()))
 }
 
 /// What waits in the broker for another attempt was acknowledged, and comes again: it is not done.
