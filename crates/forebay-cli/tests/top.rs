@@ -4,9 +4,10 @@ mod support;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use forebay_client::blocking::{ConsumeOptions, DeclareQueue, Publication};
 use forebay_wire::{TableBuf, Value as FieldValue};
@@ -91,6 +92,41 @@ fn on_a_terminal_it_shows_who_waits_for_whom_and_leaves_it_as_it_was() {
     }
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
     assert!(seen.ends_with("\x1b[?25h\x1b[?1049l"), "{seen}");
+}
+
+#[test]
+fn while_the_broker_does_not_answer_a_signal_ends_it_and_the_terminal_is_as_it_was() {
+    let dir = Dir::new("top-hanging");
+    let broker = start(&dir).ready();
+    let http = broker.http();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let between = listener.local_addr().expect("it has one").to_string();
+    let (hangs, hanging) = std::sync::mpsc::sync_channel(1);
+    std::thread::spawn(move || {
+        // Two looks, which are a picture; the third has no answer.
+        for _ in 0..2 {
+            let (mut client, _) = listener.accept().expect("it looks");
+            let mut server = TcpStream::connect(&http).expect("it listens");
+            let mut asks = client.try_clone().expect("a socket");
+            let mut to = server.try_clone().expect("a socket");
+            // Either end may have gone.
+            std::thread::spawn(move || std::io::copy(&mut asks, &mut to));
+            let _ = std::io::copy(&mut server, &mut client);
+        }
+        hangs.send(listener.accept().expect("it looks")).expect("the test waits");
+    });
+    let (mut child, mut terminal) = on_a_terminal(&between);
+    let _silent = hanging.recv_timeout(support::PATIENCE).expect("it looks thrice");
+    let signalled = Instant::now();
+    kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
+    let (mut seen, mut buffer) = (String::new(), [0; 4096]);
+    while let Ok(count @ 1..) = terminal.read(&mut buffer) {
+        seen.push_str(&String::from_utf8_lossy(&buffer[..count]));
+    }
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    assert!(seen.starts_with("\x1b[?1049h\x1b[?25l"), "{seen}");
+    assert!(seen.ends_with("\x1b[?25h\x1b[?1049l"), "{seen}");
+    assert!(signalled.elapsed() < Duration::from_secs(5), "it waited for the answer");
 }
 
 #[test]

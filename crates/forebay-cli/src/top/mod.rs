@@ -12,6 +12,8 @@ mod view;
 mod words;
 
 use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -52,16 +54,17 @@ pub(crate) fn run(args: Args) -> Exit {
         Ok(endpoint) => endpoint,
         Err(sentence) => return Exit::Usage.because(sentence),
     };
-    match watch(&args, &endpoint) {
+    match watch(&args, &Arc::new(endpoint)) {
         Ok(()) => Exit::Done,
         Err(sentence) => Exit::Failed.because(sentence),
     }
 }
 
-fn watch(args: &Args, endpoint: &Endpoint) -> Result<(), String> {
+fn watch(args: &Args, endpoint: &Arc<Endpoint>) -> Result<(), String> {
     let stop = StopSignal::listen().map_err(|error| format!("cannot handle signals: {error}"))?;
     // The first one tells whether there is anything to look at; later ones may fail and be tried again.
-    let mut before = look(endpoint)?;
+    let Some(before) = look_until(&stop, endpoint) else { return Ok(()) };
+    let mut before = before?;
     let mut screen = Screen::new();
     let mut history = History::default();
     let broker = endpoint.host();
@@ -69,10 +72,11 @@ fn watch(args: &Args, endpoint: &Endpoint) -> Result<(), String> {
         if pause(&stop) {
             return Ok(());
         }
-        let now = match look(endpoint) {
-            Ok(now) => now,
-            Err(sentence) if args.once || args.json => return Err(sentence),
-            Err(sentence) => {
+        let now = match look_until(&stop, endpoint) {
+            None => return Ok(()),
+            Some(Ok(now)) => now,
+            Some(Err(sentence)) if args.once || args.json => return Err(sentence),
+            Some(Err(sentence)) => {
                 let lines = [sentence, "trying again every second; Ctrl-C ends".to_owned()];
                 if screen.draw(&lines).is_err() {
                     return Ok(());
@@ -107,6 +111,23 @@ fn pause(stop: &StopSignal) -> bool {
         thread::sleep(NOTICE.min(until.saturating_duration_since(Instant::now())));
     }
     stop.came()
+}
+
+/// A look; `None` if the user wants to end before there is an answer.
+fn look_until(stop: &StopSignal, endpoint: &Arc<Endpoint>) -> Option<Result<Look, String>> {
+    let (told, looked) = sync_channel(1);
+    let endpoint = endpoint.clone();
+    // In a thread that may be left behind: a broker that hangs is no reason to leave the screen to a second signal.
+    thread::spawn(move || {
+        // Nobody may be waiting any more.
+        let _ = told.send(look(&endpoint));
+    });
+    loop {
+        match looked.recv_timeout(NOTICE) {
+            Err(RecvTimeoutError::Timeout) if !stop.came() => {}
+            answer => return answer.ok(),
+        }
+    }
 }
 
 fn look(endpoint: &Endpoint) -> Result<Look, String> {
