@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_connection_on_one_machine_is_not_paced_and_one_to_far_away_as_the_system_wishes() {
-        let listener = crate::listener::listen("127.0.0.1:0").unwrap();
+        let listener = crate::listener::listen("127.0.0.1:0", &[]).unwrap();
         let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         listener.set_nonblocking(false).unwrap();
         let (stream, peer) = listener.accept().unwrap();

@@ -75,12 +75,12 @@ impl Server {
         config.check()?;
         let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
         for address in &config.amqp {
-            let listener = bind("amqp", address)?;
+            let listener = bind("amqp", address, &config.amqp)?;
             addresses.push(listener.local_addr().map_err(StartError::System)?);
             listeners.push(listener);
         }
         let http_listener =
-            config.http.as_deref().map(|address| bind("http", address)).transpose()?;
+            config.http.as_deref().map(|address| bind("http", address, &[])).transpose()?;
         let http_address = match &http_listener {
             Some(listener) => Some(listener.local_addr().map_err(StartError::System)?),
             None => None,
@@ -129,7 +129,8 @@ impl Server {
     /// # Errors
     /// The address is taken or not of this machine.
     pub fn listen(&self, address: &str) -> io::Result<SocketAddr> {
-        let listener = listen(address)?;
+        let beside: Vec<String> = self.addresses.amqp.iter().map(ToString::to_string).collect();
+        let listener = listen(address, &beside)?;
         let address = listener.local_addr()?;
         self.mailbox.post(Mail::Listen(listener));
         Ok(address)
@@ -203,9 +204,9 @@ impl std::fmt::Debug for Server {
     }
 }
 
-fn bind(key: &'static str, address: &str) -> Result<TcpListener, StartError> {
+fn bind(key: &'static str, address: &str, beside: &[String]) -> Result<TcpListener, StartError> {
     let address = address.to_owned();
-    listen(&address).map_err(|source| StartError::Listen { key, address, source })
+    listen(&address, beside).map_err(|source| StartError::Listen { key, address, source })
 }
 
 fn ask_status(mailbox: &Mailbox) -> Option<Snapshot> {
