@@ -243,6 +243,43 @@ fn policies_of_a_virtual_host_that_the_broker_lacks_are_lines_of_configuration_t
     assert_eq!(export(&configured)["policies"][0]["vhost"], "shop");
 }
 
+/// In the words of RabbitMQ's `set_vhost_limits`, which are parameters.
+#[test]
+fn limits_of_virtual_hosts_go_out_and_come_in_as_lines_of_configuration() {
+    let dir = Dir::new("definitions-limits");
+    let limits =
+        "vhosts = [\"/\", \"shop\"]\nvhost_limits = [{ vhost = \"shop\", max-connections = 5 }]";
+    let with = start(&dir.join("a")).line(limits).ready();
+    let whole = export(&with);
+    let limit = json!({
+        "vhost": "shop", "component": "vhost-limits", "name": "limits", "value": { "max-connections": 5 }
+    });
+    assert_eq!(whole["parameters"], json!([limit]));
+    let part = definitions(&["export", "--http", &with.http(), "--vhost", "shop"], "");
+    let part: Value = serde_json::from_str(&part.out).expect("JSON");
+    assert_eq!(part["parameters"][0]["value"], limit["value"]);
+    let http = with.http();
+    for (vhost, document) in [(&[][..], &whole), (&["--vhost", "shop"], &part)] {
+        let import = [&["import", "--http", &*http], vhost].concat();
+        let again = definitions(&import, &document.to_string());
+        assert_eq!((again.code, again.out.as_str()), (Some(0), ""), "{}", again.err);
+    }
+
+    let without = start(&dir.join("b")).line("vhosts = [\"/\", \"shop\"]").ready();
+    let mut theirs = whole;
+    theirs["parameters"][0]["value"]["max-queues"] = 7.into();
+    theirs["parameters"].as_array_mut().unwrap().push(
+        json!({ "vhost": "/", "component": "vhost-limits", "name": "limits", "value": { "max-connections": -1, "max-queues": -1 } }),
+    );
+    let asked = definitions(&["import", "--http", &without.http()], &theirs.to_string());
+    assert_eq!(asked.code, Some(1), "{}", asked.err);
+    let unknown = "limit `max-queues` of vhost `shop`: it means nothing to this version\n";
+    assert!(asked.err.starts_with(unknown), "{}", asked.err);
+    assert!(asked.err.ends_with("declared 0, 2 left to do\n"), "{}", asked.err);
+    let configured = start(&dir.join("c")).line(&asked.out).ready();
+    assert_eq!(export(&configured)["parameters"], json!([limit]));
+}
+
 #[test]
 fn failures_say_why_in_one_sentence() {
     let dir = Dir::new("definitions-failures");

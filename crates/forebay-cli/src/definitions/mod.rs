@@ -48,7 +48,7 @@ pub(crate) struct Args {
 enum Command {
     /// Write a broker's definitions to a file or standard output. Passwords leave as salted hashes only.
     Export(Where),
-    /// Declare what is in a file, or standard input. Users, virtual hosts and policies that a Forebay does
+    /// Declare what is in a file, or standard input. Users, virtual hosts with limits, and policies that a Forebay does
     /// not have are printed as lines for its configuration file. Exits with 0 only if nothing is left to do.
     Import(Where),
 }
@@ -136,7 +136,7 @@ fn import(place: &Where) -> Result<Exit, Failure> {
         if let Some(toml) = settings.toml {
             left += 1;
             say!(
-                "the configuration lacks users, virtual hosts or policies of the file: put what is on standard \
+                "the configuration lacks users, virtual hosts, limits or policies of the file: put what is on standard \
                  output in their place there, start the broker again, and import once more"
             );
             // Whoever closed the pipe still has the exit code.

@@ -1,4 +1,4 @@
-//! What a Forebay takes from its configuration file and nowhere else: users, virtual hosts, policies.
+//! What a Forebay takes from its configuration file and nowhere else: users, virtual hosts with their limits, policies.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use toml::{Table, Value as Toml};
 
 /// What an import leaves to people.
 pub(super) struct Settings {
-    /// `vhosts`, `users` and `policies` as they should be; `None` if they are.
+    /// `vhosts`, `users`, `policies` and `vhost_limits` as they should be; `None` if they are.
     pub(super) toml: Option<String>,
     /// What cannot be in the configuration either, a sentence each.
     pub(super) impossible: Vec<String>,
@@ -71,7 +71,21 @@ pub(super) fn missing(document: &Value, there: &Value) -> Settings {
     }
     for parameter in list(document, "parameters") {
         let (component, name) = (text(parameter, "component"), text(parameter, "name"));
-        impossible.push(format!("parameter `{name}` of {component}: there are none here"));
+        if component != VHOST_LIMITS {
+            impossible.push(format!("parameter `{name}` of {component}: there are none here"));
+        }
+    }
+    let mut limits: Vec<Toml> = Vec::new();
+    for parameter in merged(document, there, "parameters", &["vhost", "component", "name"]) {
+        if text(parameter, "component") != VHOST_LIMITS {
+            continue;
+        }
+        impossible.extend(unknown_limits(parameter));
+        if let Some(limit) = as_limit(parameter) {
+            differs |=
+                !list(there, "parameters").iter().any(|it| as_limit(it) == Some(limit.clone()));
+            limits.push(limit);
+        }
     }
 
     let toml = differs.then(|| {
@@ -86,6 +100,9 @@ pub(super) fn missing(document: &Value, there: &Value) -> Settings {
         if !policies.is_empty() {
             let policies: Vec<Toml> = policies.iter().map(|policy| as_policy(policy)).collect();
             root.insert("policies".to_owned(), policies.into());
+        }
+        if !limits.is_empty() {
+            root.insert("vhost_limits".to_owned(), limits.into());
         }
         toml::to_string(&root).expect("tables of text and numbers")
     });
@@ -148,6 +165,28 @@ fn unknown_policy(policy: &Value) -> Option<String> {
     // A value that none of them takes is named by the broker that reads the file.
     let other = definition.iter().find(|(_, value)| as_toml(value).is_none())?;
     Some(format!("`{}` is neither a number nor a text", other.0))
+}
+
+/// The component of RabbitMQ's parameters that are limits of virtual hosts; below 0 there is none.
+const VHOST_LIMITS: &str = "vhost-limits";
+const CONNECTIONS_MAX: &str = "max-connections";
+
+fn unknown_limits(parameter: &Value) -> impl Iterator<Item = String> {
+    let vhost = text(parameter, "vhost");
+    let limits = parameter["value"].as_object().into_iter().flatten();
+    let unknown = limits
+        .filter(|(key, value)| *key != CONNECTIONS_MAX && value.as_i64().is_none_or(|it| it >= 0));
+    unknown.map(move |(key, _)| {
+        format!("limit `{key}` of vhost `{vhost}`: it means nothing to this version")
+    })
+}
+
+fn as_limit(parameter: &Value) -> Option<Toml> {
+    let most = parameter["value"][CONNECTIONS_MAX].as_i64().filter(|most| *most >= 0)?;
+    let mut table = Table::new();
+    table.insert("vhost".to_owned(), text(parameter, "vhost").into());
+    table.insert(CONNECTIONS_MAX.to_owned(), most.into());
+    Some(table.into())
 }
 
 fn as_toml(value: &Value) -> Option<Toml> {

@@ -14,7 +14,7 @@ use crate::config::{Config, PasswordSetting};
 
 /// What comes from the configuration and stays as long as the server runs.
 pub(super) struct Fixed {
-    /// `users`, `vhosts`, `permissions`, `topic_permissions`, `policies`.
+    /// `users`, `vhosts`, `permissions`, `topic_permissions`, `policies`, `parameters`.
     parts: Map<String, Value>,
 }
 
@@ -67,6 +67,13 @@ impl Fixed {
             })
         });
         parts.insert("policies".to_owned(), policies.collect());
+        let limits = config.vhost_limits.iter().map(|it| {
+            json!({
+                "vhost": it.vhost, "component": "vhost-limits", "name": "limits",
+                "value": { "max-connections": it.connections_max },
+            })
+        });
+        parts.insert("parameters".to_owned(), limits.collect());
         Fixed { parts }
     }
 
@@ -84,12 +91,11 @@ impl Fixed {
             "exchanges": [], "queues": [], "bindings": [],
         });
         for (name, entries) in &self.parts {
-            if vhost.is_none() || name == "policies" {
+            if vhost.is_none() || ["policies", "parameters"].contains(&&**name) {
                 document[name] = entries.clone();
             }
         }
         if vhost.is_none() {
-            document["parameters"] = json!([]);
             document["global_parameters"] = json!([]);
         }
         for each in listed {
@@ -97,7 +103,7 @@ impl Fixed {
             document[part].as_array_mut().expect("it was made above").push(entry);
         }
         if let Some(vhost) = vhost {
-            for part in ["exchanges", "queues", "bindings", "policies"] {
+            for part in ["exchanges", "queues", "bindings", "policies", "parameters"] {
                 let entries = document[part].as_array_mut().expect("it was made above");
                 entries.retain(|entry| entry["vhost"] == vhost);
                 for entry in entries {
