@@ -219,7 +219,7 @@ def try_simulator(seeds, seconds):
 
 def try_tests(crate, names):
     """The first test that fails, or None."""
-    target = ["test", "--locked", "-q", "-p", crate, "--lib", "--tests"]
+    target = ["test", "--locked", "-q", "-p", crate, "--tests"]
     build(*target, "--no-run")
     code, output = cargo(*target, "--no-fail-fast", "--", *names, limit_s=TEST_S)
     if code is None:
