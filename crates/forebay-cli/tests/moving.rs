@@ -10,7 +10,7 @@ use std::time::Instant;
 use forebay_client::blocking::{
     Channel, Connection, ConsumeOptions, DeclareExchange, DeclareQueue, Publication,
 };
-use forebay_wire::{Properties, ShortStr, Table, TableBuf, Value};
+use forebay_wire::{ArrayBuf, Properties, ShortStr, Table, TableBuf, Value};
 use rustix::process::{Pid, Signal, kill_process};
 use support::PATIENCE;
 use support::broker::{Broker, Start};
@@ -346,6 +346,37 @@ fn a_message_whose_own_key_is_its_queue_is_not_moved_in_a_circle() {
     let keys = ["--queue", "dlq", "--exchange", ""];
     let (code, _, err) = output(moving(&url, &other.url(), &keys));
     assert_eq!((code, ready(&broker, "dlq"), ready(&other, "dlq")), (Some(0), 0, 1), "{err}");
+}
+
+#[test]
+fn a_message_whose_copy_would_come_back_is_not_moved_in_a_circle() {
+    let dir = Dir::new("move-copies");
+    let broker = Start::in_memory(dir.path()).ready();
+    let (_connection, mut channel) = declare(&broker, "q");
+    channel.declare_queue("r", DeclareQueue { durable: true, ..Default::default() }).unwrap();
+    let copied = |to: &[u8]| {
+        let keys = ArrayBuf::new().with(Value::LongStr(b"nobody")).with(Value::LongStr(to));
+        TableBuf::new().with("CC", Value::Array(keys.as_array()))
+    };
+    for to in [b"elsewhere", &b"q"[..]] {
+        let headers = copied(to);
+        let copies = Properties { headers: Some(headers.as_table()), ..Properties::default() };
+        publish(&mut channel, if to == b"q" { "away" } else { "q" }, copies, to);
+    }
+    let passive = || DeclareQueue { passive: true, ..Default::default() };
+    channel.declare_queue("q", passive()).expect("after both of them");
+    let url = broker.url();
+    let more = ["--queue", "q", "--to-queue", "r", "--count", "50"];
+    let (code, _, err) = output(moving(&url, &url, &more));
+    assert_eq!((code, ready(&broker, "r"), ready(&broker, "q")), (Some(3), 1, 1), "{err}");
+    let cure = "a message's header CC names `q`, the queue it was taken from, to which the default exchange would \
+                bring it back; name another exchange with --exchange";
+    assert!(err.contains(cure), "{err}");
+    // There it is a key as any other.
+    channel.bind_queue("r", "amq.direct", "away").expect("bound");
+    let more = ["--queue", "q", "--exchange", "amq.direct"];
+    let (code, _, err) = output(moving(&url, &url, &more));
+    assert_eq!((code, ready(&broker, "r"), ready(&broker, "q")), (Some(0), 2, 0), "{err}");
 }
 
 #[test]

@@ -90,9 +90,10 @@ impl Args {
         to_queue == Some(&*self.queue) && self.stays_in_its_vhost()
     }
 
-    /// Which of the messages would come back at once, by their own routing keys.
-    fn circling_key(&self) -> Option<String> {
-        let is_by_name = self.exchange.as_deref() == Some("") && self.routing_key.is_none();
+    /// The queue to which single messages would come back at once, by what they say themselves: the source, if the default
+    /// exchange of its virtual host is the target.
+    fn circling_queue(&self) -> Option<String> {
+        let is_by_name = self.exchange.as_deref().is_none_or(str::is_empty);
         (is_by_name && self.stays_in_its_vhost()).then(|| self.queue.clone())
     }
 

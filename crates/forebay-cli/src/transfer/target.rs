@@ -4,6 +4,7 @@ use forebay_client::{
     ChannelFault, Connection, DeclareExchange, DeclareQueue, Delivery, Happening, Message,
     NotPublished, Outcome, Publisher, Route,
 };
+use forebay_wire::Value;
 use tokio::sync::broadcast;
 
 use super::{Args, RECOVERY_ROUNDS, opening};
@@ -15,8 +16,8 @@ pub(super) struct Target {
     publisher: Publisher,
     /// Messages keep their routing keys.
     keeps_key: bool,
-    /// A message with this one would come back to the source.
-    circling_key: Option<String>,
+    /// A message that names it would come back to the source.
+    circling_queue: Option<String>,
 }
 
 impl Target {
@@ -28,8 +29,8 @@ impl Target {
         match Target::on(&connection, args).await {
             Ok(publisher) => {
                 let keeps_key = args.exchange.is_some() && args.routing_key.is_none();
-                let circling_key = args.circling_key();
-                Ok(Target { connection, publisher, keeps_key, circling_key })
+                let circling_queue = args.circling_queue();
+                Ok(Target { connection, publisher, keeps_key, circling_queue })
             }
             Err(fault) => {
                 let hint = match &fault {
@@ -69,14 +70,8 @@ impl Target {
 
     /// Publishes a message as it is, marked if it may have been moved before.
     pub(super) async fn publish(&self, delivery: &Delivery) -> Result<Outcome, String> {
-        if let Some(queue) = &self.circling_key
-            && delivery.routing_key() == queue.as_bytes()
-        {
-            return Err(format!(
-                "a message's own routing key is `{queue}`, the queue it was taken from, to which the default \
-                 exchange would bring it back; give a key for all with --routing-key, or name a queue with \
-                 --to-queue"
-            ));
+        if let Some(circle) = self.circle(delivery) {
+            return Err(circle);
         }
         let mut message = Message::forward(delivery);
         if self.keeps_key {
@@ -90,6 +85,28 @@ impl Target {
         }
         self.publisher.publish(message).await.map_err(|NotPublished { reason, message }| {
             NotPublished { reason, message }.to_string()
+        })
+    }
+
+    /// Why a message would come back to where it was taken from, if it would.
+    fn circle(&self, delivery: &Delivery) -> Option<String> {
+        let queue = self.circling_queue.as_deref()?;
+        if self.keeps_key && delivery.routing_key() == queue.as_bytes() {
+            return Some(format!(
+                "a message's own routing key is `{queue}`, the queue it was taken from, to which the default \
+                 exchange would bring it back; give a key for all with --routing-key, or name a queue with \
+                 --to-queue"
+            ));
+        }
+        let Some(Value::Array(keys)) = delivery.properties().headers?.get("CC") else {
+            return None;
+        };
+        let comes_back = keys.iter().any(|key| key == Value::LongStr(queue.as_bytes()));
+        comes_back.then(|| {
+            format!(
+                "a message's header CC names `{queue}`, the queue it was taken from, to which the default exchange \
+                 would bring it back; name another exchange with --exchange"
+            )
         })
     }
 
