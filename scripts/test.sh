@@ -19,7 +19,7 @@ all_steps="
 tidy              60    house rules: paths, lengths, arrows between crates, links in documents; no stale mutant
 licences         120    licences of all dependencies against deny.toml
 format            60    cargo fmt --check
-clippy          1800    cargo clippy, all targets, warnings are errors
+clippy          1800    cargo clippy, all targets, and cargo doc; warnings are errors
 setup            900    install what the tests need: RabbitMQ 3.10, clients in Python, Go, Node and Java
 unit            1800    unit, property and integration tests, and the examples in the documentation
 binary          1800    the binary's commands, as users run them, rightly and wrongly
@@ -39,7 +39,8 @@ run_format() { component rustfmt && cargo fmt --check; }
 run_clippy() {
   component clippy &&
     cargo clippy --workspace --all-targets --features forebay-bench/lapin,forebay/opentelemetry --locked -- -D warnings &&
-    cargo clippy --workspace --no-default-features --locked -- -D warnings # and without spans
+    cargo clippy --workspace --no-default-features --locked -- -D warnings && # and without spans
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 }
 # Cargo chooses the features of what we depend on for all packages that a command names. So every command here names
 # the whole workspace and then the tests that it wants: otherwise half of it would be built again for each step.

@@ -100,7 +100,7 @@ impl ConsumerBuilder {
 
     /// Corrects what was set by hand, for workers that somebody counts ([`ConsumerBuilder::occupancy`]) and that need `least`
     /// deliveries at a time: `credit_max` and `fixed_credit` are never less. On a broker that changes the credit of a live
-    /// consumer ([`Server::can`](crate::Server::can) `forebay.live_credit`) no credit is fixed any more: it follows the workers. Elsewhere it stays
+    /// consumer (capability `forebay.live_credit`) no credit is fixed any more: it follows the workers. Elsewhere it stays
     /// fixed, because there only another consumer could have another one. For pools of workers; a pipeline does it by itself.
     #[must_use]
     pub fn fitted(mut self, least: u16) -> Self {

@@ -31,7 +31,7 @@
 //!   is cut.
 //! - **Mean, then least of three.** Rejects one slow commit, and still answers within three round trips.
 //! - **Doubling again when it is calm.** TCP starts slowly too, and what waits for it may end our startup early.
-//! - **The edge.** Over a distance the window that was cut last is approached slowly: [crate::edge].
+//! - **The edge.** Over a distance the window that was cut last is approached slowly: `edge.rs`.
 //! - **The pace.** RabbitMQ confirms many messages at once; what is confirmed together would be published together, arrive
 //!   together, and be one clump for ever, in whose pauses the broker rests: W in net + W x service time. Ours confirms as it goes, and
 //!   what comes little by little makes its visits short.

@@ -38,7 +38,7 @@ impl Rung {
     /// Messages may stay longer by this part of it.
     const LATE_PART: u64 = 128;
 
-    /// The longest that does not take longer than this, though it be [late](Rung::LATE_PART); `None` below a second.
+    /// The longest that does not take longer than this, though it be a 128th part of it late; `None` below a second.
     #[must_use]
     pub fn within_ms(rest_ms: u64) -> Option<Rung> {
         let exponent = (rest_ms / (1_000 + 1_000u64.div_ceil(Rung::LATE_PART))).checked_ilog2()?;
