@@ -229,3 +229,47 @@ fn a_transaction_that_rejects_more_than_one_commit_may_write_is_refused() {
         assert_eq!(said.contains("channel.close 406"), refused, "{said}");
     }
 }
+
+/// One transient message in many queues is in memory once, and its letters are as many.
+#[test]
+fn letters_of_one_message_in_many_queues_come_within_the_memory() {
+    const QUEUES: u64 = 60;
+    const BUDGET_BYTES: u64 = 16 << 20;
+    for expires in [true, false] {
+        let mut scene = Scene::patient(BUDGET_BYTES);
+        let (id, consumer) = (scene.client(), scene.rig.client());
+        scene.rig.method(id, 1, &declare("dead", true));
+        for number in 0..QUEUES {
+            let arguments = if expires { ttl(60_000) } else { TableBuf::new() };
+            let name = format!("q{number}");
+            declare_with(&mut scene.rig, id, &name, true, &to_dead(arguments));
+            bind_to_fanout(&mut scene.rig, id, &[&name]);
+            if !expires {
+                let tag: &'static str = Box::leak(name.clone().into_boxed_str());
+                scene.rig.method(consumer, 1, &consume(&name, tag, false));
+            }
+        }
+        scene.answers(id);
+        let body = [7; 1_000_000];
+        scene.rig.publish_with(id, "amq.fanout", "", false, &Properties::default(), &body);
+        // Of what is so large its socket takes one at a time.
+        while !expires && unacked(&scene) < QUEUES {
+            scene.answers(consumer);
+        }
+        if expires {
+            scene.rig.now_us += 60_000_000;
+        } else {
+            nack_all(&mut scene.rig, consumer);
+        }
+        let mut most_bytes = 0;
+        for _ in 0..2_000 {
+            one_round(&mut scene).expect("the disk works");
+            most_bytes = most_bytes.max(scene.rig.shard.status().memory_bytes);
+            if ready(&scene.rig, "dead") == QUEUES {
+                break;
+            }
+        }
+        assert_eq!((unacked(&scene), ready(&scene.rig, "dead")), (0, QUEUES));
+        assert!(most_bytes <= BUDGET_BYTES + 2_000_000, "{most_bytes}");
+    }
+}
