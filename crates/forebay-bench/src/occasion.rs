@@ -2,6 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use forebay_wire::AmqpUri;
 use serde::{Deserialize, Serialize};
 
 /// What a debug build says of itself.
@@ -82,12 +83,7 @@ impl Machine {
 }
 
 fn without_password(argument: String) -> String {
-    match (argument.find("://"), argument.rfind('@')) {
-        (Some(scheme), Some(at)) if scheme < at => {
-            format!("{}{}", &argument[..scheme + 3], &argument[at + 1..])
-        }
-        _ => argument,
-    }
+    if argument.contains("://") { AmqpUri::shown(&argument) } else { argument }
 }
 
 /// The day of a time in seconds since 1970, by the calendar of all days (H. Hinnant, "chrono-Compatible
@@ -119,7 +115,10 @@ mod tests {
     #[test]
     fn a_record_does_not_tell_passwords() {
         let told = without_password("--url=amqp://me:secret@host/v".to_owned());
-        assert_eq!(told, "--url=amqp://host/v");
+        assert_eq!(told, "--url=amqp://me:…@host/v");
+        let of_key = "amqps://host/v?certfile=c&keyfile=k&password=secret".to_owned();
+        assert_eq!(without_password(of_key), "amqps://host/v?certfile=c&keyfile=k&password=…");
+        assert_eq!(without_password("--queue=a@b".to_owned()), "--queue=a@b");
         assert_eq!(without_password("--rtt".to_owned()), "--rtt");
     }
 }

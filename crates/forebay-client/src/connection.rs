@@ -168,7 +168,7 @@ impl ConnectionBuilder {
     /// As [`Connection::open`].
     pub async fn open(self, uri: &str) -> Result<Connection, OpenError> {
         let parsed: AmqpUri = uri.parse().map_err(|error: UriError| OpenError::Uri {
-            uri: crate::blocking::without_password(uri),
+            uri: AmqpUri::shown(uri),
             reason: error.to_string(),
         })?;
         let name = self.options.connection_name.clone();

@@ -68,7 +68,7 @@ impl std::error::Error for Lost {}
 pub enum OpenError {
     /// The URI cannot be read.
     Uri {
-        /// As given, without its password.
+        /// As given, without its passwords.
         uri: String,
         /// What is wrong with it.
         reason: String,

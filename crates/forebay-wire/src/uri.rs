@@ -10,6 +10,8 @@
 //! Parameters are those of RabbitMQ's clients, whether anybody here heeds them or not. Another one is refused: `cacertfiel`
 //! would otherwise be a file of authorities that nobody reads.
 
+mod shown;
+
 use std::fmt;
 
 /// Port of `amqp://` when none is given.
@@ -208,6 +210,12 @@ impl AmqpUri {
         std::iter::once((self.host.as_str(), self.port))
             .chain(self.more_hosts.iter().map(|(host, port)| (host.as_str(), *port)))
     }
+
+    fn shown_parameters(&self) -> Vec<(&str, &str)> {
+        let hidden = |name: &str| name == "password";
+        let all = self.other_parameters.iter();
+        all.map(|(name, value)| (&name[..], if hidden(name) { "***" } else { value })).collect()
+    }
 }
 
 impl std::str::FromStr for AmqpUri {
@@ -219,7 +227,7 @@ impl std::str::FromStr for AmqpUri {
 }
 
 impl fmt::Debug for AmqpUri {
-    /// Like the derived one, but for the password: it shall not reach a log.
+    /// Like the derived one, but for passwords: they shall not reach a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AmqpUri")
             .field("host", &self.host)
@@ -233,7 +241,7 @@ impl fmt::Debug for AmqpUri {
             .field("connection_timeout_ms", &self.connection_timeout_ms)
             .field("channel_max", &self.channel_max)
             .field("frame_max_bytes", &self.frame_max_bytes)
-            .field("other_parameters", &self.other_parameters)
+            .field("other_parameters", &self.shown_parameters())
             .finish()
     }
 }
@@ -410,7 +418,7 @@ mod tests {
 
     #[test]
     fn the_password_is_not_shown() {
-        let uri = AmqpUri::parse("amqp://u:sesame@host").unwrap();
+        let uri = AmqpUri::parse("amqps://u:sesame@host?keyfile=k&password=sesame").unwrap();
         assert!(!format!("{uri:?}").contains("sesame"));
     }
 }

@@ -62,7 +62,7 @@ impl Connection {
     /// The same with a name that brokers show beside the connection.
     pub fn open_named(uri: &str, name: Option<&str>) -> Result<Connection, OpenError> {
         let parsed: AmqpUri = uri.parse().map_err(|error: forebay_wire::UriError| {
-            OpenError::Uri { uri: without_password(uri), reason: error.to_string() }
+            OpenError::Uri { uri: AmqpUri::shown(uri), reason: error.to_string() }
         })?;
         let tls = parsed.tls.then(|| Tls::from_uri(&parsed)).transpose()?;
         let options =
@@ -172,32 +172,4 @@ fn transport(
     tcp.set_read_timeout(Some(timeout)).map_err(lost)?;
     let stream = tls.connect(host, tcp)?;
     Ok(Box::new(OverTls::new(stream, WRITE_TIMEOUT).map_err(lost)?))
-}
-
-/// The URI as it may be shown to people.
-pub(crate) fn without_password(uri: &str) -> String {
-    // One that cannot be read may have no scheme, and a password that ends nowhere: all up to the last `@` may be part of it.
-    let (scheme, rest) = match uri.split_once("://") {
-        Some((scheme, rest)) => (format!("{scheme}://"), rest),
-        None => (String::new(), uri),
-    };
-    match rest.rfind('@') {
-        Some(at) => {
-            let user = rest[..at].split(':').next().unwrap_or_default();
-            format!("{scheme}{user}:…{}", &rest[at..])
-        }
-        None => uri.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_uri_is_shown_without_its_password() {
-        assert_eq!(without_password("amqp://guest:sesame@h:1/v"), "amqp://guest:…@h:1/v");
-        assert_eq!(without_password("amqp://h:1/v"), "amqp://h:1/v");
-        assert_eq!(without_password("nonsense"), "nonsense");
-    }
 }
