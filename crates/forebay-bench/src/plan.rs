@@ -106,6 +106,12 @@ pub struct Plan {
     /// There is an emulated link between: the kernel's round trip is not that of the network
     #[arg(skip)]
     pub emulated: bool,
+    /// Its round trip in milliseconds, and its bandwidth in megabits a second, as far as they were given
+    #[arg(skip)]
+    pub rtt_ms: Option<f64>,
+    /// See `rtt_ms`
+    #[arg(skip)]
+    pub mbit: Option<f64>,
     /// Queues are called PREFIX.0, PREFIX.1, …
     #[arg(long, value_name = "PREFIX", default_value = "forebay-load")]
     pub queue_prefix: String,

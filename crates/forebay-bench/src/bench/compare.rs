@@ -2,11 +2,13 @@
 
 use std::fmt::Write;
 
+use serde::Serialize;
 use serde_json::Value;
 
 use super::points::{Point, Points};
 use super::record::Record;
 use crate::experiment::{Found, Row, number};
+use crate::plan::Plan;
 use crate::report::Report;
 use crate::spread::{Ratio, median};
 
@@ -35,6 +37,9 @@ pub fn compare(a: &Record, b: &Record) -> Result<String, String> {
         let _ = writeln!(text, "A and B were measured on different machines");
     }
     if !a.found.is_empty() && !b.found.is_empty() {
+        if let Some(asked) = different_fields(a.asked.as_ref(), b.asked.as_ref()) {
+            let _ = writeln!(text, "what they were asked differs: {asked}");
+        }
         return compare_found(&a.found, &b.found).map(|lines| text + &lines);
     }
     let _ = writeln!(text, "\n{HEAD}");
@@ -45,14 +50,14 @@ pub fn compare(a: &Record, b: &Record) -> Result<String, String> {
             other.phase == points_a.phase && (alone || other.broker == points_a.broker)
         };
         let Some(points_b) = all_b.iter().find(same) else { continue };
-        let intended = points_a.intended && points_b.intended;
+        let _ = writeln!(text, "{}: {}", points_a.name(), basis(points_a, points_b));
         if let Some(loads) = different_loads(points_a, points_b) {
             let _ = writeln!(text, "{}: the loads differ: {loads}", points_a.broker);
         }
         for point_a in &points_a.points {
             let setting = |other: &&Point<'_>| other.setting == point_a.setting;
             let Some(point_b) = points_b.points.iter().find(setting) else { continue };
-            if let Some(line) = line(points_a, point_a, point_b, intended) {
+            if let Some(line) = line(points_a, point_a, point_b, intended(points_a, points_b)) {
                 pairs += 1;
                 let _ = writeln!(text, "{line}");
             }
@@ -64,16 +69,40 @@ pub fn compare(a: &Record, b: &Record) -> Result<String, String> {
     }
 }
 
+/// Where both latencies count from: if one side carried what was asked for, a side that did not is late, and that is what
+/// is to be seen. A load that nobody carries is late by definition.
+fn intended(a: &Points<'_>, b: &Points<'_>) -> bool {
+    a.intended || b.intended
+}
+
+/// The same for people.
+fn basis(a: &Points<'_>, b: &Points<'_>) -> String {
+    if !intended(a, b) {
+        return "latencies from the call".to_owned();
+    }
+    let told = |name: &str, points: &Points<'_>| match (points.is_paced(), points.intended) {
+        (false, _) => format!("; {name} has no such times: its latencies are from the call"),
+        (true, false) => format!("; {name} did not carry the load: the longer it runs, the later"),
+        (true, true) => String::new(),
+    };
+    format!("latencies from when messages were due{}{}", told("A", a), told("B", b))
+}
+
 /// What two loads differ in beside the setting, the addresses and the names: `size 100, 10000; rate 50.0, 48.0`.
 fn different_loads(a: &Points<'_>, b: &Points<'_>) -> Option<String> {
-    let of = |points: &Points<'_>| {
-        let plan = &points.points.iter().find_map(|point| point.reports.first())?.plan;
-        match serde_json::to_value(plan).ok()? {
-            Value::Object(fields) => Some(fields),
-            _ => None,
-        }
+    fn of<'a>(points: &Points<'a>) -> Option<&'a Plan> {
+        points.points.iter().find_map(|point| point.reports.first()).map(|report| &report.plan)
+    }
+    different_fields(of(a), of(b))
+}
+
+/// `None` if nothing differs, or one of them is not known.
+fn different_fields<T: Serialize>(a: Option<&T>, b: Option<&T>) -> Option<String> {
+    let fields = |of: Option<&T>| match serde_json::to_value(of?).ok()? {
+        Value::Object(fields) => Some(fields),
+        _ => None,
     };
-    let (a, b) = (of(a)?, of(b)?);
+    let (a, b) = (fields(a)?, fields(b)?);
     let differs = |(name, value): (&String, &Value)| {
         let other = b.get(name).unwrap_or(&Value::Null);
         let told = !SAME_LOAD.contains(&&name[..]) && value != other;
@@ -139,10 +168,7 @@ fn line(points: &Points<'_>, a: &Point<'_>, b: &Point<'_>, intended: bool) -> Op
     let runs = fewer(&rate_a, &rate_b);
     // Whoever carries all that was asked for has the rate that was asked for.
     let tied = [a, b].iter().all(|point| point.reports.iter().all(|report| report.carried()));
-    let name = match points.phase {
-        "" => points.broker.to_owned(),
-        phase => format!("{}, {phase}", points.broker),
-    };
+    let name = points.name();
     Some(format!(
         "{name:<27} {:>7} {:>8} | {:>8.0}  {:>8.0}  {:<21} | {:>8.2} {:>8.2}     {}",
         a.setting.window,
@@ -178,10 +204,10 @@ fn told(ratio: Option<Ratio>, runs: usize) -> String {
 mod tests {
     use super::*;
     use crate::bench::grid::Setting;
-    use crate::bench::record::{Outcome, Run};
+    use crate::bench::record::{Asked, Outcome, Run};
     use crate::experiment::{Case, Demand, Findings};
     use crate::occasion::Occasion;
-    use crate::plan::Plan;
+    use crate::report::LatencyReport;
     use crate::setting::Window;
 
     fn record(broker: &str, window: Window, rates: &[f64]) -> Record {
@@ -244,6 +270,48 @@ mod tests {
     }
 
     #[test]
+    fn who_did_not_carry_the_load_is_late_beside_who_did() {
+        let paced = |carried: f64| {
+            let mut record = record("X", Window::Auto, &[100.0; 5]);
+            for run in &mut record.runs {
+                let Outcome::Report(report) = &mut run.outcome else { continue };
+                report.plan.rate = 100.0;
+                (report.published_per_s, report.consumed_per_s) = (carried, carried);
+                report.target_per_s = Some(100.0);
+                let late_us = if carried < 100.0 { 5_000_000 } else { 3_000 };
+                report.end_to_end = LatencyReport { p99_us: late_us, ..LatencyReport::default() };
+                report.end_to_end_from_call =
+                    LatencyReport { p99_us: 2_000, ..LatencyReport::default() };
+            }
+            record
+        };
+        for (a, b, p99_ms) in [(100.0, 50.0, "3.00  5000.00"), (50.0, 100.0, "5000.00     3.00")] {
+            let text = compare(&paced(a), &paced(b)).unwrap();
+            assert!(text.contains("when messages were due") && text.contains(p99_ms), "{text}");
+            assert!(text.contains("did not carry the load"), "{text}");
+        }
+        let text = compare(&paced(50.0), &paced(50.0)).unwrap();
+        assert!(text.contains("X: latencies from the call\n"), "{text}");
+        let free = record("X", Window::Auto, &[100.0; 5]);
+        let text = compare(&paced(100.0), &free).unwrap();
+        assert!(text.contains("B has no such times"), "{text}");
+    }
+
+    #[test]
+    fn links_that_differ_are_told() {
+        let over = |rtt_ms: f64| {
+            let mut record = record("X", Window::Auto, &[100.0; 5]);
+            for run in &mut record.runs {
+                let Outcome::Report(report) = &mut run.outcome else { continue };
+                report.plan.rtt_ms = Some(rtt_ms);
+            }
+            record
+        };
+        let text = compare(&over(1.0), &over(100.0)).unwrap();
+        assert!(text.contains("the loads differ: rtt_ms 1.0, 100.0"), "{text}");
+    }
+
+    #[test]
     fn experiments_are_compared_figure_by_figure() {
         let record = |broker: &str, per_s: [f64; 5], limit: f64| {
             let answer = |per_s: f64| {
@@ -261,9 +329,14 @@ mod tests {
             record.found.push(found);
             record
         };
-        let a = record("X", [100.0, 101.0, 99.0, 100.0, 100.0], 0.0);
-        let b = record("Y", [50.0, 51.0, 49.0, 50.0, 50.0], 50.0);
+        let mut a = record("X", [100.0, 101.0, 99.0, 100.0, 100.0], 0.0);
+        let mut b = record("Y", [50.0, 51.0, 49.0, 50.0, 50.0], 50.0);
         let text = compare(&a, &b).unwrap();
+        assert!(!text.contains("asked differs"), "{text}");
+        a.asked = Some(Asked { seconds: 10.0, rtt_ms: Some(1.0), ..Asked::default() });
+        b.asked = Some(Asked { seconds: 10.0, messages: Some(7), ..Asked::default() });
+        let text = compare(&a, &b).unwrap();
+        assert!(text.contains("differs: messages null, 7; rtt_ms 1.0, null"), "{text}");
         assert!(text.contains("0.50 (0.49 to 0.51)*"), "{text}");
         assert!(text.contains("A 5 of 5, B 4 of 5") && !text.contains("alone"), "{text}");
         let load = Record::new(Occasion::default(), "free", "");

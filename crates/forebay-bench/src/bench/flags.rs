@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::grid::Axis;
 use super::perftest::PerfTest;
+use super::record::Asked;
 use super::scale::Scale;
 use super::target::Target;
 use super::workload::Workload;
@@ -223,6 +224,19 @@ impl Flags {
         }
     }
 
+    /// What an experiment is asked, for its record.
+    pub(crate) fn asked(&self) -> Asked {
+        Asked {
+            seconds: self.seconds,
+            connections: self.producers,
+            size_bytes: self.size,
+            messages: self.messages,
+            queue_type: self.queue_type(),
+            rtt_ms: self.rtt,
+            mbit: self.mbit,
+        }
+    }
+
     /// Refuses numbers that mean nothing, whatever is run.
     pub(crate) fn check(&self) -> Result<(), String> {
         let within = |value: f64, most: f64| value.is_finite() && (0.0..=most).contains(&value);
@@ -323,6 +337,8 @@ impl Flags {
             warm_up: self.warm_up.unwrap_or(WARM_UP_SECONDS),
             steps: self.steps.clone(),
             emulated: self.link(),
+            rtt_ms: self.rtt,
+            mbit: self.mbit,
             ..plan
         };
         self.perftest.apply(&mut plan);
@@ -501,6 +517,10 @@ mod tests {
         assert_eq!(link("distance"), (Some(33.0), Some(10.0)));
         assert_eq!(link("distance --rtt 100"), (Some(100.0), Some(10.0)));
         assert_eq!(link("fanout"), (None, None));
+        // Beside the figures, so that `compare` tells of it.
+        let plan = plan("--rtt 100");
+        assert_eq!((plan.rtt_ms, plan.mbit), (Some(100.0), None));
+        assert_eq!(flags("mailbox --rtt 1").asked().rtt_ms, Some(1.0));
     }
 
     #[test]

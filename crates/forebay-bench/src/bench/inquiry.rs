@@ -31,6 +31,7 @@ pub(super) fn ask(
     check_peers(flags)?;
     let occasion = Occasion::now("forebay", String::new());
     let mut record = Record::new(occasion, experiment.name, experiment.about);
+    record.asked = Some(flags.asked());
     let early = match experiment.alone {
         true => nowhere(experiment, flags, screen, &mut record),
         false => everywhere(experiment, flags, screen, &mut record),

@@ -115,6 +115,20 @@ impl Points<'_> {
         all
     }
 
+    /// What it is called beside others.
+    pub(crate) fn name(&self) -> String {
+        match self.phase {
+            "" => self.broker.to_owned(),
+            phase => format!("{}, {phase}", self.broker),
+        }
+    }
+
+    /// Whether its messages had due times.
+    pub(crate) fn is_paced(&self) -> bool {
+        let mut reports = self.points.iter().flat_map(|point| &point.reports);
+        reports.any(|report| report.target_per_s.is_some())
+    }
+
     /// The best setting by hand, the knee, and how the one that tunes itself compares; `None` unless both
     /// kinds were measured.
     pub(crate) fn judge(&self) -> Option<Judgement> {

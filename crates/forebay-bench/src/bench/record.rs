@@ -33,6 +33,29 @@ pub struct Record {
     /// What an experiment found, a broker each; empty for loads.
     #[serde(default)]
     pub found: Vec<Found>,
+    /// What it was asked; `None` for loads, whose plans say it, and in files of before.
+    #[serde(default)]
+    pub asked: Option<Asked>,
+}
+
+/// What an experiment is told by flags.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Asked {
+    /// How long it goes on, where that is not given by what it does.
+    pub seconds: f64,
+    /// How many connections; `None`: its own number, as below.
+    pub connections: Option<usize>,
+    /// Of a body.
+    pub size_bytes: Option<usize>,
+    /// How many messages.
+    pub messages: Option<u64>,
+    /// `x-queue-type` of its queues, where the broker does not say it.
+    pub queue_type: Option<String>,
+    /// Round trip of the emulated link.
+    pub rtt_ms: Option<f64>,
+    /// Its bandwidth.
+    pub mbit: Option<f64>,
 }
 
 /// One run of one setting on one broker.
@@ -84,6 +107,7 @@ impl Record {
             judged_from: None,
             runs: Vec::new(),
             found: Vec::new(),
+            asked: None,
         }
     }
 
