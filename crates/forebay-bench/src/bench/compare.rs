@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::grid::Setting;
 use super::points::{Point, Points};
 use super::record::Record;
 use crate::experiment::{Found, Row, number};
@@ -45,22 +46,31 @@ pub fn compare(a: &Record, b: &Record) -> Result<String, String> {
     let _ = writeln!(text, "\n{HEAD}");
     let mut pairs = 0;
     for points_a in &all_a {
-        let alone = is_alone(&all_a, points_a.phase) && is_alone(&all_b, points_a.phase);
-        let same = |other: &&Points<'_>| {
-            other.phase == points_a.phase && (alone || other.broker == points_a.broker)
-        };
-        let Some(points_b) = all_b.iter().find(same) else { continue };
+        let Some(points_b) = partner(points_a, &all_a, &all_b) else { continue };
         let _ = writeln!(text, "{}: {}", points_a.name(), basis(points_a, points_b));
         if let Some(loads) = different_loads(points_a, points_b) {
             let _ = writeln!(text, "{}: the loads differ: {loads}", points_a.broker);
         }
         for point_a in &points_a.points {
-            let setting = |other: &&Point<'_>| other.setting == point_a.setting;
-            let Some(point_b) = points_b.points.iter().find(setting) else { continue };
-            if let Some(line) = line(points_a, point_a, point_b, intended(points_a, points_b)) {
-                pairs += 1;
-                let _ = writeln!(text, "{line}");
+            let Some(point_b) = points_b.with(point_a.setting) else { continue };
+            let line = match line(points_a, point_a, point_b, intended(points_a, points_b)) {
+                Some(line) => {
+                    pairs += 1;
+                    line
+                }
+                None => named(points_a, point_a),
+            };
+            let _ = writeln!(text, "{line}{}", failed(point_a, point_b));
+        }
+        for (name, here, there) in [("A", points_a, points_b), ("B", points_b, points_a)] {
+            for point in here.points.iter().filter(|point| there.with(point.setting).is_none()) {
+                let _ = writeln!(text, "{} only in {name}", named(here, point));
             }
+        }
+    }
+    for (name, here, there) in [("A", &all_a, &all_b), ("B", &all_b, &all_a)] {
+        for points in here.iter().filter(|points| partner(points, here, there).is_none()) {
+            let _ = writeln!(text, "{}: only in {name}", points.name());
         }
     }
     match pairs {
@@ -127,6 +137,8 @@ fn compare_found(all_a: &[Found], all_b: &[Found]) -> Result<String, String> {
             let Some(other) = rows_b.iter().find(same) else { continue };
             let (Some(a), Some(b)) = (median(&row.values), median(&other.values)) else { continue };
             pairs += 1;
+            let whole = found_a.answers.iter().chain(&found_b.answers).all(Result::is_ok);
+            let runs = if whole { fewer(&other.values, &row.values) } else { 0 };
             let _ = writeln!(
                 text,
                 "{:<28}  {:<14} | {:>8}  {:>8}  {:<21} {}",
@@ -134,8 +146,19 @@ fn compare_found(all_a: &[Found], all_b: &[Found]) -> Result<String, String> {
                 row.figure,
                 number(a),
                 number(b),
-                told(Ratio::of(&other.values, &row.values, 1), fewer(&other.values, &row.values)),
+                told(Ratio::of(&other.values, &row.values, 1), runs),
                 row.unit,
+            );
+        }
+        let failed = |found: &Found| {
+            let failed = found.answers.iter().filter(|answer| answer.is_err()).count();
+            (failed, found.answers.len())
+        };
+        let ((failed_a, all_a), (failed_b, all_b)) = (failed(found_a), failed(found_b));
+        if failed_a + failed_b > 0 {
+            let _ = writeln!(
+                text,
+                "failed, and in no figure: A {failed_a} of {all_a} runs, B {failed_b} of {all_b}"
             );
         }
         let ((met_a, of_a), (met_b, of_b)) = (found_a.demands_met(), found_b.demands_met());
@@ -153,6 +176,32 @@ fn compare_found(all_a: &[Found], all_b: &[Found]) -> Result<String, String> {
 const HEAD: &str = "\
 broker, phase                window prefetch |   rate A    rate B  B/A (95 %)             |    p99 A    p99 B ms  B/A (95 %)";
 
+/// Who is compared with one of those here.
+fn partner<'a>(
+    points: &Points<'_>,
+    here: &[Points<'_>],
+    there: &'a [Points<'a>],
+) -> Option<&'a Points<'a>> {
+    let alone = is_alone(here, points.phase) && is_alone(there, points.phase);
+    there
+        .iter()
+        .find(|other| other.phase == points.phase && (alone || other.broker == points.broker))
+}
+
+/// What failed on either side, and is in no figure of a line.
+fn failed(a: &Point<'_>, b: &Point<'_>) -> String {
+    let told = |name: &str, point: &Point<'_>| Some(format!("{name}: {}", point.failed()?));
+    let told: Vec<String> = [told("A", a), told("B", b)].into_iter().flatten().collect();
+    if told.is_empty() { String::new() } else { format!("  {}", told.join(", ")) }
+}
+
+/// How a line begins.
+fn named(points: &Points<'_>, point: &Point<'_>) -> String {
+    let Setting { window, prefetch, ack_every } = point.setting;
+    let ack = if ack_every == 0 { String::new() } else { format!(", ack {ack_every}") };
+    format!("{:<27} {window:>7} {prefetch:>8}{ack} |", points.name())
+}
+
 /// Whether a record has one broker for this phase, which then may be called anything.
 fn is_alone(all: &[Points<'_>], phase: &str) -> bool {
     all.iter().filter(|points| points.phase == phase).count() == 1
@@ -165,14 +214,14 @@ fn line(points: &Points<'_>, a: &Point<'_>, b: &Point<'_>, intended: bool) -> Op
     let p99 = |report: &Report| report.latency(intended).p99_us as f64 / 1e3;
     let (rate_a, rate_b) = (each(a, &Report::rate_per_s), each(b, &Report::rate_per_s));
     let (p99_a, p99_b) = (each(a, &p99), each(b, &p99));
-    let runs = fewer(&rate_a, &rate_b);
+    // What is left when some have failed may be the quicker ones.
+    let whole = a.failures.is_empty() && b.failures.is_empty();
+    let runs = if whole { fewer(&rate_a, &rate_b) } else { 0 };
     // Whoever carries all that was asked for has the rate that was asked for.
     let tied = [a, b].iter().all(|point| point.reports.iter().all(|report| report.carried()));
-    let name = points.name();
+    let name = named(points, a);
     Some(format!(
-        "{name:<27} {:>7} {:>8} | {:>8.0}  {:>8.0}  {:<21} | {:>8.2} {:>8.2}     {}",
-        a.setting.window,
-        a.setting.prefetch,
+        "{name} {:>8.0}  {:>8.0}  {:<21} | {:>8.2} {:>8.2}     {}",
         median(&rate_a)?,
         median(&rate_b)?,
         told(Ratio::of(&rate_b, &rate_a, 1), if tied { 0 } else { runs }),
@@ -203,7 +252,6 @@ fn told(ratio: Option<Ratio>, runs: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::grid::Setting;
     use crate::bench::record::{Asked, Outcome, Run};
     use crate::experiment::{Case, Demand, Findings};
     use crate::occasion::Occasion;
@@ -312,6 +360,33 @@ mod tests {
     }
 
     #[test]
+    fn what_failed_is_told_and_leaves_no_star() {
+        let a = record("X", Window::Auto, &[100.0, 101.0, 99.0, 100.0, 100.0]);
+        let mut b = record("X", Window::Auto, &[200.0, 201.0, 199.0, 200.0, 200.0, 0.0]);
+        b.runs[5].outcome = Outcome::Failed("it hung up".into());
+        let text = compare(&a, &b).unwrap();
+        assert!(text.contains("2.00 (") && !text.contains(")*"), "{text}");
+        assert!(text.contains("B: 1 of 6 runs failed") && !text.contains("A: 0"), "{text}");
+    }
+
+    #[test]
+    fn what_only_one_file_has_is_named() {
+        let mut a = record("X", Window::Auto, &[100.0]);
+        a.runs.extend(record("X", Window::Fixed(8), &[100.0]).runs);
+        let mut b = record("X", Window::Auto, &[100.0]);
+        b.runs.extend(record("X", Window::Fixed(64), &[100.0]).runs);
+        let text = compare(&a, &b).unwrap();
+        let only = |window: &str| text.lines().find(|line| line.contains(window)).unwrap();
+        assert!(
+            only(" 8 ").ends_with("only in A") && only(" 64 ").ends_with("only in B"),
+            "{text}"
+        );
+        b.runs.extend(record("Y", Window::Auto, &[100.0]).runs);
+        let text = compare(&a, &b).unwrap();
+        assert!(text.contains("Y: only in B"), "{text}");
+    }
+
+    #[test]
     fn experiments_are_compared_figure_by_figure() {
         let record = |broker: &str, per_s: [f64; 5], limit: f64| {
             let answer = |per_s: f64| {
@@ -339,6 +414,10 @@ mod tests {
         assert!(text.contains("differs: messages null, 7; rtt_ms 1.0, null"), "{text}");
         assert!(text.contains("0.50 (0.49 to 0.51)*"), "{text}");
         assert!(text.contains("A 5 of 5, B 4 of 5") && !text.contains("alone"), "{text}");
+        assert!(!text.contains("failed"), "{text}");
+        b.found[0].answers.push(Err("it hung up".into()));
+        let text = compare(&a, &b).unwrap();
+        assert!(text.contains("A 0 of 5 runs, B 1 of 6") && !text.contains(")*"), "{text}");
         let load = Record::new(Occasion::default(), "free", "");
         assert!(compare(&a, &load).unwrap_err().contains("in common"));
     }

@@ -8,7 +8,7 @@ use super::conclusion::conclusion;
 use super::grid::Setting;
 use super::points::Points;
 use super::record::Record;
-use super::table::judged;
+use super::table::{judged, remarks};
 use crate::experiment::Found;
 
 const PAGE: &str = include_str!("page/page.html");
@@ -34,6 +34,8 @@ struct Phase<'a> {
     /// Latency counts from the intended time.
     intended: bool,
     verdicts: Vec<String>,
+    /// What else there is to say, a broker's after the other's.
+    remarks: Vec<String>,
     brokers: Vec<Broker<'a>>,
 }
 
@@ -100,21 +102,25 @@ impl Record {
 
     fn data(&self) -> Data<'_> {
         let mut phases: Vec<Phase<'_>> = Vec::new();
-        for points in Points::of(self) {
+        let all = Points::of(self);
+        for points in &all {
             let index = phases.iter().position(|phase| phase.name == points.phase);
             let index = index.unwrap_or_else(|| {
+                // One page has one basis: what all brokers can be compared by.
+                let here = |other: &&Points<'_>| other.phase == points.phase;
                 phases.push(Phase {
                     name: points.phase,
-                    intended: true,
+                    intended: all.iter().filter(here).all(|other| other.intended),
                     verdicts: Vec::new(),
+                    remarks: Vec::new(),
                     brokers: Vec::new(),
                 });
                 phases.len() - 1
             });
             let phase = &mut phases[index];
-            // One page has one basis: what all brokers can be compared by.
-            phase.intended &= points.intended;
-            if let Some(lines) = conclusion(&points) {
+            let remarks = remarks(points, phase.intended).into_iter();
+            phase.remarks.extend(remarks.map(|line| format!("{}: {line}", points.broker)));
+            if let Some(lines) = conclusion(points) {
                 phase.verdicts.push(format!("{}: {}", points.broker, lines.join(" ")));
             }
             let judgement = points.judge();
@@ -178,6 +184,44 @@ mod tests {
     use crate::bench::record::{Outcome, Run};
     use crate::occasion::Occasion;
     use crate::plan::Plan;
+    use crate::report::Report;
+
+    fn run(broker: &str, outcome: Outcome) -> Run {
+        Run {
+            broker: broker.into(),
+            phase: String::new(),
+            setting: Setting::of(&Plan::default()),
+            repetition: 0,
+            capacity_per_s: None,
+            outcome,
+        }
+    }
+
+    #[test]
+    fn what_had_not_arrived_was_rejected_or_failed_is_on_the_page() {
+        let report = Report {
+            consumed_per_s: 100.0,
+            left_over: 250,
+            rejected: 7,
+            blocked: 3,
+            generator_cores: 1.0,
+            ..Report::default()
+        };
+        let mut record = Record::new(Occasion::default(), "free", "");
+        record.runs.push(run("B", Outcome::Report(report)));
+        record.runs.push(run("B", Outcome::Failed("it hung up".into())));
+        let data = record.data();
+        let remarks = data.phases[0].remarks.join("\n");
+        for told in [
+            "B: window none: at the end 2.5 s of the load had not arrived, and is in no latency",
+            "7 messages were rejected",
+            "3 times connection.blocked came",
+            "the generator used up its core",
+            "FAILED: it hung up",
+        ] {
+            assert!(remarks.contains(told), "{told} in {remarks}");
+        }
+    }
 
     #[test]
     fn a_template_is_filled_once() {
@@ -198,14 +242,7 @@ mod tests {
     #[test]
     fn nothing_in_the_data_ends_the_script_and_nothing_is_fetched() {
         let mut record = Record::new(Occasion::default(), "free", "</script><b>");
-        record.runs.push(Run {
-            broker: "<B>".into(),
-            phase: String::new(),
-            setting: Setting::of(&Plan::default()),
-            repetition: 0,
-            capacity_per_s: None,
-            outcome: Outcome::Failed("no".into()),
-        });
+        record.runs.push(run("<B>", Outcome::Failed("no".into())));
         let page = record.html();
         assert!(!page.contains("</script><b>") && page.contains("<\\/script><b>"));
         assert!(!page.contains("@DATA@") && page.contains("MIT License"));

@@ -52,12 +52,20 @@ pub(crate) struct Judgement {
     pub(crate) knee: Setting,
     pub(crate) rate: Ratio,
     pub(crate) p99: Ratio,
+    /// What failed of those that are compared, each a sentence: the ratios are of the others.
+    pub(crate) failed: Vec<String>,
 }
 
 impl Point<'_> {
     /// Median of something over the runs.
     pub(crate) fn median(&self, of: impl Fn(&Report) -> f64) -> Option<f64> {
         median(&self.each(of))
+    }
+
+    /// How many of its runs are in no figure; `None` if all are in.
+    pub(crate) fn failed(&self) -> Option<String> {
+        let (failed, all) = (self.failures.len(), self.failures.len() + self.reports.len());
+        (failed > 0).then(|| format!("{failed} of {all} runs failed"))
     }
 
     fn each(&self, of: impl Fn(&Report) -> f64) -> Vec<f64> {
@@ -152,7 +160,13 @@ impl Points<'_> {
                 (both(&rate, best_point)?, both(&p99, knee_point)?)
             }
         };
-        Some(Judgement { best, knee, rate, p99 })
+        let mut compared = vec![tuned, best_point, knee_point];
+        compared.dedup_by_key(|point| point.setting);
+        let failed = |point: &&Point<'_>| {
+            Some(format!("window {}: {}", point.setting.window, point.failed()?))
+        };
+        let failed = compared.iter().filter_map(failed).collect();
+        Some(Judgement { best, knee, rate, p99, failed })
     }
 
     /// The best setting by hand and the knee, of the runs that choose.
@@ -203,6 +217,11 @@ impl Points<'_> {
             Window::None | Window::Auto => None,
         });
         self.searched.then(|| search::finding(&fixed.collect(), SEED)).flatten()
+    }
+
+    /// The point with that setting.
+    pub(crate) fn with(&self, setting: Setting) -> Option<&Point<'_>> {
+        self.points.iter().find(|point| point.setting == setting)
     }
 
     /// The point with that window, set by hand.
@@ -316,6 +335,17 @@ mod tests {
         assert!((judgement.p99.value - 1.25).abs() < 0.06, "{judgement:?}");
         record.judged_from = None;
         assert!(Points::of(&record)[0].judge().unwrap().rate.low() < 0.9, "as if all chose");
+    }
+
+    #[test]
+    fn what_failed_is_told_with_the_verdict() {
+        let mut failed = run(Window::Auto, 0.0, 0, 0);
+        failed.outcome = Outcome::Failed("it hung up".into());
+        let good = run(Window::Auto, 780.0, 5, 900);
+        let record = record(vec![run(Window::Fixed(512), 800.0, 40, 900), good, failed]);
+        let all = Points::of(&record);
+        let judgement = all[0].judge().unwrap();
+        assert_eq!(judgement.failed, ["window auto: 1 of 2 runs failed"]);
     }
 
     #[test]

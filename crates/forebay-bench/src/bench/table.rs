@@ -48,7 +48,9 @@ pub fn table(record: &Record) -> String {
         if let Some(conclusion) = conclusion(&points) {
             let _ = writeln!(text, "\n  {}", conclusion.join("\n  "));
         }
-        let _ = write!(text, "{}", remarks(&points));
+        for line in remarks(&points, points.intended) {
+            let _ = writeln!(text, "  {line}");
+        }
     }
     text
 }
@@ -94,7 +96,7 @@ fn row(point: &Point<'_>, intended: bool) -> String {
         value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
     };
     format!(
-        "{name} | {:>9.0} {:>8.0} | {:>6} {:>7} {:>7} {:>7} {:>7} | {:>11} {:>5} | {:>3.0}% {:.2} | {:>12} {:>6} {:>5} | {:>9.2}",
+        "{name} | {:>9.0} {:>8.0} | {:>6} {:>7} {:>7} {:>7} {:>7} | {:>11} {:>5} | {:>3.0}% {:.2} | {:>12} {:>6} {:>5} | {:>9.2}{}",
         of(&|report| report.published_per_s),
         of(&|report| report.consumed_per_s),
         latency(|latency| latency.p50_us),
@@ -110,6 +112,7 @@ fn row(point: &Point<'_>, intended: bool) -> String {
         or_dash(known(|report| report.broker_cpu_us_per_message), 2),
         or_dash(known(|report| report.broker_bytes_max.map(|bytes| bytes as f64 / 1e6)), 0),
         of(&|report| report.generator_cores),
+        point.failed().map_or(String::new(), |failed| format!(" ({failed})")),
     )
 }
 
@@ -122,7 +125,7 @@ pub(crate) fn judged(judgement: &Judgement) -> String {
         times(&judgement.p99),
         judgement.knee.window,
         judgement.knee.prefetch,
-    )
+    ) + &judgement.failed.iter().map(|failed| format!("; {failed}")).collect::<String>()
 }
 
 fn percent(ratio: &Ratio) -> String {
@@ -142,13 +145,12 @@ fn times(ratio: &Ratio) -> String {
     }
 }
 
-/// What else there is to say about a broker and phase.
-fn remarks(points: &Points<'_>) -> String {
-    let mut text = String::new();
+/// What else there is to say about a broker and phase, where latencies are shown from when messages were due, `intended`,
+/// or from the call; a sentence each.
+pub(crate) fn remarks(points: &Points<'_>, intended: bool) -> Vec<String> {
+    let mut lines = Vec::new();
     let reports = || points.points.iter().flat_map(|point| point.reports.iter().copied());
-    let mut say = |line: String| {
-        let _ = writeln!(text, "  {line}");
-    };
+    let mut say = |line: String| lines.push(line);
     if let Some(capacity_per_s) = points.capacity_per_s {
         say(format!("capacity {capacity_per_s:.0}/s: the same shape, as fast as it goes"));
     }
@@ -158,8 +160,8 @@ fn remarks(points: &Points<'_>) -> String {
         if report.target_per_s.is_none() {
             continue;
         }
-        let other = if points.intended { "from the call" } else { "from when they were due" };
-        let latency = report.latency(!points.intended);
+        let other = if intended { "from the call" } else { "from when they were due" };
+        let latency = report.latency(!intended);
         say(format!("window {}: {other} {latency}", point.setting.window));
     }
     if reports().any(Report::generator_was_the_bottleneck) {
@@ -201,5 +203,5 @@ fn remarks(points: &Points<'_>) -> String {
             say(format!("window {}: FAILED: {why}", point.setting.window));
         }
     }
-    text
+    lines
 }

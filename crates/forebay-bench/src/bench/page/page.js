@@ -110,6 +110,8 @@ function table(all, intended) {
     if (one.colour) name.append(element("span", { class: "key", style: `background: var(--${one.colour})` }));
     name.append(one.name);
     for (const [is, text] of [[one.tuned, "tunes itself"], [one.point.knee, "knee"]]) if (is) name.append(element("span", { class: "mark" }, text));
+    const failed = one.runs.length - one.reports.length;
+    if (failed > 0) name.append(element("span", { class: "mark failed" }, `${failed} of ${one.runs.length} runs failed`));
     if (one.reports.length === 0) return element("tr", {}, name, element("td", { colspan: heads.length - 1, class: "failed" }, one.runs[0].outcome.failed ?? ""));
     const latency = (what) => ms(one.of((of) => latencyOf(of, intended)[what]));
     const cells = [
@@ -284,7 +286,9 @@ function foundChart(place, name, brokers) {
 function experiment(data, main) {
   const brokers = data.record.found.map((found) => ({ broker: found.broker, answers: found.answers, rows: figuresOf(found) }));
   for (const { broker, answers, rows } of brokers) {
-    main.append(element("h2", {}, broker), element("p", { class: "quiet" }, `Medians of ${answers.length} run(s), and the least and the most.`), foundTable(rows));
+    const failed = answers.filter((answer) => answer.Err != null).length;
+    const of = failed > 0 ? `; ${failed} of ${answers.length} runs failed, and are in no figure` : "";
+    main.append(element("h2", {}, broker), element("p", { class: "quiet" }, `Medians of ${answers.length - failed} run(s), and the least and the most${of}.`), foundTable(rows));
     const verdict = (mark, text) => element("p", { class: mark === "pass" ? "verdict" : "verdict failed" }, `${mark} ${text}`);
     for (const answer of answers) {
       if (answer.Err != null) main.append(verdict("FAILED:", answer.Err));
@@ -305,7 +309,7 @@ function experiment(data, main) {
 // ---- several workloads beside each other, as they are with nothing set
 function overview(main) {
   const shown = records.flatMap((data) => data.phases.flatMap((phase) => {
-    const tuned = seriesOf(data, phase).all.filter((one) => one.tuned && one.reports.length > 0);
+    const tuned = seriesOf(data, phase).all.filter((one) => one.tuned);
     const name = (one) => [data.record.workload, phase.name, ...(unique(records.map(({ record }) => record.occasion.broker)).length > 1 || phase.brokers.length > 1 ? [one.broker.name] : [])];
     return tuned.map((one) => ({ ...one, intended: phase.intended, name: name(one).filter(Boolean).join(", ") }));
   }));
@@ -316,7 +320,8 @@ function overview(main) {
   main.append(element("p", { class: "quiet" }, `Latencies count from ${intended ? "when messages were due" : "the call"}.`), table(shown, intended));
   const place = element("div", { class: "charts" });
   main.append(place);
-  const some = shown.slice(0, SERIES_SHOWN_MAX);
+  const some = shown.filter((one) => one.reports.length > 0).slice(0, SERIES_SHOWN_MAX);
+  if (some.length === 0) return;
   timeChart(place, some, "Throughput over time, with nothing set", "Messages a second of each workload; a steady line is what one wants under overload.", "messages a second", rateOfSecond);
   timeChart(place, some, "p99 latency over time, with nothing set", "Of each second.", "ms", (sample, one) => positive(latencyOfSecond(sample, one, intended).p99_us / 1000), short, true);
 }
@@ -337,6 +342,7 @@ function workload(data, main) {
     for (const line of phase.verdicts) main.append(element("p", { class: "verdict" }, line));
     main.append(element("p", { class: "quiet" }, `Latencies count from ${intended ? "when messages were due" : "the call"}; medians of ${Math.max(...all.map((one) => one.runs.length))} run(s).`));
     main.append(table(all, intended));
+    for (const line of phase.remarks) main.append(element("p", { class: "quiet" }, line));
     if (chosen.length === 0) continue;
     const place = element("div", { class: "charts" });
     main.append(place);
