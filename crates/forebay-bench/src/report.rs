@@ -35,6 +35,8 @@ pub struct Sample {
     pub generator_cores: f64,
     /// From the call to the confirm.
     pub confirm: LatencyReport,
+    /// From the intended time to the confirm; without due times the same. Nothing in files of before.
+    pub confirm_intended: LatencyReport,
     /// From the call to the delivery.
     pub end_to_end: LatencyReport,
     /// From the intended time to the delivery; without due times the same.

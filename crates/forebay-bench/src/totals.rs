@@ -99,6 +99,7 @@ impl Measured {
             broker_cores: spent(now, last).map(|cpu_s| cpu_s / seconds),
             generator_cores: (now.own_cpu_s - last.own_cpu_s) / seconds,
             confirm: confirm.report_called(),
+            confirm_intended: confirm.report_intended(),
             end_to_end: end_to_end.report_called(),
             end_to_end_intended: end_to_end.report_intended(),
             depth: now.depth,
@@ -190,4 +191,23 @@ impl Measured {
 /// CPU seconds of the broker between two moments.
 fn spent(now: Totals, before: Totals) -> Option<f64> {
     now.broker_cpu_s.zip(before.broker_cpu_s).map(|(now, before)| now - before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::in_flight::SentAt;
+
+    #[test]
+    fn each_second_counts_from_due_times_and_from_the_call() {
+        let plan = Plan { rate: 10.0, ..Plan::default() };
+        let (mut confirm, mut end_to_end) = (Timing::new(true), Timing::new(true));
+        confirm.record(SentAt { intended_us: 0, called_us: 900 }, 1_000, 1);
+        end_to_end.record(SentAt { intended_us: 0, called_us: 1_800 }, 2_000, 1);
+        let mut measured = Measured::new(&plan, Totals::default());
+        let second = Totals { at_us: 1_000_000, ..Totals::default() };
+        let sample = measured.sample(second, &mut confirm, &mut end_to_end);
+        assert_eq!((sample.confirm.max_us, sample.confirm_intended.max_us), (100, 1_000));
+        assert_eq!((sample.end_to_end.max_us, sample.end_to_end_intended.max_us), (200, 2_000));
+    }
 }

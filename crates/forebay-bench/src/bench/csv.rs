@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::record::Record;
 
 const HEAD: &str = "broker,phase,window,prefetch,ack_every,repetition,second,published_per_s,confirmed_per_s,\
-consumed_per_s,confirm_p50_us,confirm_p99_us,end_to_end_p50_us,end_to_end_p99_us,end_to_end_intended_p50_us,\
+consumed_per_s,confirm_p50_us,confirm_p99_us,confirm_intended_p50_us,confirm_intended_p99_us,end_to_end_p50_us,end_to_end_p99_us,end_to_end_intended_p50_us,\
 end_to_end_intended_p99_us,depth,unconfirmed,unacked,behind,window_messages,broker_cores,broker_bytes,\
 generator_cores";
 
@@ -61,6 +61,8 @@ impl Record {
                     format!("{:.1}", sample.consumed),
                     sample.confirm.p50_us.to_string(),
                     sample.confirm.p99_us.to_string(),
+                    sample.confirm_intended.p50_us.to_string(),
+                    sample.confirm_intended.p99_us.to_string(),
                     sample.end_to_end.p50_us.to_string(),
                     sample.end_to_end.p99_us.to_string(),
                     sample.end_to_end_intended.p50_us.to_string(),
@@ -92,8 +94,11 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::grid::Setting;
+    use crate::bench::record::{Outcome, Run};
     use crate::experiment::{Case, Demand, Findings, Found};
     use crate::occasion::Occasion;
+    use crate::report::{LatencyReport, Report, Sample};
 
     #[test]
     fn an_experiment_has_a_line_for_each_figure_and_each_demand() {
@@ -115,6 +120,33 @@ F 1,1,\"48 callers, one socket\",p99,1.5,ms
 F 1,1,asked,memory: 3.00 KB (≤ 2),0,met
 ";
         assert_eq!(record.csv(), expected);
+    }
+
+    #[test]
+    fn each_second_is_a_line_with_a_value_in_each_column() {
+        let latency = |p99_us| LatencyReport { p99_us, ..LatencyReport::default() };
+        let sample = Sample {
+            seconds: 1.0,
+            confirm: latency(7),
+            confirm_intended: latency(900),
+            ..Sample::default()
+        };
+        let report = Report { samples: vec![sample], ..Report::default() };
+        let mut record = Record::new(Occasion::default(), "free", "");
+        record.runs.push(Run {
+            broker: "B".into(),
+            phase: String::new(),
+            setting: Setting::of(&report.plan),
+            repetition: 0,
+            capacity_per_s: None,
+            outcome: Outcome::Report(report),
+        });
+        let text = record.csv();
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
+        let [head, cells] = &lines[..] else { panic!("{text}") };
+        assert_eq!(head.len(), cells.len());
+        let value = |name| cells[head.iter().position(|column| *column == name).unwrap()];
+        assert_eq!((value("confirm_p99_us"), value("confirm_intended_p99_us")), ("7", "900"));
     }
 
     #[test]

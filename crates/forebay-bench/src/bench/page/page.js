@@ -327,7 +327,10 @@ function overview(main) {
 }
 
 const rateOfSecond = (sample, one) => (one.reports[0].plan.rpc ? sample.confirmed : one.reports[0].plan.consumers > 0 ? sample.consumed : sample.published);
-const latencyOfSecond = (sample, one, intended) => (one.reports[0].plan.rpc || one.reports[0].plan.consumers === 0 ? sample.confirm : intended ? sample.end_to_end_intended : sample.end_to_end);
+function latencyOfSecond(sample, one, intended) {
+  const confirms = one.reports[0].plan.rpc || one.reports[0].plan.consumers === 0;
+  return confirms ? (intended ? sample.confirm_intended : sample.confirm) : intended ? sample.end_to_end_intended : sample.end_to_end;
+}
 
 function told(occasion) {
   return `${occasion.date} · ${occasion.broker} · ${occasion.machine.cores} cores of ${occasion.machine.cpu}, ${occasion.machine.kernel} · load before ${number(occasion.machine.load_before, 1)} · ${occasion.build} · ${occasion.command}`;
