@@ -203,6 +203,13 @@ impl Report {
         }
     }
 
+    /// What publishers are to be asked for to have it carried so: messages published a second, of each of which as many
+    /// are consumed as it has copies in queues with a consumer.
+    pub(crate) fn source_per_s(&self) -> f64 {
+        let consumed = self.plan.copies().min(self.plan.consumers as u64);
+        self.rate_per_s() / consumed.max(1) as f64
+    }
+
     /// The latency of that rate: `intended` from when messages were due, otherwise from the call. Where nobody
     /// consumes it is that of confirms.
     pub fn latency(&self, intended: bool) -> LatencyReport {
@@ -290,6 +297,20 @@ mod tests {
         let fanout = Plan { fanout: true, queues: 10, ..plan() };
         assert!(report(100.0, 1_000.0, fanout.clone()).carried());
         assert!(!report(100.0, 500.0, fanout).carried());
+    }
+
+    #[test]
+    fn a_fanout_carries_a_copy_of_each_message_to_each_queue() {
+        let plan = Plan { fanout: true, queues: 10, consumers: 10, ..Plan::default() };
+        let mut report =
+            Report { published_per_s: 120.0, consumed_per_s: 1_000.0, plan, ..Report::default() };
+        assert_eq!(report.source_per_s(), 100.0);
+        report.plan.consumers = 5;
+        assert_eq!(report.source_per_s(), 200.0, "half of the queues have no consumer");
+        report.plan.consumers = 0;
+        assert_eq!(report.source_per_s(), 120.0);
+        report.plan = Plan { queues: 10, ..Plan::default() };
+        assert_eq!(report.source_per_s(), 1_000.0);
     }
 
     #[test]

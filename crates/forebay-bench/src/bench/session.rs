@@ -324,7 +324,7 @@ impl Session<'_> {
                         if report.generator_was_the_bottleneck() {
                             self.screen.say(BOTTLENECK);
                         }
-                        report.rate_per_s()
+                        report.source_per_s()
                     }
                     [(_, Outcome::Failed(why))] => return Err(BenchError::Failed(why.clone())),
                     _ => 0.0,
