@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use forebay_client::{Connection, DeclareQueue};
 use forebay_wire::{TableBuf, Value};
@@ -14,6 +15,11 @@ use crate::rabbitmq::RabbitMq;
 /// Deliveries that the one who empties a queue may hold: more than are delivered while it waits for a processor. With 1000 it carried
 /// 0.9 to 1.5 million messages a second beside twenty publishers, and what they published above that was the queue's.
 const DRAIN_PREFETCH: u16 = 5_000;
+
+/// How often a lost connection is tried again, with pauses that double.
+const RECOVERY_ROUNDS: u32 = 3;
+/// Nothing takes so long beside what is measured.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A broker. Dropped, one that we started ends, and its directory goes.
 #[derive(Debug)]
@@ -74,6 +80,12 @@ impl Broker {
         let connection = Connection::open(&self.url).await.map_err(|error| error.to_string())?;
         let server = connection.server();
         Ok(format!("{} {}", server.product, server.version))
+    }
+
+    /// A connection that gives up when the broker is gone: what waits for it ends.
+    pub(super) async fn connect(&self) -> Result<Connection, String> {
+        let builder = Connection::builder().recovery_rounds(RECOVERY_ROUNDS);
+        builder.open(&self.url).await.map_err(|error| error.to_string())
     }
 
     /// Its address, for a link to lead to.

@@ -10,11 +10,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_client::{Connection, Message, Publisher, Route};
+use forebay_client::{Message, Publisher, Route};
 use serde::Serialize;
 use tokio::sync::Mutex;
+use tokio::time::timeout_at;
 
-use super::broker::{Broker, Queue};
+use super::broker::{Broker, PATIENCE, Queue};
 use super::setting::{Setting, ms, rate, say};
 use crate::latency::Latency;
 use crate::occasion::Occasion;
@@ -172,7 +173,7 @@ impl Enqueue {
         callers: usize,
         turn: Option<Arc<Mutex<()>>>,
     ) -> Result<Run, String> {
-        let connection = Connection::open(&broker.url).await.map_err(|error| error.to_string())?;
+        let connection = broker.connect().await?;
         let publisher = connection.publisher(Route::queue(&queue.name));
         let publisher = if self.unordered { publisher.unordered() } else { publisher };
         let publisher = publisher.build().await.map_err(|error| error.to_string())?;
@@ -228,8 +229,11 @@ impl Caller {
     pub(crate) async fn times(self, callers: usize) -> Result<(Latency, u64), String> {
         let calling: Vec<_> = (0..callers).map(|_| tokio::spawn(self.clone().enqueue())).collect();
         let (mut latency, mut failed) = (Latency::new(), 0);
+        let end = tokio::time::Instant::from_std(self.began + self.length + PATIENCE);
         for caller in calling {
-            let (own, own_failed) = caller.await.map_err(|error| error.to_string())?;
+            let ended = timeout_at(end, caller).await;
+            let ended = ended.map_err(|_| "the broker does not confirm".to_owned())?;
+            let (own, own_failed) = ended.map_err(|error| error.to_string())?;
             latency.add(&own);
             failed += own_failed;
         }

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::broker::{Broker, Queue};
+use super::broker::{Broker, PATIENCE, Queue};
 use super::cell::Choice;
 use super::load::Load;
 use super::setting::{Setting, ms, rate, say};
@@ -207,18 +207,25 @@ impl Rivals {
         let kind = self.setting.queue_type.as_deref();
         let drain = work == Work::Publish;
         let mut queue = Queue::declare(broker, PREFIX, kind, drain).await?;
-        let run = match (work, client) {
-            (Work::Publish, Client::Ours) => self.publish_ours(broker, &queue).await?,
-            (Work::Publish, Client::Lapin { window, .. }) => {
-                self.publish_lapin(broker, &queue, window.into()).await.map_err(sentence)?
+        let worked = async {
+            match (work, client) {
+                (Work::Publish, Client::Ours) => self.publish_ours(broker, &queue).await,
+                (Work::Publish, Client::Lapin { window, .. }) => {
+                    self.publish_lapin(broker, &queue, window.into()).await.map_err(sentence)
+                }
+                (Work::Publish, Client::Go { window, .. }) => {
+                    let (size, seconds) = (self.size.to_string(), self.seconds.to_string());
+                    let words = ["publish", &queue.name, &window.to_string(), &size, &seconds];
+                    self.run_go(broker, words).await
+                }
+                (Work::Consume, _) => self.consume(broker, &queue, client).await,
             }
-            (Work::Publish, Client::Go { window, .. }) => {
-                let (size, seconds) = (self.size.to_string(), self.seconds.to_string());
-                let words = ["publish", &queue.name, &window.to_string(), &size, &seconds];
-                self.run_go(broker, words).await?
-            }
-            (Work::Consume, _) => self.consume(broker, &queue, client).await?,
         };
+        // A queue is filled and emptied, at a thousand messages a second at least.
+        let length =
+            Duration::from_secs_f64(self.seconds) + Duration::from_millis(2 * self.messages);
+        let run = timeout(PATIENCE + length, worked).await;
+        let run = run.map_err(|_| format!("{work:?}, {client:?}: it comes to no end"))??;
         queue.delete(broker).await?;
         Ok(run)
     }
@@ -308,29 +315,24 @@ impl Rivals {
 
     async fn consume(&self, broker: &Broker, queue: &Queue, client: Client) -> Result<Run, String> {
         self.fill(broker, queue).await?;
-        let patience = Duration::from_secs(60) + Duration::from_millis(self.messages);
-        let consumed = async {
-            match client {
-                Client::Ours => self.consume_ours(broker, queue).await,
-                Client::Lapin { window, ack_every } => {
-                    self.consume_lapin(broker, queue, window, ack_every).await.map_err(sentence)
-                }
-                Client::Go { window, ack_every } => {
-                    let (acks, messages) = (ack_every.to_string(), self.messages.to_string());
-                    let words = ["consume", &queue.name, &window.to_string(), &acks, &messages];
-                    self.run_go(broker, words).await
-                }
+        let mut run = match client {
+            Client::Ours => self.consume_ours(broker, queue).await?,
+            Client::Lapin { window, ack_every } => {
+                self.consume_lapin(broker, queue, window, ack_every).await.map_err(sentence)?
+            }
+            Client::Go { window, ack_every } => {
+                let (acks, messages) = (ack_every.to_string(), self.messages.to_string());
+                let words = ["consume", &queue.name, &window.to_string(), &acks, &messages];
+                self.run_go(broker, words).await?
             }
         };
-        let run = timeout(patience, consumed).await;
-        let mut run = run.map_err(|_| format!("{client:?} did not consume everything"))??;
         // What was not acknowledged is back.
         run.failed = queue.messages(broker, true).await?.into();
         Ok(run)
     }
 
     async fn fill(&self, broker: &Broker, queue: &Queue) -> Result<(), String> {
-        let connection = forebay_client::Connection::open(&broker.url).await.map_err(sentence)?;
+        let connection = broker.connect().await?;
         let publisher = connection.publisher(Route::queue(&queue.name)).build().await;
         let publisher: Publisher = publisher.map_err(sentence)?;
         let message = Message::new(vec![b'x'; self.size]);
@@ -349,7 +351,7 @@ impl Rivals {
     }
 
     async fn consume_ours(&self, broker: &Broker, queue: &Queue) -> Result<Run, String> {
-        let connection = forebay_client::Connection::open(&broker.url).await.map_err(sentence)?;
+        let connection = broker.connect().await?;
         let (cpu_s, began) = (own_cpu_seconds(), Instant::now());
         let mut consumer = connection.consumer(&queue.name).build().await.map_err(sentence)?;
         for _ in 0..self.messages {

@@ -7,11 +7,12 @@
 //! fraction of a second; which of them is first changes from pair to pair.
 
 use std::future::ready;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_client::{Connection, Message, Received, Route};
-use forebay_pipeline::{Item, Pipeline};
+use forebay_pipeline::{Item, Pipeline, Running};
 use tokio::sync::Notify;
 
 use super::queue_source::QueueSource;
@@ -154,8 +155,37 @@ async fn take(connection: &Connection, messages: u64, marked: Option<u64>) -> Re
         Some(every) => pipeline.explain(every, Received::marks),
         None => pipeline,
     };
-    let running = pipeline.start();
-    all.notified().await;
-    running.control().drain(PATIENCE);
-    running.join().await.map(drop).map_err(told)
+    drained(pipeline.start(), &all).await
+}
+
+/// Ends a pipeline when all is done; one that ends before, as its queue or broker is gone, has no figures.
+async fn drained(running: Running, all: &Notify) -> Result<(), String> {
+    let control = running.control();
+    let mut end = pin!(running.join());
+    tokio::select! {
+        biased;
+        () = all.notified() => control.drain(PATIENCE),
+        ended = &mut end => {
+            ended.map_err(told)?;
+            return Err("the queue ended before all messages were there".to_owned());
+        }
+    }
+    end.await.map(drop).map_err(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_pipeline::source::iter;
+
+    use super::*;
+
+    #[test]
+    fn a_queue_that_ends_too_soon_is_not_waited_for() {
+        let ended = block_on_here(async {
+            let running =
+                Pipeline::from(iter(Vec::<u8>::new())).process(1, |_: Item<u8>| ready(()));
+            drained(running.start(), &Notify::new()).await
+        });
+        assert!(ended.unwrap_err().starts_with("the queue ended"));
+    }
 }
