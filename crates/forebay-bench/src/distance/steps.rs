@@ -12,6 +12,7 @@
 
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use tokio::sync::oneshot;
@@ -20,7 +21,7 @@ use tokio::time::sleep_until;
 use super::broker::{Broker, Queue};
 use super::cell::Choice;
 use super::load::Load;
-use super::setting::{Setting, ms, rate};
+use super::setting::{Setting, ms, rate, say};
 use super::tally::{BIN_US, Bin, Tally};
 use super::way::Way;
 use crate::occasion::Occasion;
@@ -35,14 +36,10 @@ const SECOND_BINS: usize = (1_000_000 / BIN_US) as usize;
 pub struct Steps {
     #[command(flatten)]
     setting: Setting,
-    /// What changes: the link's length, nothing passes it, the broker stands still, its disk becomes slow
-    #[arg(
-        long,
-        value_name = "WHAT",
-        value_delimiter = ',',
-        default_value = "rtt,link,broker,disk"
-    )]
-    change: Vec<Change>,
+    /// What changes: the link's length, nothing passes it, the broker stands still, its disk becomes slow; the last two only
+    /// of a broker of our own [default: all that can be]
+    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+    change: Option<Vec<Change>>,
     /// Round trips of the link, one after the other, in milliseconds
     #[arg(long, value_name = "MS", value_delimiter = ',', default_value = "0.1,10,100,0.1")]
     rtt: Vec<f64>,
@@ -80,6 +77,13 @@ enum Change {
     Disk,
 }
 
+impl Change {
+    /// It is done to nobody else's broker.
+    fn needs_our_broker(self) -> bool {
+        matches!(self, Change::Broker | Change::Disk)
+    }
+}
+
 /// What happens at some moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Event {
@@ -114,13 +118,6 @@ struct Script {
     events: Vec<(u64, Event)>,
     segments: Vec<Segment>,
     end_us: u64,
-}
-
-impl Script {
-    /// What is done to it nobody else's broker is done to.
-    fn needs_our_broker(&self) -> bool {
-        self.events.iter().any(|(_, event)| matches!(event, Event::StopBroker | Event::FlushMs(_)))
-    }
 }
 
 /// One segment, measured.
@@ -173,6 +170,10 @@ impl Steps {
                 "round trips and flushes are from 0 to 10000 ms, and at least one each".into()
             );
         }
+        if self.setting.repeat == 0 {
+            return Err("repetitions are above 0".to_owned());
+        }
+        let changes = self.changes()?;
         let occasion = Occasion::now(
             "forebay-distance",
             self.setting.broker().await?.introduces_itself().await?,
@@ -184,13 +185,10 @@ impl Steps {
         println!("|---|---|---|---|---|---|---|---|");
         let mut rows = Vec::new();
         for &publishers in &self.publishers {
-            for &change in &self.change {
+            for &change in &changes {
                 let script = self.script(change);
                 let slow_disk = (change == Change::Disk).then_some(0.0);
                 let broker = self.setting.broker_on(slow_disk).await?;
-                if broker.pid().is_none() && script.needs_our_broker() {
-                    continue;
-                }
                 for row in self.play(&broker, publishers, &script).await? {
                     println!("{}", row.line());
                     rows.push(row);
@@ -205,7 +203,24 @@ impl Steps {
         }
         let missed = rows.iter().filter(|row| !row.met).count();
         println!("\n{} segments: {} pass, {missed} FAIL", rows.len(), rows.len() - missed);
-        Ok(missed == 0)
+        Ok(missed == 0 && !rows.is_empty())
+    }
+
+    /// What is done to link and broker; to somebody else's only what concerns the link.
+    fn changes(&self) -> Result<Vec<Change>, String> {
+        let all = Change::value_variants().to_vec();
+        match (&self.change, self.setting.url.is_some()) {
+            (Some(asked), true) if asked.iter().any(|change| change.needs_our_broker()) => Err(
+                "--change broker and --change disk are for a broker of our own: leave out --url and FOREBAY_URL"
+                    .to_owned(),
+            ),
+            (Some(asked), _) => Ok(asked.clone()),
+            (None, false) => Ok(all),
+            (None, true) => {
+                say("the broker is not ours: nobody stops it, and its disk stays as it is");
+                Ok(all.into_iter().filter(|change| !change.needs_our_broker()).collect())
+            }
+        }
     }
 
     fn script(&self, change: Change) -> Script {
@@ -388,13 +403,17 @@ fn perform(event: Event, way: &Way, broker: &Broker) -> Result<(), String> {
     }
 }
 
-/// Of each bin the one with the median rate; none where there are no runs.
+/// Of each bin the one with the median rate, of an even number the mean of both in the middle; none where there are no runs.
 fn medians(runs: Vec<Vec<Bin>>) -> Vec<Bin> {
     let length = runs.iter().map(Vec::len).min().unwrap_or(0);
     let of = |index: usize| {
         let mut bins: Vec<Bin> = runs.iter().map(|run| run[index]).collect();
         bins.sort_by_key(|bin| bin.confirmed);
-        bins[bins.len() / 2]
+        let (low, high) = (bins[(bins.len() - 1) / 2], bins[bins.len() / 2]);
+        Bin {
+            confirmed: low.confirmed.midpoint(high.confirmed),
+            latency_us: low.latency_us.midpoint(high.latency_us),
+        }
     };
     (0..length).map(of).collect()
 }
@@ -449,6 +468,8 @@ impl Row {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
     fn bins(confirmed: &[u64]) -> Vec<Bin> {
@@ -460,6 +481,38 @@ mod tests {
         let runs = vec![bins(&[10, 10, 1]), bins(&[10, 2, 10]), bins(&[11, 10, 12])];
         let rates: Vec<u64> = medians(runs).iter().map(|bin| bin.confirmed).collect();
         assert_eq!(rates, [10, 10, 10]);
+        let of_two = medians(vec![bins(&[10, 0]), bins(&[20, 6])]);
+        assert_eq!(of_two, bins(&[15, 3]), "the better one is not the answer either");
+    }
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        steps: Steps,
+    }
+
+    fn steps(line: &str) -> Steps {
+        let words = std::iter::once("steps").chain(line.split_whitespace());
+        Command::parse_from(words).steps
+    }
+
+    #[test]
+    fn somebody_elses_broker_is_neither_stopped_nor_slowed_and_that_is_told() {
+        for given in ["--url amqp://h --change broker", "--url amqp://h --change rtt,disk"] {
+            let refused = steps(given).changes().unwrap_err();
+            assert!(refused.contains("of our own"), "{refused}");
+        }
+        let at_url = steps("--url amqp://h");
+        assert_eq!(at_url.changes().unwrap(), [Change::Rtt, Change::Link]);
+        assert_eq!(steps("--change disk").changes().unwrap(), [Change::Disk]);
+        assert_eq!(steps("").changes().unwrap().len(), 4);
+    }
+
+    #[test]
+    fn nothing_done_no_time_is_refused() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let refused = runtime.block_on(steps("--url amqp://h --repeat 0").run()).unwrap_err();
+        assert_eq!(refused, "repetitions are above 0");
     }
 
     #[test]
