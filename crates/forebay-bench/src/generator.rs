@@ -207,8 +207,9 @@ impl<'a> Generator<'a> {
         self.turns_until(until_us)?;
         let measured = self.measure()?;
         self.publishing = false;
-        let left_over = self.drain()?;
-        Ok(measured.report(self.plan, &self.actors, self.blocked, left_over))
+        let left_over = self.left_over();
+        let drained = left_over.saturating_sub(self.drain()?);
+        Ok(measured.report(self.plan, &self.actors, self.blocked, (left_over, drained)))
     }
 
     /// All connections are ready: every publisher may go.
@@ -320,21 +321,23 @@ impl<'a> Generator<'a> {
             })
     }
 
+    /// Published and not consumed, where somebody publishes and somebody consumes.
+    fn left_over(&self) -> u64 {
+        let (totals, both) = (self.totals(), self.plan.consumers.min(self.plan.publishers) > 0);
+        let expected = if both { totals.published * self.plan.copies() } else { 0 };
+        expected.saturating_sub(totals.consumed)
+    }
+
+    /// What is left over then.
     fn drain(&mut self) -> Result<u64, LoadError> {
-        if self.plan.consumers == 0 || self.plan.publishers == 0 {
-            return Ok(0);
-        }
-        let now_us = self.now_us();
-        let until_us = now_us + (self.plan.drain * 1e6) as u64;
-        self.doing = ("draining", now_us, until_us);
+        let until_us = self.now_us() + (self.plan.drain * 1e6) as u64;
+        self.doing = ("draining", self.now_us(), until_us);
         loop {
-            let totals = self.totals();
-            let expected = totals.published * self.plan.copies();
-            let left_over = expected.saturating_sub(totals.consumed);
-            if left_over == 0 || totals.at_us >= until_us {
+            let (now_us, left_over) = (self.now_us(), self.left_over());
+            if left_over == 0 || now_us >= until_us {
                 return Ok(left_over);
             }
-            self.turn(until_us - totals.at_us)?;
+            self.turn(until_us - now_us)?;
         }
     }
 

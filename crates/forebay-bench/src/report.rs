@@ -14,6 +14,8 @@ const BOTTLENECK_CORES: f64 = 0.9;
 const CROWDED: f64 = 0.2;
 /// From this share of the target on, a load that was asked for was also carried.
 const CARRIED: f64 = 0.98;
+/// From so many seconds of the load on, what had not arrived is told.
+pub(crate) const OPEN_SECONDS: f64 = 0.5;
 
 /// One second of the measurement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -158,8 +160,11 @@ pub struct Report {
     pub broker_bytes_max: Option<u64>,
     /// How often the broker sent connection.blocked.
     pub blocked: u64,
-    /// Published and not consumed at the end of the run; only with consumers.
+    /// Published and not consumed at the end of the measurement; only with consumers.
     pub left_over: u64,
+    /// Of these, consumed in the drain: they are in no latency either.
+    #[serde(default)]
+    pub drained: u64,
     /// Second by second.
     pub samples: Vec<Sample>,
 }
@@ -254,6 +259,14 @@ impl fmt::Display for Report {
                 write!(f, ", {count} {what}")?;
             }
         }
+        if self.seconds_open() >= OPEN_SECONDS {
+            let open = self.seconds_open();
+            write!(f, ", at the end {open:.1} s of the load had not arrived, in no latency")?;
+        }
+        if self.plan.drain > 0.0 && self.left_over > 0 {
+            let (drained, left_over) = (self.drained, self.left_over);
+            write!(f, ", {drained} of {left_over} left over came in the drain, in no latency")?;
+        }
         Ok(())
     }
 }
@@ -319,6 +332,14 @@ mod tests {
         let mut report = Report { consumed_per_s: 100.0, left_over: 200, ..Report::default() };
         report.samples.push(sample);
         assert_eq!(report.seconds_open(), 5.0);
+        let told = report.to_string();
+        assert!(
+            told.ends_with(", at the end 5.0 s of the load had not arrived, in no latency"),
+            "{told}"
+        );
+        (report.plan.drain, report.drained) = (1.0, 150);
+        let told = report.to_string();
+        assert!(told.ends_with("150 of 200 left over came in the drain, in no latency"), "{told}");
         assert_eq!(Report::default().seconds_open(), 0.0);
     }
 

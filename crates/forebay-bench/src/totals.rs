@@ -114,13 +114,13 @@ impl Measured {
         sample
     }
 
-    /// What came out; `actors` count the whole run.
+    /// What came out; `actors` count the whole run. Of what was left over at its end some came in the drain.
     pub(crate) fn report(
         self,
         plan: &Plan,
         actors: &[Actor],
         blocked: u64,
-        left_over: u64,
+        (left_over, drained): (u64, u64),
     ) -> Report {
         let (first, last) = (self.first, self.last);
         let seconds = ((last.at_us - first.at_us) as f64 / 1e6).max(1e-6);
@@ -183,6 +183,7 @@ impl Measured {
             broker_bytes_max: self.samples.iter().filter_map(|sample| sample.broker_bytes).max(),
             blocked,
             left_over,
+            drained,
             samples: self.samples,
         }
     }

@@ -8,7 +8,7 @@ use super::points::{Judgement, Point, Points};
 use super::record::Record;
 use super::workload::WORKLOADS;
 use crate::experiment::{EXPERIMENTS, Found};
-use crate::report::{LatencyReport, Report};
+use crate::report::{LatencyReport, OPEN_SECONDS, Report};
 use crate::spread::{Ratio, median};
 
 /// The workloads that have names, one paragraph each.
@@ -54,9 +54,6 @@ pub fn table(record: &Record) -> String {
     }
     text
 }
-
-/// From so many seconds of the load on, what had not arrived is told.
-const OPEN_SECONDS: f64 = 0.5;
 
 const HEAD: &str = " window prefetch   ack | published consumed |    p50     p90     p99   p99.9     max | \
 confirm p50   p99 | vary fair | broker:cores us/msg    MB | generator";
