@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use crate::own_directory::OwnDirectory;
 use crate::slow_disk::SlowDisk;
 
 /// What a broker stands on. `Default`: this machine's disk and its loopback.
@@ -22,8 +23,8 @@ pub(crate) struct Served {
     pub(crate) url: String,
     child: Child,
     disk: Option<SlowDisk>,
-    /// Removed with everything in it.
-    directory: PathBuf,
+    /// Removed when the process is gone.
+    _directory: OwnDirectory,
 }
 
 impl Served {
@@ -45,8 +46,9 @@ impl Served {
             .map(|number| directory.with_extension(number.to_string()))
             .find(|directory| !directory.exists())
             .ok_or("there is no free name for a directory")?;
-        std::fs::create_dir_all(&directory)
-            .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
+        let told_of = |error| format!("cannot make {}: {error}", directory.display());
+        // From here on it goes whatever fails.
+        let directory = OwnDirectory::make(directory.clone()).map_err(told_of)?;
         let log_path = directory.join("log");
         let log = File::create(&log_path).map_err(told)?;
         let mut command = Command::new(program);
@@ -66,14 +68,12 @@ impl Served {
         } else {
             command.args(["--amqp", "127.0.0.1:0"]);
         }
-        let disk = ground.flush_us.map(|us| SlowDisk::build(&directory, us)).transpose()?;
+        let disk = ground.flush_us.map(|us| SlowDisk::build(directory.path(), us)).transpose()?;
         if let Some(disk) = &disk {
             disk.apply(&mut command);
         }
-        let child = command.spawn();
-        let child =
-            child.inspect_err(|_| drop(std::fs::remove_dir_all(&directory))).map_err(told)?;
-        let mut served = Served { url: String::new(), child, disk, directory };
+        let child = command.spawn().map_err(told)?;
+        let mut served = Served { url: String::new(), child, disk, _directory: directory };
         let mut ready = String::new();
         if let Some(stdout) = served.child.stdout.take() {
             BufReader::new(stdout).read_line(&mut ready).map_err(told)?;
@@ -105,7 +105,6 @@ impl Drop for Served {
         // It may have ended by itself, which the load has noticed.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
@@ -127,9 +126,12 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_named() {
-        let error =
-            Served::start(Path::new("/nowhere/forebay"), &std::env::temp_dir()).unwrap_err();
+    fn a_program_that_is_not_there_is_named_and_leaves_nothing() {
+        let parent = std::env::temp_dir().join(format!("forebay-nowhere-{}", std::process::id()));
+        let parent = OwnDirectory::make(parent).unwrap();
+        let error = Served::start(Path::new("/nowhere/forebay"), parent.path()).unwrap_err();
         assert!(error.starts_with("/nowhere/forebay: "), "{error}");
+        let left = std::fs::read_dir(parent.path()).unwrap().count();
+        assert_eq!(left, 0, "nothing is left of it");
     }
 }

@@ -29,6 +29,7 @@ mod knee;
 mod latency;
 pub mod link;
 mod occasion;
+mod own_directory;
 mod peer;
 mod plan;
 mod poller;

@@ -5,7 +5,7 @@
 
 use std::fs::{self, File};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use crate::broker::Ground;
+use crate::own_directory::OwnDirectory;
 use crate::slow_disk::SlowDisk;
 
 const SERVER: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
@@ -29,13 +30,14 @@ pub(crate) struct RabbitMq {
     /// Of the Erlang virtual machine.
     pub(crate) pid: u32,
     disk: Option<SlowDisk>,
-    node: Node,
+    _node: Node,
 }
 
 #[derive(Debug)]
 struct Node {
     launcher: Child,
-    directory: PathBuf,
+    /// Removed when both are gone.
+    directory: OwnDirectory,
     epmd_port: u16,
 }
 
@@ -55,7 +57,8 @@ impl RabbitMq {
         }
         let told = |error: std::io::Error| format!("{SERVER}: {error}");
         let directory = parent.join(format!("forebay-bench-rabbitmq-{}", std::process::id()));
-        fs::create_dir_all(&directory).map_err(told)?;
+        // From here on it goes whatever fails.
+        let directory = OwnDirectory::make(directory).map_err(told)?;
         let [port, dist_port, epmd_port] = free_ports().map_err(told)?;
         fs::write(directory.join("enabled_plugins"), "[].\n").map_err(told)?;
         let (address, users) = match ground.far {
@@ -72,13 +75,15 @@ impl RabbitMq {
         fs::write(directory.join("rabbitmq.conf"), settings).map_err(told)?;
         let output = File::create(directory.join("stdout")).map_err(told)?;
         let at = |name: &str| directory.join(name);
+        // One of before would name a process that is somebody else's by now.
+        let _ = fs::remove_file(at("pid"));
         let mut command = Command::new(SERVER);
-        let disk = ground.flush_us.map(|us| SlowDisk::build(&directory, us)).transpose()?;
+        let disk = ground.flush_us.map(|us| SlowDisk::build(directory.path(), us)).transpose()?;
         if let Some(disk) = &disk {
             disk.apply(&mut command);
         }
         let launcher = command
-            .env("HOME", &directory)
+            .env("HOME", directory.path())
             .env("ERL_EPMD_PORT", epmd_port.to_string())
             .env("ERL_EPMD_ADDRESS", "127.0.0.1")
             .env("RABBITMQ_NODENAME", format!("bench{port}@localhost"))
@@ -105,7 +110,7 @@ impl RabbitMq {
         let mut node = Node { launcher, directory, epmd_port };
         let pid = node.wait_until_ready(port)?;
         let url = format!("amqp://guest:guest@127.0.0.1:{port}/%2f");
-        Ok(RabbitMq { url, pid, disk, node })
+        Ok(RabbitMq { url, pid, disk, _node: node })
     }
 
     /// From now on each flush of its disk takes so many microseconds longer, if its [`Ground`] lets that change.
@@ -115,9 +120,9 @@ impl RabbitMq {
     }
 }
 
-impl Drop for RabbitMq {
+impl Drop for Node {
     fn drop(&mut self) {
-        self.node.stop(Some(self.pid));
+        self.stop();
     }
 }
 
@@ -125,8 +130,7 @@ impl Node {
     fn wait_until_ready(&mut self, port: u16) -> Result<u32, String> {
         let began = Instant::now();
         while began.elapsed() < START_PATIENCE {
-            let pid = fs::read_to_string(self.directory.join("pid")).ok();
-            let pid = pid.and_then(|text| text.trim().parse::<u32>().ok());
+            let pid = self.pid();
             // Listeners come last in its start, so an open port means that it is ready.
             if let (Some(pid), Ok(_)) = (pid, TcpStream::connect(("127.0.0.1", port))) {
                 return Ok(pid);
@@ -134,7 +138,6 @@ impl Node {
             if let Ok(Some(status)) = self.launcher.try_wait() {
                 let said = fs::read_to_string(self.directory.join("stdout")).unwrap_or_default();
                 let last = said.lines().rev().find(|line| !line.trim().is_empty());
-                self.stop(pid);
                 return Err(format!(
                     "RabbitMQ ended while starting ({status}): {}",
                     last.unwrap_or("")
@@ -142,12 +145,21 @@ impl Node {
             }
             sleep(POLL);
         }
-        self.stop(None);
         Err(format!("RabbitMQ was not ready after {} s", START_PATIENCE.as_secs()))
     }
 
-    fn stop(&mut self, pid: Option<u32>) {
-        if let Some(pid) = pid.and_then(|pid| Pid::from_raw(pid as i32)) {
+    /// Of the Erlang virtual machine, once it has one.
+    fn pid(&self) -> Option<u32> {
+        let pid = fs::read_to_string(self.directory.join("pid")).ok()?;
+        pid.trim().parse().ok()
+    }
+
+    /// Also one that is not ready yet: the machine would outlive a launcher that is killed. Before it has a process
+    /// the launcher is told, which stops what it has begun.
+    fn stop(&mut self) {
+        let launched = matches!(self.launcher.try_wait(), Ok(None)).then(|| self.launcher.id());
+        let pid = self.pid().or(launched).and_then(|pid| Pid::from_raw(pid as i32));
+        if let Some(pid) = pid {
             // It may be gone already; so may it be below.
             let _ = kill_process(pid, Signal::TERM);
             let began = Instant::now();
@@ -167,7 +179,6 @@ impl Node {
             .stderr(Stdio::null())
             .status();
         drop(epmd); // without it there is nothing to stop
-        let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
@@ -180,4 +191,28 @@ fn free_ports() -> std::io::Result<[u16; 3]> {
     ];
     let port = |listener: &TcpListener| listener.local_addr().map(|address| address.port());
     Ok([port(&held[0])?, port(&held[1])?, port(&held[2])?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_is_not_ready_is_stopped_with_its_virtual_machine() {
+        let path = std::env::temp_dir().join(format!("forebay-not-ready-{}", std::process::id()));
+        let directory = OwnDirectory::make(path.clone()).unwrap();
+        // As the distribution's launcher does: the machine is its child, and it waits for it.
+        let script = "sleep 600 & echo $! > new; mv new pid; wait";
+        let launcher = Command::new("sh").args(["-c", script]).current_dir(&path).spawn().unwrap();
+        let node = Node { launcher, directory, epmd_port: 1 };
+        let machine = loop {
+            if let Some(pid) = node.pid() {
+                break Pid::from_raw(pid as i32).unwrap();
+            }
+            std::thread::yield_now();
+        };
+        drop(node);
+        assert!(test_kill_process(machine).is_err(), "it lives on");
+        assert!(!path.exists());
+    }
 }
