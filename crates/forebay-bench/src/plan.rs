@@ -63,7 +63,7 @@ pub struct Plan {
     #[arg(long, short = 'r', value_name = "N", default_value_t = 0.0)]
     pub rate: f64,
     /// The same as a profile: RATE:SECONDS, one after the other and again
-    #[arg(long = "variable-rate", value_name = "RATE:SECONDS")]
+    #[arg(long = "variable-rate", value_name = "RATE:SECONDS", conflicts_with = "rate")]
     pub profile: Vec<RatePiece>,
     /// Unacked messages a consumer may have; auto = the credit tunes itself, none = no bound
     #[arg(long, value_name = "N", default_value = "1000")]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::grid::Axis;
+use super::onlooker::STALL_SECONDS_MAX;
 use super::perftest::PerfTest;
 use super::record::Asked;
 use super::scale::Scale;
@@ -15,7 +16,7 @@ use crate::plan::Plan;
 use crate::schedule::RatePiece;
 use crate::setting::{Credit, Window};
 use crate::stamp::Mark;
-use crate::step::Step;
+use crate::step::{Step, StepKind};
 
 const WARM_UP_SECONDS: f64 = 3.0;
 /// A slip of the hand is above: eleven days, ten minutes, a terabit a second.
@@ -65,7 +66,7 @@ pub struct Flags {
     #[arg(long, short = 'r', value_name = "N", help_heading = "Load")]
     rate: Option<f64>,
     /// The same as a profile: RATE:SECONDS, one after the other and again. May be repeated
-    #[arg(long, value_name = "RATE:SECONDS", help_heading = "Load")]
+    #[arg(long, value_name = "RATE:SECONDS", conflicts_with = "rate", help_heading = "Load")]
     variable_rate: Vec<RatePiece>,
     /// Messages a second that a consumer can work on
     #[arg(long, short = 'R', value_name = "N", help_heading = "Load")]
@@ -240,12 +241,18 @@ impl Flags {
     /// Refuses numbers that mean nothing, whatever is run.
     pub(crate) fn check(&self) -> Result<(), String> {
         let within = |value: f64, most: f64| value.is_finite() && (0.0..=most).contains(&value);
+        let stalls = |step: &Step| match step.what {
+            StepKind::StallSeconds(seconds) => seconds > STALL_SECONDS_MAX,
+            StepKind::Consumers(_) | StepKind::RttMs(_) => false,
+        };
         let wrong = if !(within(self.seconds, SECONDS_MAX) && self.seconds > 0.0) {
             format!("a measurement takes time, and {SECONDS_MAX} seconds at most")
         } else if self.rtt.is_some_and(|ms| !within(ms, RTT_MS_MAX)) {
             format!("--rtt is a number of milliseconds from 0 to {RTT_MS_MAX}")
         } else if self.mbit.is_some_and(|mbit| !(within(mbit, MBIT_MAX) && mbit > 0.0)) {
             format!("--mbit is a number above 0, {MBIT_MAX} at most")
+        } else if self.steps.iter().any(stalls) {
+            format!("--step: a broker stands still for {STALL_SECONDS_MAX} seconds at most")
         } else if self.svg.is_some() && self.name.as_deref() != Some("hoarding") {
             "--svg: only `hoarding` has timelines to draw".to_owned()
         } else if self.dir.is_some() && !self.url.is_empty() && !self.peers {
@@ -372,7 +379,7 @@ impl Flags {
 
     /// Whether there is an emulated link between.
     pub(crate) fn link(&self) -> bool {
-        let rtt = |step: &Step| matches!(step.what, crate::step::StepKind::RttMs(_));
+        let rtt = |step: &Step| matches!(step.what, StepKind::RttMs(_));
         self.rtt.is_some() || self.mbit.is_some() || self.steps.iter().any(rtt)
     }
 }
@@ -521,6 +528,14 @@ mod tests {
         let plan = plan("--rtt 100");
         assert_eq!((plan.rtt_ms, plan.mbit), (Some(100.0), None));
         assert_eq!(flags("mailbox --rtt 1").asked().rtt_ms, Some(1.0));
+    }
+
+    #[test]
+    fn what_would_be_cut_or_ignored_is_refused() {
+        assert_eq!(flags("--step 1:stall=60").check(), Ok(()));
+        let refused = flags("--step 1:stall=120").check().unwrap_err();
+        assert!(refused.contains("60 seconds at most"), "{refused}");
+        assert!(Command::try_parse_from(["run", "--rate", "5", "--variable-rate", "9:1"]).is_err());
     }
 
     #[test]

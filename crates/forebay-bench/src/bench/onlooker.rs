@@ -11,8 +11,8 @@ use crate::generator::{Progress, Watch};
 use crate::link::{Conditions, LinkProxy, address_of};
 use crate::step::StepKind;
 
-/// A broker of our own stands still for so many seconds at most.
-const STALL_SECONDS_MAX: f64 = 60.0;
+/// A broker of our own stands still for so many seconds at most; the flags' check refuses more.
+pub(super) const STALL_SECONDS_MAX: f64 = 60.0;
 
 pub(super) struct Onlooker<'a> {
     pub(super) screen: &'a mut dyn Screen,
@@ -46,7 +46,7 @@ impl Watch for Onlooker<'_> {
                 };
                 signal(Signal::STOP)?;
                 std::thread::spawn(move || {
-                    std::thread::sleep(Duration::from_secs_f64(seconds.min(STALL_SECONDS_MAX)));
+                    std::thread::sleep(Duration::from_secs_f64(seconds));
                     // It may have been killed meanwhile.
                     let _ = signal(Signal::CONT);
                 });
