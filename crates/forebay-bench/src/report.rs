@@ -175,14 +175,14 @@ impl Report {
         self.generator_cores >= BOTTLENECK_CORES
     }
 
-    /// Whether all that was asked for was published, and consumed where somebody consumes: what only fills a queue is
-    /// not carried. A saturated load never is.
+    /// Whether all that was asked for was published, and consumed where somebody consumes, or confirmed: what only fills a queue
+    /// or is rejected is not carried. A saturated load never is.
     pub fn carried(&self) -> bool {
         let copies = self.plan.copies() as f64;
-        let consumed = self.plan.consumers == 0 || self.plan.rpc;
+        let expected = if self.plan.consumers == 0 || self.plan.rpc { 1.0 } else { copies };
         self.target_per_s.is_some_and(|target| {
             self.published_per_s >= CARRIED * target
-                && (consumed || self.consumed_per_s >= CARRIED * target * copies)
+                && (self.plan.rpc || self.rate_per_s() >= CARRIED * target * expected)
         })
     }
 
@@ -199,11 +199,14 @@ impl Report {
         if self.rate_per_s() > 0.0 { open / self.rate_per_s() } else { 0.0 }
     }
 
-    /// What the load is about: messages consumed a second, or published where nobody consumes, or calls.
+    /// What the load is about: messages consumed a second, or calls; where nobody consumes those that the broker took, which
+    /// are those confirmed, or without confirms those published.
     pub fn rate_per_s(&self) -> f64 {
         match &self.plan {
             plan if plan.rpc => self.confirmed_per_s,
             plan if plan.consumers > 0 => self.consumed_per_s,
+            // A queue that rejects carries none of what it rejects.
+            plan if plan.window != Window::None => self.confirmed_per_s,
             _ => self.published_per_s,
         }
     }
@@ -307,6 +310,12 @@ mod tests {
         assert!(!report(90.0, 90.0, plan()).carried());
         assert!(!report(100.0, 90.0, plan()).carried());
         assert!(report(100.0, 0.0, Plan { consumers: 0, ..plan() }).carried());
+        let confirmed = Plan { consumers: 0, window: Window::Auto, ..plan() };
+        let mut rejecting = Report { confirmed_per_s: 60.0, ..report(100.0, 0.0, confirmed) };
+        assert!(!rejecting.carried(), "the rest was rejected");
+        assert_eq!(rejecting.rate_per_s(), 60.0);
+        rejecting.confirmed_per_s = 99.0;
+        assert!(rejecting.carried());
         let fanout = Plan { fanout: true, queues: 10, ..plan() };
         assert!(report(100.0, 1_000.0, fanout.clone()).carried());
         assert!(!report(100.0, 500.0, fanout).carried());

@@ -67,7 +67,8 @@ function latencyOf(of, intended) {
   const confirms = of.plan.rpc || of.plan.consumers === 0;
   return confirms ? (intended ? of.confirm : of.confirm_from_call) : intended ? of.end_to_end : of.end_to_end_from_call;
 }
-function rateOf(of) { return of.plan.rpc ? of.confirmed_per_s : of.plan.consumers > 0 ? of.consumed_per_s : of.published_per_s; }
+const byConfirms = (plan) => plan.rpc || (plan.consumers === 0 && plan.window !== "none");
+function rateOf(of) { return byConfirms(of.plan) ? of.confirmed_per_s : of.plan.consumers > 0 ? of.consumed_per_s : of.published_per_s; }
 function median(values) {
   const sorted = values.filter((value) => value != null).sort((a, b) => a - b);
   const half = sorted.length >> 1;
@@ -326,7 +327,7 @@ function overview(main) {
   timeChart(place, some, "p99 latency over time, with nothing set", "Of each second.", "ms", (sample, one) => positive(latencyOfSecond(sample, one, intended).p99_us / 1000), short, true);
 }
 
-const rateOfSecond = (sample, one) => (one.reports[0].plan.rpc ? sample.confirmed : one.reports[0].plan.consumers > 0 ? sample.consumed : sample.published);
+const rateOfSecond = (sample, one) => (byConfirms(one.reports[0].plan) ? sample.confirmed : one.reports[0].plan.consumers > 0 ? sample.consumed : sample.published);
 function latencyOfSecond(sample, one, intended) {
   const confirms = one.reports[0].plan.rpc || one.reports[0].plan.consumers === 0;
   return confirms ? (intended ? sample.confirm_intended : sample.confirm) : intended ? sample.end_to_end_intended : sample.end_to_end;
