@@ -202,8 +202,12 @@ mod tests {
         let path = std::env::temp_dir().join(format!("forebay-not-ready-{}", std::process::id()));
         let directory = OwnDirectory::make(path.clone()).unwrap();
         // As the distribution's launcher does: the machine is its child, and it waits for it.
-        let script = "sleep 600 & echo $! > new; mv new pid; wait";
-        let launcher = Command::new("sh").args(["-c", script]).current_dir(&path).spawn().unwrap();
+        let script = "sleep 60 & echo $! > new; mv new pid; wait";
+        let mut launcher = Command::new("sh");
+        launcher.args(["-c", script]).current_dir(&path);
+        // What should live on holds nothing of the tests open.
+        launcher.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let launcher = launcher.spawn().unwrap();
         let node = Node { launcher, directory, epmd_port: 1 };
         let machine = loop {
             if let Some(pid) = node.pid() {
