@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use ureq::http::Response;
-use ureq::{Agent, Body, Timeout};
+use ureq::{Agent, Body, RequestBuilder, Timeout};
 
 use crate::consume::base64;
 
@@ -16,6 +16,38 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 /// How long a connection may take, TLS included.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a write may wait: a broker that works takes what it is sent, even if it answers later.
+const WRITE_PATIENCE_S: u64 = 30;
+
+/// How long a broker may take for an answer, in seconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Patience {
+    /// For all of it.
+    Whole(u64),
+    /// Between one sign of life and the next: until the answer begins, and then for each further part. What is large may
+    /// take its time.
+    Silence(u64),
+}
+
+impl Patience {
+    fn seconds(self) -> u64 {
+        match self {
+            Patience::Whole(seconds) | Patience::Silence(seconds) => seconds,
+        }
+    }
+
+    fn limit<S>(self, request: RequestBuilder<S>) -> RequestBuilder<S> {
+        let config = request.config();
+        match self {
+            Patience::Whole(whole_s) => config.timeout_global(Some(Duration::from_secs(whole_s))),
+            Patience::Silence(silence_s) => config
+                .timeout_per_read(Some(Duration::from_secs(silence_s)))
+                .timeout_per_write(Some(Duration::from_secs(silence_s.min(WRITE_PATIENCE_S)))),
+        }
+        .build()
+    }
+}
 
 /// `--http`: the broker that a command asks.
 #[derive(clap::Args, Debug)]
@@ -118,12 +150,11 @@ impl Endpoint {
         self.base.split_once("://").map_or(&self.base, |(_, host)| host)
     }
 
-    /// Asks for `path`; an answer, whatever its code, within `patience_s` seconds.
-    pub(crate) fn get(&self, path: &str, patience_s: u64) -> Result<(u16, Vec<u8>), String> {
-        let request = self.agent.get(self.url(path));
-        let request = request.config().timeout_global(Some(Duration::from_secs(patience_s)));
-        let request = request.build().header("Authorization", &self.authorization);
-        self.taken(request.header("Connection", "close").call(), patience_s)
+    /// Asks for `path`; an answer, whatever its code.
+    pub(crate) fn get(&self, path: &str, patience: Patience) -> Result<(u16, Vec<u8>), String> {
+        let request = patience.limit(self.agent.get(self.url(path)));
+        let request = request.header("Authorization", &self.authorization);
+        self.taken(request.header("Connection", "close").call(), patience)
     }
 
     /// Sends a document to `path`.
@@ -131,14 +162,13 @@ impl Endpoint {
         &self,
         path: &str,
         document: &Value,
-        patience_s: u64,
+        patience: Patience,
     ) -> Result<(u16, Vec<u8>), String> {
-        let request = self.agent.post(self.url(path));
-        let request = request.config().timeout_global(Some(Duration::from_secs(patience_s)));
-        let request = request.build().header("Authorization", &self.authorization);
+        let request = patience.limit(self.agent.post(self.url(path)));
+        let request = request.header("Authorization", &self.authorization);
         let request = request.header("Connection", "close");
         let request = request.header("Content-Type", "application/json");
-        self.taken(request.send(document.to_string()), patience_s)
+        self.taken(request.send(document.to_string()), patience)
     }
 
     fn url(&self, path: &str) -> String {
@@ -148,16 +178,22 @@ impl Endpoint {
     fn taken(
         &self,
         answer: Result<Response<Body>, ureq::Error>,
-        patience_s: u64,
+        patience: Patience,
     ) -> Result<(u16, Vec<u8>), String> {
         let answer = answer.map_err(|error| {
-            format!("cannot reach {}: {}", self.base, sentence(&error, patience_s))
+            format!("cannot reach {}: {}", self.base, sentence(&error, patience))
         })?;
         let code = answer.status().as_u16();
         let mut body = Vec::new();
         let mut reader = answer.into_body().into_reader().take(ANSWER_BYTES_MAX);
         let read = reader.read_to_end(&mut body);
-        read.map_err(|error| format!("{} broke off its answer: {error}", self.base))?;
+        read.map_err(|error| match ureq::Error::from(error) {
+            ureq::Error::Timeout(_) => {
+                let seconds = patience.seconds();
+                format!("{} broke off its answer: nothing more within {seconds} s", self.base)
+            }
+            error => format!("{} broke off its answer: {}", self.base, sentence(&error, patience)),
+        })?;
         Ok((code, body))
     }
 
@@ -178,7 +214,7 @@ impl Endpoint {
 }
 
 /// Why nothing was answered.
-fn sentence(error: &ureq::Error, patience_s: u64) -> String {
+fn sentence(error: &ureq::Error, patience: Patience) -> String {
     match error {
         ureq::Error::Io(io) if io.kind() == ErrorKind::ConnectionRefused => format!(
             "{io}; is a broker with its HTTP endpoint there? `forebay serve` starts one; `--http` or FOREBAY_HTTP_URL \
@@ -191,7 +227,10 @@ fn sentence(error: &ureq::Error, patience_s: u64) -> String {
                 "no connection within {seconds} s; if it is there, does it speak TLS (https) or not (http)?"
             )
         }
-        ureq::Error::Timeout(_) => format!("no answer within {patience_s} s"),
+        ureq::Error::Timeout(Timeout::PerWrite) => {
+            format!("it has taken nothing of the request for {WRITE_PATIENCE_S} s")
+        }
+        ureq::Error::Timeout(_) => format!("no answer within {} s", patience.seconds()),
         error => error.to_string(),
     }
 }
@@ -214,6 +253,10 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::thread;
+
     use super::*;
 
     #[test]
@@ -227,10 +270,39 @@ mod tests {
 
     #[test]
     fn who_is_silent_is_told_after_the_patience_that_there_was() {
-        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = Endpoint::of(&silent.local_addr().unwrap().to_string()).unwrap();
-        let sentence = endpoint.get("/", 1).unwrap_err();
-        assert!(sentence.ends_with(": no answer within 1 s"), "{sentence}");
+        for patience in [Patience::Whole(1), Patience::Silence(1)] {
+            let sentence = endpoint.get("/", patience).unwrap_err();
+            assert!(sentence.ends_with(": no answer within 1 s"), "{sentence}");
+        }
+    }
+
+    /// An endpoint that answers with these parts, half a second before each, and then says no more.
+    fn slow(parts: &'static [&'static str]) -> (Endpoint, thread::JoinHandle<TcpStream>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = Endpoint::of(&listener.local_addr().unwrap().to_string()).unwrap();
+        let answering = thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            for part in parts {
+                thread::sleep(Duration::from_millis(500));
+                // Who asked may have gone.
+                let _ = socket.write_all(part.as_bytes());
+            }
+            socket
+        });
+        (endpoint, answering)
+    }
+
+    #[test]
+    fn a_large_answer_may_take_its_time_as_long_as_it_goes_on() {
+        const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n";
+        let (endpoint, _answering) = slow(&[HEAD, "a", "b", "c", "d"]);
+        let answer = endpoint.get("/", Patience::Silence(2)).unwrap();
+        assert_eq!(answer, (200, b"abcd".to_vec()));
+        let (endpoint, _answering) = slow(&[HEAD, "a", "b"]);
+        let sentence = endpoint.get("/", Patience::Silence(2)).unwrap_err();
+        assert!(sentence.ends_with(": nothing more within 2 s"), "{sentence}");
     }
 
     #[test]

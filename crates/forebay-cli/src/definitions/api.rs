@@ -4,10 +4,12 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::http::Endpoint;
+use crate::http::{Endpoint, Patience};
 
-/// How long the broker may take, in seconds; an import syncs many declarations.
-const PATIENCE_S: u64 = 600;
+/// A broker that works tells soon what it has, and goes on until it has told all.
+const EXPORT_PATIENCE: Patience = Patience::Silence(30);
+/// It answers when the last of many declarations is synced, and says nothing until then.
+const IMPORT_PATIENCE: Patience = Patience::Silence(600);
 
 /// A broker's definitions, over HTTP.
 #[derive(Debug)]
@@ -24,7 +26,7 @@ pub(super) struct Imported {
 impl Api {
     /// A broker's definitions, or those of one virtual host.
     pub(super) fn export(&self, vhost: Option<&str>) -> Result<Value, String> {
-        let (code, body) = self.0.get(&path(vhost), PATIENCE_S)?;
+        let (code, body) = self.0.get(&path(vhost), EXPORT_PATIENCE)?;
         match code {
             200 => serde_json::from_slice(&body).map_err(|error| {
                 format!("{} does not answer with definitions: {error}", self.0.base())
@@ -35,7 +37,7 @@ impl Api {
 
     /// Declares what is in a document.
     pub(super) fn import(&self, vhost: Option<&str>, document: &Value) -> Result<Imported, String> {
-        let (code, body) = self.0.post(&path(vhost), document, PATIENCE_S)?;
+        let (code, body) = self.0.post(&path(vhost), document, IMPORT_PATIENCE)?;
         let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
         let declared = answer["declared"].as_u64();
         match (code, answer["refused"].as_array()) {

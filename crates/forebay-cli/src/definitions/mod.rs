@@ -19,6 +19,10 @@ use api::Api;
 /// Largest file of definitions, in bytes; the server takes no more either.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
+const WAITS: &str = "\
+A broker that does not begin to tell its definitions within 30 s, or stops for as long on the way, is given up; so is \
+one that takes nothing of an import for 30 s, or does not answer within 600 s when it has it all.";
+
 /// Unknown keys of a document that are named; it may have very many.
 const KEYS_NAMED_MAX: usize = 8;
 
@@ -39,6 +43,7 @@ const PARTS: [&str; 10] = [
 /// Carry exchanges, queues and bindings from one broker to another, in the format of RabbitMQ's
 /// definitions. Works with a Forebay and with a RabbitMQ that has its management plugin.
 #[derive(clap::Args, Debug)]
+#[command(after_help = WAITS)]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -47,9 +52,11 @@ pub(crate) struct Args {
 #[derive(clap::Subcommand, Debug)]
 enum Command {
     /// Write a broker's definitions to a file or standard output. Passwords leave as salted hashes only.
+    #[command(after_help = WAITS)]
     Export(Where),
     /// Declare what is in a file, or standard input. Users, virtual hosts with limits, and policies that a Forebay does
     /// not have are printed as lines for its configuration file. Exits with 0 only if nothing is left to do.
+    #[command(after_help = WAITS)]
     Import(Where),
 }
 

@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 use forebay::pipeline::explain::queue::QueueLook;
 
 use crate::exit::Exit;
-use crate::http::{Endpoint, HttpUrl};
+use crate::http::{Endpoint, HttpUrl, Patience};
 use crate::stop_signal::StopSignal;
 use seen::Seen;
 
 /// How soon a signal is noticed.
 const NOTICE: Duration = Duration::from_millis(50);
-/// How long the broker may take for an answer, in seconds.
-const PATIENCE_S: u64 = 10;
+/// How long the broker may take for an answer.
+const PATIENCE: Patience = Patience::Whole(10);
 /// RabbitMQ tells figures that are up to 5 s old, so that less would show nothing.
 const RABBITMQ_SECONDS_MIN: u64 = 11;
 
@@ -89,7 +89,7 @@ fn look(args: &Args, endpoint: &Endpoint) -> Result<Option<QueueLook>, String> {
     // Where the queue does not tell who holds what, their channels do.
     for channel in now.silent_channels() {
         let path = format!("/api/channels/{}", encoded(&channel));
-        if let Ok((200, body)) = endpoint.get(&path, PATIENCE_S) {
+        if let Ok((200, body)) = endpoint.get(&path, PATIENCE) {
             now.hear_channel(&channel, &body);
         }
     }
@@ -99,7 +99,7 @@ fn look(args: &Args, endpoint: &Endpoint) -> Result<Option<QueueLook>, String> {
 fn see(args: &Args, endpoint: &Endpoint) -> Result<Seen, String> {
     let Args { vhost, queue, .. } = args;
     let path = format!("/api/queues/{}/{}", encoded(vhost), encoded(queue));
-    let (code, body) = endpoint.get(&path, PATIENCE_S)?;
+    let (code, body) = endpoint.get(&path, PATIENCE)?;
     match code {
         200 => {}
         404 => {

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::exit::Exit;
-use crate::http::{Endpoint, HttpUrl};
+use crate::http::{Endpoint, HttpUrl, Patience};
 use crate::stop_signal::StopSignal;
 use look::Look;
 use picture::Picture;
@@ -31,8 +31,8 @@ use view::History;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How soon a signal is noticed.
 const NOTICE: Duration = Duration::from_millis(50);
-/// How long the broker may take for an answer, in seconds.
-const PATIENCE_S: u64 = 10;
+/// How long the broker may take for an answer.
+const PATIENCE: Patience = Patience::Whole(10);
 
 /// Watch a Forebay live: rates, latencies, queues, and who waits for whom, in seconds of waiting a second. Ends with
 /// Ctrl-C. On a terminal a screen; elsewhere a text a second.
@@ -131,7 +131,7 @@ fn look_until(stop: &StopSignal, endpoint: &Arc<Endpoint>) -> Option<Result<Look
 }
 
 fn look(endpoint: &Endpoint) -> Result<Look, String> {
-    let (code, body) = endpoint.get("/api/forebay/overview", PATIENCE_S)?;
+    let (code, body) = endpoint.get("/api/forebay/overview", PATIENCE)?;
     match code {
         200 => serde_json::from_slice(&body).map_err(|error| {
             format!("{} answers with something else than a Forebay: {error}", endpoint.base())
@@ -145,7 +145,7 @@ fn look(endpoint: &Endpoint) -> Result<Look, String> {
 fn stranger(endpoint: &Endpoint) -> String {
     let base = endpoint.base();
     let overview: Option<Value> = endpoint
-        .get("/api/overview", PATIENCE_S)
+        .get("/api/overview", PATIENCE)
         .ok()
         .filter(|(code, _)| *code == 200)
         .and_then(|(_, body)| serde_json::from_slice(&body).ok());
