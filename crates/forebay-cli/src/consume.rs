@@ -23,6 +23,7 @@ use crate::exit::{Exit, Failure};
 use crate::explained;
 use crate::otlp::Tracing;
 use crate::runtime::runtime;
+use crate::standard_output;
 use crate::stop_signal::StopSignal;
 
 /// Written bytes after which standard output is flushed and what was written is acked.
@@ -76,6 +77,7 @@ pub(crate) fn run(args: Args) -> Exit {
 }
 
 fn consume(args: &Args) -> Result<u64, Failure> {
+    standard_output::must_be_open()?;
     let stop = StopSignal::listen().map_err(|error| format!("cannot handle signals: {error}"))?;
     let tracing = Tracing::from_env();
     runtime()?.block_on(async {

@@ -23,6 +23,7 @@ mod pipe;
 mod publish;
 mod runtime;
 mod serve;
+mod standard_output;
 mod stop_signal;
 mod top;
 mod transfer;

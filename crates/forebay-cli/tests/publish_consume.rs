@@ -232,6 +232,30 @@ fn a_closed_pipe_is_a_clean_end_and_loses_nothing() {
     assert!(rest.out.lines().eq(expected.iter().map(String::as_str)), "a gap in the rest");
 }
 
+/// A shell runs it with this redirection.
+fn redirected(broker: &Broker, args: &[&str], redirection: &str) -> Ended {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("exec \"$0\" \"$@\" {redirection}")]);
+    command.arg(env!("CARGO_BIN_EXE_forebay")).args(args).env("FOREBAY_URL", &broker.url);
+    Ended::of(command.stdin(Stdio::null()).output().expect("there is a shell"))
+}
+
+#[test]
+fn nothing_is_taken_for_a_standard_output_that_is_closed() {
+    let broker = Broker::start();
+    assert_eq!(broker.run(&["publish", "--queue", "q"], "one\n").code, Some(0));
+    let consume = ["consume", "--queue", "q", "--count", "1"];
+    for args in [&consume[..], &["definitions", "export"]] {
+        let ended = redirected(&broker, args, ">&-");
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        assert!(ended.err.starts_with("forebay: standard output is closed"), "{ended:?}");
+    }
+    // On purpose it may be.
+    let ended = redirected(&broker, &consume, ">/dev/null");
+    assert_eq!((ended.code, &*ended.err), (Some(0), ""));
+    assert_eq!(broker.run(&["consume", "--queue", "q", "--until-empty"], "").out, "");
+}
+
 /// No ack goes out before the end when no more may be taken than is counted.
 #[test]
 fn what_was_read_of_a_count_before_the_pipe_closed_does_not_come_again() {

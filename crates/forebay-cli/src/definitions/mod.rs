@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::exit::{Exit, Failure};
 use crate::http::HttpUrl;
 use crate::output::{FOR_ITS_OWNER, replace};
+use crate::standard_output;
 use api::Api;
 
 /// Largest file of definitions, in bytes; the server takes no more either.
@@ -96,6 +97,9 @@ pub(crate) fn run(args: Args) -> Exit {
 }
 
 fn export(place: &Where) -> Result<Exit, Failure> {
+    if place.path().is_none() {
+        standard_output::must_be_open()?;
+    }
     let document = place.api()?.export(place.vhost.as_deref())?;
     let mut text = serde_json::to_string_pretty(&document).expect("JSON is plain data");
     text.push('\n');
