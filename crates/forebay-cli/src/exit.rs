@@ -24,6 +24,15 @@ impl Exit {
         say!("forebay: {why}");
         self
     }
+
+    /// The same, unless what was asked for is `printed` in vain.
+    pub(crate) fn once(self, printed: Result<(), String>) -> Exit {
+        match (printed, self) {
+            (Ok(()), exit) => exit,
+            (Err(sentence), Exit::Done) => Exit::Failed.because(sentence),
+            (Err(sentence), worse) => worse.because(sentence),
+        }
+    }
 }
 
 /// Nothing was done, and why: a sentence.

@@ -11,7 +11,7 @@ mod telling;
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::task::Poll;
@@ -36,6 +36,7 @@ use crate::exit::{Exit, Failure};
 use crate::input::{Chunk, Input, read_chunks};
 use crate::otlp::Tracing;
 use crate::runtime::runtime;
+use crate::standard_output;
 use crate::stop_signal::StopSignal;
 
 /// Chunks that may wait between reader and publisher.
@@ -54,7 +55,8 @@ const OUTCOMES_KEPT_MAX: usize = 20_000;
 const NAMED_MAX: usize = 100;
 
 /// Publish lines as messages: persistent, mandatory, confirmed. Exits with 0 only if the broker
-/// confirmed them all, with 3 if it did not, with 1 if nothing could be published at all.
+/// confirmed them all, with 3 if it did not, with 1 if nothing could be published at all or the JSON
+/// summary not be written.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -95,8 +97,8 @@ pub(crate) fn run(args: Args) -> Exit {
     }
     match publish_all(&args) {
         Ok(report) => {
-            report.print(args.json);
-            if report.complete() { Exit::Done } else { Exit::NotAllConfirmed }
+            let exit = if report.complete() { Exit::Done } else { Exit::NotAllConfirmed };
+            exit.once(report.print(args.json))
         }
         Err(failure) => failure.told(),
     }
@@ -141,7 +143,9 @@ impl Report {
         }
     }
 
-    fn print(&self, json: bool) {
+    /// # Errors
+    /// A sentence: the summary for machines cannot be written.
+    fn print(&self, json: bool) -> Result<(), String> {
         for failed in &self.unconfirmed {
             say!("line {}: {}", failed.line, failed.reason);
         }
@@ -174,14 +178,14 @@ impl Report {
         if let Some(telling) = self.telling.as_ref().filter(|_| !json) {
             telling.lines().iter().for_each(|line| say!("{line}"));
         }
-        if json {
-            let mut json = serde_json::to_value(self).expect("a report is plain data");
-            if let Some(telling) = &self.telling {
-                json["explanation"] = telling.json();
-            }
-            // Whoever closed the pipe still has the exit code.
-            let _ = writeln!(io::stdout(), "{json}");
+        if !json {
+            return Ok(());
         }
+        let mut json = serde_json::to_value(self).expect("a report is plain data");
+        if let Some(telling) = &self.telling {
+            json["explanation"] = telling.json();
+        }
+        standard_output::print(&format!("{json}\n"))
     }
 }
 

@@ -1,11 +1,33 @@
-//! Standard output, where it is all that is left of what a command takes.
+//! Standard output: what was asked for, or all that is left of what a command takes. What is lost there has failed.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use rustix::fs::{OFlags, fcntl_getfl};
+
+/// Writes what was asked for. Who closes a pipe has read enough.
+///
+/// # Errors
+/// A sentence.
+pub(crate) fn print(text: &str) -> Result<(), String> {
+    let mut out = io::stdout().lock();
+    written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// What became of something that was written there.
+///
+/// # Errors
+/// A sentence, unless a pipe was closed.
+pub(crate) fn written(outcome: io::Result<()>) -> Result<(), String> {
+    match outcome {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(format!("cannot write to standard output: {error}"))
+        }
+        _ => Ok(()),
+    }
+}
 
 /// Refuses a standard output that was closed when we were started: what is written there goes nowhere, and nothing says so.
 ///

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
 use support::PATIENCE;
+use support::broker::Start;
 use support::dir::Dir;
 
 /// A disk without room.
@@ -62,6 +63,55 @@ fn nothing_ends_because_its_words_cannot_be_written() {
     assert_eq!(broker.wait().unwrap().code(), Some(0), "it drains as ever");
     let check = forebay(&["check", "--data-dir", data]).stdout(full()).output().unwrap();
     assert_eq!(check.status.code(), Some(0), "the store is sound, whoever hears of it");
+}
+
+#[test]
+fn what_was_asked_for_and_cannot_be_written_has_failed_unless_a_pipe_was_closed() {
+    let home = Dir::new("unheard-asked");
+    let start = Start::silent(home.path()).switch("--in-memory");
+    let start = start.flag("--amqp", "127.0.0.1:0").flag("--http", "127.0.0.1:0");
+    let broker = start.ready();
+    let (url, http) = (&*broker.url(), &*broker.http());
+    for queue in ["q", "r"] {
+        assert!(publish(url, queue, "").status.success());
+    }
+    for arguments in [
+        &["publish", "--queue", "q", "--json", "--url", url][..],
+        &["pipe", "--queue", "q", "--until-empty", "--json", "--url", url, "--", "true"],
+        &[
+            "pipe",
+            "--queue",
+            "q",
+            "--until-empty",
+            "--json",
+            "--explain",
+            "--url",
+            url,
+            "--",
+            "true",
+        ],
+        &["move", "--queue", "q", "--to-queue", "r", "--json", "--from", url, "--to", url],
+        &["explain", "--queue", "q", "--seconds", "1", "--http", http],
+        &["explain", "--queue", "q", "--seconds", "1", "--json", "--http", http],
+        &["top", "--once", "--http", http],
+        &["top", "--json", "--http", http],
+        &["definitions", "export", "--http", http],
+        &["bench", "list"],
+    ] {
+        let lost = forebay(arguments).stdout(full()).output().unwrap();
+        let said = String::from_utf8(lost.stderr).unwrap();
+        assert_eq!(lost.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.contains("cannot write "), "{arguments:?}: {said}");
+        assert!(said.contains(": No space left on device"), "{arguments:?}: {said}");
+        if ["definitions", "bench"].contains(&arguments[0]) {
+            continue;
+        }
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let closed = forebay(arguments).stdout(writer).output().unwrap();
+        assert_eq!(closed.status.code(), Some(0), "{arguments:?}: {closed:?}");
+    }
+    assert_eq!(broker.stop().code, Some(0));
 }
 
 #[test]

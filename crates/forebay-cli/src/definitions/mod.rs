@@ -150,8 +150,10 @@ fn import(place: &Where) -> Result<Exit, Failure> {
                 "the configuration lacks users, virtual hosts, limits or policies of the file: put what is on standard \
                  output in their place there, start the broker again, and import once more"
             );
-            // Whoever closed the pipe still has the exit code.
-            let _ = io::stdout().write_all(toml.as_bytes());
+            // Something is left to do: the exit code tells of a failure in any case.
+            if let Err(sentence) = standard_output::print(&toml) {
+                say!("forebay: {sentence}");
+            }
         }
     }
     if let (Some(vhost), false) = (vhost, left_aside.is_empty()) {

@@ -36,6 +36,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::exit::Exit;
 use crate::figures::thousands;
+use crate::standard_output;
 use crate::stop_signal::StopSignal;
 use broker::DemoBroker;
 use database::Database;
@@ -75,9 +76,8 @@ pub(crate) fn run(args: Args) -> Exit {
     match demonstrate(&args) {
         Ok(summary) => {
             let text = if args.json { format!("{}\n", summary.json()) } else { summary.text() };
-            // Whoever closed the pipe has seen enough; the exit code tells the rest.
-            let _ = io::stdout().write_all(text.as_bytes());
-            if summary.holds() { Exit::Done } else { Exit::Failed }
+            let exit = if summary.holds() { Exit::Done } else { Exit::Failed };
+            exit.once(standard_output::print(&text))
         }
         Err(sentence) => Exit::Failed.because(sentence),
     }

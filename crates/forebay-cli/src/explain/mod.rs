@@ -15,6 +15,7 @@ use forebay::pipeline::explain::queue::QueueLook;
 
 use crate::exit::Exit;
 use crate::http::{Endpoint, HttpUrl, Patience};
+use crate::standard_output;
 use crate::stop_signal::StopSignal;
 use seen::Seen;
 
@@ -59,12 +60,11 @@ pub(crate) fn run(args: Args) -> Exit {
         Ok(None) => Exit::Done,
         Ok(Some(look)) => {
             let (vhost, queue) = (&args.vhost, &args.queue);
-            if args.json {
-                print_line!("{}", view::json(vhost, queue, &look));
-            } else {
-                view::lines(vhost, queue, &look).iter().for_each(|line| print_line!("{line}"));
-            }
-            Exit::Done
+            let text = match args.json {
+                true => format!("{}\n", view::json(vhost, queue, &look)),
+                false => view::lines(vhost, queue, &look).join("\n") + "\n",
+            };
+            Exit::Done.once(standard_output::print(&text))
         }
         Err(sentence) => Exit::Failed.because(sentence),
     }

@@ -1,6 +1,5 @@
 //! What `forebay pipe` tells at its end: where time went, of all messages and of single ones, and who worked on what when.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::explained;
 use crate::output::{can_be_written, write_text};
+use crate::standard_output;
 
 /// Of a timeline on standard error.
 const COLUMNS: usize = 100;
@@ -79,22 +79,20 @@ impl Telling<'_> {
     /// The pipeline has ended.
     ///
     /// # Errors
-    /// A sentence: the timeline cannot be written.
+    /// A sentence: the timeline, or what is for machines, cannot be written.
     pub(super) fn tell(&self, control: &Control) -> Result<(), String> {
         let journeys = self.journeys.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(explanation) = control.explanation() else {
-            if self.asked.json {
-                print(&json(&control.report()));
-            }
-            return Ok(());
+            return if self.asked.json { print(&json(&control.report())) } else { Ok(()) };
         };
         let settings = control.settings();
+        let mut printed = Ok(());
         if self.asked.json {
             let mut object = json(&control.report());
             object["explanation"] = explained::json(&explanation, &settings);
             let each = journeys.iter().map(|journey| explained::message_json(journey, &settings));
             object["asked"] = each.collect();
-            print(&object);
+            printed = print(&object);
         } else {
             let mut lines = explained::lines(&explanation, &settings);
             for id in &self.asked.message {
@@ -106,11 +104,12 @@ impl Telling<'_> {
             }
             lines.iter().for_each(|line| say!("{line}"));
         }
-        let Some(file) = &self.asked.timeline else { return Ok(()) };
+        let Some(file) = &self.asked.timeline else { return printed };
         let timeline = explanation.timeline("messages that took longest");
         begin_to_say!("{}", timeline.text(COLUMNS));
         write_text(file, &svg(&[timeline]))
             .map_err(|error| format!("cannot write the timeline: {error}"))
+            .and(printed)
     }
 }
 
@@ -127,9 +126,8 @@ fn json(report: &Report) -> Value {
     })
 }
 
-fn print(object: &Value) {
-    // Whoever closed the pipe still has the exit code.
-    let _ = writeln!(io::stdout(), "{object}");
+fn print(object: &Value) -> Result<(), String> {
+    standard_output::print(&format!("{object}\n"))
 }
 
 #[cfg(test)]

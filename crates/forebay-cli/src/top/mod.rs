@@ -21,6 +21,7 @@ use serde_json::Value;
 
 use crate::exit::Exit;
 use crate::http::{Endpoint, HttpUrl, Patience};
+use crate::standard_output;
 use crate::stop_signal::StopSignal;
 use look::Look;
 use picture::Picture;
@@ -78,8 +79,8 @@ fn watch(args: &Args, endpoint: &Arc<Endpoint>) -> Result<(), String> {
             Some(Err(sentence)) if args.once || args.json => return Err(sentence),
             Some(Err(sentence)) => {
                 let lines = [sentence, "trying again every second; Ctrl-C ends".to_owned()];
-                if screen.draw(&lines).is_err() {
-                    return Ok(());
+                if let Err(error) = screen.draw(&lines) {
+                    return standard_output::written(Err(error));
                 }
                 continue;
             }
@@ -93,9 +94,8 @@ fn watch(args: &Args, endpoint: &Arc<Endpoint>) -> Result<(), String> {
             } else {
                 screen.draw(&view::lines(&picture, &history, broker, screen.size()))
             };
-            // Whoever closed the pipe has seen enough.
             if args.once || drawn.is_err() {
-                return Ok(());
+                return standard_output::written(drawn);
             }
         } else if args.once {
             return Err(format!("{} was started again while it was looked at", endpoint.base()));

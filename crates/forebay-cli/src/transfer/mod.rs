@@ -124,10 +124,7 @@ pub(crate) fn run(args: Args) -> Exit {
         Err(sentence) => Err(Failure(Exit::Failed, sentence)),
     };
     match report {
-        Ok(report) => {
-            report.print(args.json);
-            report.exit()
-        }
+        Ok(report) => report.exit().once(report.print(args.json)),
         Err(failure) => failure.told(),
     }
 }

@@ -1,6 +1,6 @@
 //! What became of the messages, while they move and at the end.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use forebay_client::Happening;
@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::exit::Exit;
+use crate::standard_output;
 
 /// How often progress is written where there is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
@@ -104,7 +105,9 @@ impl Report {
         }
     }
 
-    pub(super) fn print(&self, json: bool) {
+    /// # Errors
+    /// A sentence: the summary for machines cannot be written.
+    pub(super) fn print(&self, json: bool) -> Result<(), String> {
         let per_second = self.moved as f64 / self.seconds.max(1e-6);
         begin_to_say!("moved {} in {:.2} s ({per_second:.0} a second)", self.moved, self.seconds);
         for (count, what) in [
@@ -120,10 +123,10 @@ impl Report {
         if let Some(reason) = &self.stopped {
             say!("forebay: stopped early: {reason}");
         }
-        if json {
-            let json = serde_json::to_string(self).expect("a report is plain data");
-            // Whoever closed the pipe still has the exit code.
-            let _ = writeln!(io::stdout(), "{json}");
+        if !json {
+            return Ok(());
         }
+        let json = serde_json::to_string(self).expect("a report is plain data");
+        standard_output::print(&(json + "\n"))
     }
 }
