@@ -190,6 +190,29 @@ fn what_a_program_has_started_ends_with_it_when_its_time_is_over() {
 }
 
 #[test]
+fn what_fails_or_takes_too_long_is_told_with_its_message() {
+    let (mut broker, url) = serve(&["--in-memory"]);
+    let limits = ["--timeout-s", "1", "--retries", "0", "--on-failure", "reject"];
+    for (kind, script) in [
+        (&[][..], "read -r line; [ $line != bad ] || exit 4; sleep 1000"),
+        (&["--stream"], "while read -r line; do [ $line != bad ] || exit 4; done"),
+    ] {
+        assert!(publish(&url, "q", "slow\nbad\n").status.success());
+        let piped = pipe(&url, &[&limits, kind].concat(), script);
+        let said = String::from_utf8(piped.stderr).unwrap();
+        assert_eq!(piped.status.code(), Some(0), "{said}");
+        for sentence in [
+            "forebay: message stdin:1: 'sh' took longer than 1 s and was stopped\n",
+            "forebay: message stdin:2: 'sh' ended with exit code 4",
+        ] {
+            assert_eq!(said.matches(sentence).count(), 1, "{said}");
+        }
+    }
+    broker.kill().unwrap();
+    broker.wait().unwrap();
+}
+
+#[test]
 fn the_log_says_why_somebody_may_not_log_in() {
     let arguments = ["serve", "--in-memory", "--amqp", "127.0.0.1:0", "--http", "off"];
     let mut broker = forebay(&arguments).spawn().expect("the binary was built");

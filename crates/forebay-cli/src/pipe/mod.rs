@@ -1,6 +1,7 @@
 //! `forebay pipe`: a program for each message of a queue, or lines to programs that stay.
 
 mod answer;
+mod attempt;
 mod emptiness;
 mod ending;
 mod group;
@@ -22,6 +23,7 @@ use forebay::pipeline::{
 use forebay::{Connection, Happening, Received};
 use tokio::time::timeout;
 
+use self::attempt::attempt;
 use self::emptiness::Emptiness;
 use self::ending::ended;
 use self::group::Groups;
@@ -162,11 +164,12 @@ impl Args {
         // A message that waits elsewhere for its next attempt is not done.
         let source = if self.until_empty { source.without_ladder() } else { source };
         let pipeline = Pipeline::from(source);
+        let limit = self.timeout_s.map(Duration::from_secs);
         if self.stream {
             let services = services.clone();
             let handler = move |message: Item<Received>| {
-                let services = services.clone();
-                async move { services.ask(&message).await.inspect_err(|why| say(why)) }
+                let (program, services) = (program.clone(), services.clone());
+                async move { attempt(&message, &program, limit, services.ask(&message)).await }
             };
             let process = pipeline.process(self.concurrency(), handler);
             self.policy(process, explaining, tracing).start()
@@ -174,7 +177,9 @@ impl Args {
             let reject_on: Arc<[i32]> = self.reject_on.clone().into();
             let handler = move |message: Item<Received>| {
                 let (program, reject_on) = (program.clone(), reject_on.clone());
-                async move { program.run(&message, &reject_on).await.inspect_err(|why| say(why)) }
+                async move {
+                    attempt(&message, &program, limit, program.run(&message, &reject_on)).await
+                }
             };
             let process = pipeline.process(self.concurrency(), handler);
             self.policy(process, explaining, tracing).start()

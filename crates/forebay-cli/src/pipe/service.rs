@@ -15,6 +15,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::time::timeout;
 
 use super::answer;
+use super::attempt::say_of;
 use super::group::Group;
 use super::program::{Program, how};
 
@@ -55,7 +56,7 @@ impl Services {
             Some(service) => service,
             None => Service::start(&self.program)?,
         };
-        let outcome = service.ask(&self.program, message.body()).await?;
+        let outcome = service.ask(&self.program, message).await?;
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(service);
         Ok(outcome)
     }
@@ -144,8 +145,8 @@ impl Service {
         .await
     }
 
-    async fn ask(&mut self, program: &Program, body: &[u8]) -> Result<Outcome, String> {
-        let name = program.name();
+    async fn ask(&mut self, program: &Program, message: &Received) -> Result<Outcome, String> {
+        let (name, body) = (program.name(), message.body());
         let mut line = Vec::with_capacity(body.len() + 1);
         line.extend_from_slice(body);
         line.push(b'\n');
@@ -154,11 +155,14 @@ impl Service {
             let mut asking = pin!(self.exchange(&line));
             match timeout(LONG, &mut asking).await {
                 Err(_) if !answered => {
-                    super::say(&format!(
-                        "'{name}' has not answered its first message for {} s; if it keeps answers in a buffer, or does not read \
+                    say_of(
+                        message,
+                        &format!(
+                            "'{name}' has not answered its first message for {} s; if it keeps answers in a buffer, or does not read \
                          line by line, it never will",
-                        LONG.as_secs()
-                    ));
+                            LONG.as_secs()
+                        ),
+                    );
                     asking.await
                 }
                 Err(_) => asking.await,
