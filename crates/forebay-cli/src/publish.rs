@@ -37,7 +37,7 @@ use crate::input::{Chunk, Input, read_chunks};
 use crate::otlp::Tracing;
 use crate::runtime::runtime;
 use crate::standard_output;
-use crate::stop_signal::StopSignal;
+use crate::stop_signal::{StopSignal, say_waiting};
 
 /// Chunks that may wait between reader and publisher.
 const CHUNKS_AHEAD: usize = 4;
@@ -455,7 +455,11 @@ impl Publishing {
             Ok(()) => None,
             Err(Stop::Broker(sentence)) => Some(sentence),
             Err(Stop::Input(sentence)) => Some(sentence),
-            Err(Stop::Signal) => Some("a signal asked for it".into()),
+            Err(Stop::Signal) => {
+                let count = self.sent.len() as u64;
+                self.bar.suspend(|| say_waiting(LAST_PATIENCE, count, ["confirm", "confirms"]));
+                Some("a signal asked for it".into())
+            }
         };
         // What was sent may still be confirmed; without a connection the answers are there at once.
         let until = tokio::time::Instant::now() + LAST_PATIENCE;

@@ -58,6 +58,23 @@ impl StopSignal {
     }
 }
 
+/// Says after the first signal what is waited for, if it is anything, and how not to wait. `what` is a word for one and
+/// a word for several.
+pub(crate) fn say_waiting(patience: Duration, count: u64, what: [&str; 2]) {
+    if let Some(words) = waiting(patience, count, what) {
+        say!("forebay: {words}");
+    }
+}
+
+fn waiting(patience: Duration, count: u64, [one, several]: [&str; 2]) -> Option<String> {
+    if patience.is_zero() || count == 0 {
+        return None;
+    }
+    let what = if count == 1 { one } else { several };
+    let patience_s = patience.as_secs();
+    Some(format!("waiting up to {patience_s} s for {count} {what}; a second signal ends at once"))
+}
+
 /// Whether we were started under `nohup`, to go on when the terminal goes.
 fn hangups_are_ignored() -> bool {
     // Nowhere else is it to be read without unsafe code; a system that does not tell keeps SIGHUP as it is.
@@ -74,6 +91,16 @@ fn ignores(status: &str, signal: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_said_where_nothing_is_waited_for() {
+        let confirms = ["confirm", "confirms"];
+        let patience = Duration::from_secs(5);
+        assert_eq!(waiting(patience, 0, confirms), None);
+        assert_eq!(waiting(Duration::ZERO, 1, confirms), None);
+        let words = "waiting up to 5 s for 2 confirms; a second signal ends at once";
+        assert_eq!(waiting(patience, 2, confirms).as_deref(), Some(words));
+    }
 
     #[test]
     fn what_is_ignored_is_read_from_its_bit() {

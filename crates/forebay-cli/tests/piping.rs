@@ -409,6 +409,7 @@ fn it_ends_by_itself_when_all_is_done_if_so_told() {
     assert!(ended.status.success(), "{ended:?}");
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert!(said.contains("acknowledged 2, rejected 1, requeued 0; 2 attempts failed"), "{said}");
+    assert!(!said.contains("signal"), "{said}");
     assert_eq!(broker.left(), "");
 }
 
@@ -422,6 +423,8 @@ fn sigterm_lets_programs_finish_and_gives_the_rest_back() {
     let (code, said) = piping.end();
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("acknowledged 1, rejected 0, requeued 0"), "{said}");
+    let waits = "forebay: waiting up to 30 s for 1 message at work; a second signal ends at once\n";
+    assert!(said.starts_with(waits), "{said}");
     assert_eq!(broker.left(), "second\nthird\n");
 }
 

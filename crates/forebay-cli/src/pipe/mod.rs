@@ -34,7 +34,7 @@ use crate::broker_url::BrokerUrl;
 use crate::exit::{Exit, Failure};
 use crate::otlp::Tracing;
 use crate::runtime::runtime;
-use crate::stop_signal::StopSignal;
+use crate::stop_signal::{StopSignal, say_waiting};
 
 /// Failures in a row after which programs are started at longer and longer intervals.
 const BREAKER_FAILURES: u32 = 10;
@@ -260,7 +260,15 @@ fn pipe(args: &Args) -> Result<Report, Failure> {
             stop.came()
         };
         let nothing_left = async || args.until_empty && emptiness.is_reached().await;
-        let ended = ended(running.join(), came, nothing_left, || control.drain(drain_time)).await;
+        let drain = || {
+            if stop.came() {
+                let report = control.report();
+                let at_work = report.taken.saturating_sub(report.settled());
+                say_waiting(drain_time, at_work, ["message at work", "messages at work"]);
+            }
+            control.drain(drain_time);
+        };
+        let ended = ended(running.join(), came, nothing_left, drain).await;
         services.finish(drain_time).await;
         let told = telling.tell(&control);
         let report = ended.map_err(|error| error.to_string())?;

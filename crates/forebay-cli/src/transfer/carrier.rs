@@ -13,7 +13,7 @@ use super::Args;
 use super::report::Report;
 use super::source::Source;
 use super::target::Target;
-use crate::stop_signal::StopSignal;
+use crate::stop_signal::{StopSignal, say_waiting};
 
 /// How soon a signal is noticed while nothing arrives, and how often progress is shown.
 const TICK: Duration = Duration::from_millis(100);
@@ -108,7 +108,11 @@ impl<'a> Carrier<'a> {
                 break;
             }
             if end.is_some() && stop.came() {
-                let until = *last_until.get_or_insert(Instant::now() + LAST_PATIENCE);
+                let until = *last_until.get_or_insert_with(|| {
+                    let count = self.in_flight.len() as u64;
+                    say_waiting(LAST_PATIENCE, count, ["confirm", "confirms"]);
+                    Instant::now() + LAST_PATIENCE
+                });
                 if Instant::now() >= until {
                     self.abandon("no answer within 5 s after a signal");
                     break;
