@@ -62,7 +62,7 @@ pub(crate) fn read_chunks(input: Box<dyn Read + Send>, whole: bool, chunks: &Sen
     let outcome = if whole {
         read_whole(&mut reader).and_then(|body| hand_over(chunks, Chunk::Whole(body)))
     } else {
-        read_lines(&mut reader, chunks)
+        read_lines(&mut reader, MESSAGE_BYTES_MAX, chunks)
     };
     if let Err(sentence) = outcome {
         // The receiver is gone only when nobody wants to know any more.
@@ -84,8 +84,13 @@ fn read_whole(reader: &mut impl Read) -> Result<Vec<u8>, String> {
 
 /// Cuts the input after the last line end of whatever one read gave, so that lines of a slow input
 /// go on at once.
-fn read_lines(reader: &mut impl BufRead, chunks: &Sender<Chunk>) -> Result<(), String> {
+fn read_lines(
+    reader: &mut impl BufRead,
+    line_bytes_max: usize,
+    chunks: &Sender<Chunk>,
+) -> Result<(), String> {
     let mut lines = Vec::with_capacity(CHUNK_BYTES);
+    let mut whole_lines = 0;
     loop {
         let read = match reader.fill_buf() {
             Ok(read) => read,
@@ -98,13 +103,17 @@ fn read_lines(reader: &mut impl BufRead, chunks: &Sender<Chunk>) -> Result<(), S
         let used = read.len();
         if let Some(last_end) = read.iter().rposition(|&byte| byte == b'\n') {
             lines.extend_from_slice(&read[..=last_end]);
+            whole_lines += lines.iter().filter(|&&byte| byte == b'\n').count();
             let rest = read[last_end + 1..].to_vec();
             hand_over(chunks, Chunk::Lines(std::mem::replace(&mut lines, rest)))?;
         } else {
             lines.extend_from_slice(read);
         }
-        if lines.len() > MESSAGE_BYTES_MAX {
-            return Err(format!("a line is longer than {MESSAGE_BYTES_MAX} bytes"));
+        if lines.len() > line_bytes_max {
+            let line = whole_lines + 1;
+            return Err(format!(
+                "line {line} is longer than {line_bytes_max} bytes, the most there is"
+            ));
         }
         reader.consume(used);
     }
@@ -122,7 +131,8 @@ mod tests {
 
     fn lines_of(input: &[u8], read_bytes: usize) -> Vec<u8> {
         let (chunks, mut received) = channel(1000);
-        read_lines(&mut BufReader::with_capacity(read_bytes, input), &chunks).unwrap();
+        let mut reader = BufReader::with_capacity(read_bytes, input);
+        read_lines(&mut reader, MESSAGE_BYTES_MAX, &chunks).unwrap();
         drop(chunks);
         std::iter::from_fn(|| received.blocking_recv())
             .flat_map(|chunk| match chunk {
@@ -139,5 +149,13 @@ mod tests {
             assert_eq!(lines_of(input, read_bytes), input);
         }
         assert_eq!(lines_of(b"", 10), b"");
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_named() {
+        let (chunks, _received) = channel(1000);
+        let mut reader = BufReader::with_capacity(4, &b"one\n\nthree\n0123456789\n"[..]);
+        let sentence = read_lines(&mut reader, 6, &chunks).unwrap_err();
+        assert_eq!(sentence, "line 4 is longer than 6 bytes, the most there is");
     }
 }

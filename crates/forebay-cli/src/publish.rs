@@ -7,6 +7,7 @@
 //! The reader has a thread of its own so that confirms and heartbeats are served while a slow input
 //! (`tail -f`, a terminal) has nothing for us.
 
+mod report;
 mod telling;
 
 use std::collections::VecDeque;
@@ -26,17 +27,16 @@ use forebay_client::{
     Window,
 };
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::time::timeout;
 
+use self::report::Report;
 use self::telling::Telling;
 use crate::broker_url::BrokerUrl;
 use crate::exit::{Exit, Failure};
 use crate::input::{Chunk, Input, read_chunks};
 use crate::otlp::Tracing;
 use crate::runtime::runtime;
-use crate::standard_output;
 use crate::stop_signal::{StopSignal, say_waiting};
 
 /// Chunks that may wait between reader and publisher.
@@ -51,12 +51,11 @@ const DRAW_INTERVAL: Duration = Duration::from_millis(50);
 const BLOCKED_INTERVAL: Duration = Duration::from_secs(5);
 /// Messages whose outcome was not looked at, at most.
 const OUTCOMES_KEPT_MAX: usize = 20_000;
-/// Failed messages listed one by one; the rest is only counted.
-const NAMED_MAX: usize = 100;
 
 /// Publish lines as messages: persistent, mandatory, confirmed. Exits with 0 only if the broker
 /// confirmed them all, with 3 if it did not, with 1 if nothing could be published at all or the JSON
-/// summary not be written.
+/// summary not be written. Stopped early, it says which lines were sent and not confirmed, and which were
+/// not sent.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -84,7 +83,8 @@ pub(crate) struct Args {
     /// Print a JSON summary on standard output, with what --explain says
     #[arg(long)]
     json: bool,
-    /// The input; standard input if absent or `-`. Lines may end with LF or CR LF
+    /// The input; standard input if absent or `-`. Lines may end with LF or CR LF. A message has 128 MiB at most; many
+    /// brokers take 16 MiB
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
 }
@@ -101,91 +101,6 @@ pub(crate) fn run(args: Args) -> Exit {
             exit.once(report.print(args.json))
         }
         Err(failure) => failure.told(),
-    }
-}
-
-/// A message that was not confirmed.
-#[derive(Debug, Serialize)]
-struct FailedLine {
-    /// Line number from 1; 1 for a whole input.
-    line: u64,
-    reason: String,
-}
-
-/// What became of the messages.
-#[derive(Debug, Default, Serialize)]
-struct Report {
-    published: u64,
-    confirmed: u64,
-    returned: u64,
-    rejected: u64,
-    /// Published, and the connection was lost before an answer came.
-    unknown: u64,
-    /// The input was not read to its end.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stopped: Option<String>,
-    seconds: f64,
-    /// Where its time went, for those who ask.
-    #[serde(skip)]
-    telling: Option<Telling>,
-    /// The first of the messages that were not confirmed.
-    unconfirmed: Vec<FailedLine>,
-}
-
-impl Report {
-    fn complete(&self) -> bool {
-        self.confirmed == self.published && self.stopped.is_none()
-    }
-
-    fn name(&mut self, line: u64, reason: &str) {
-        if self.unconfirmed.len() < NAMED_MAX {
-            self.unconfirmed.push(FailedLine { line, reason: reason.to_owned() });
-        }
-    }
-
-    /// # Errors
-    /// A sentence: the summary for machines cannot be written.
-    fn print(&self, json: bool) -> Result<(), String> {
-        for failed in &self.unconfirmed {
-            say!("line {}: {}", failed.line, failed.reason);
-        }
-        let failed = self.returned + self.rejected + self.unknown;
-        let unnamed = failed.saturating_sub(self.unconfirmed.len() as u64);
-        if unnamed > 0 {
-            say!("… and {unnamed} more");
-        }
-        if let Some(reason) = &self.stopped {
-            say!("forebay: stopped early: {reason}");
-        }
-        let per_second = self.confirmed as f64 / self.seconds.max(1e-6);
-        begin_to_say!(
-            "published {}, confirmed {} in {:.2} s ({:.0} a second)",
-            self.published,
-            self.confirmed,
-            self.seconds,
-            per_second
-        );
-        for (count, what) in [
-            (self.returned, "returned"),
-            (self.rejected, "rejected"),
-            (self.unknown, "without an answer"),
-        ] {
-            if count > 0 {
-                begin_to_say!(", {count} {what}");
-            }
-        }
-        say!("");
-        if let Some(telling) = self.telling.as_ref().filter(|_| !json) {
-            telling.lines().iter().for_each(|line| say!("{line}"));
-        }
-        if !json {
-            return Ok(());
-        }
-        let mut json = serde_json::to_value(self).expect("a report is plain data");
-        if let Some(telling) = &self.telling {
-            json["explanation"] = telling.json();
-        }
-        standard_output::print(&format!("{json}\n"))
     }
 }
 
@@ -213,6 +128,7 @@ fn publish_all(args: &Args) -> Result<Report, Failure> {
             input_name: input.name,
             sent: VecDeque::new(),
             report: Report::default(),
+            all_read: whole,
             bar: progress(input.size_bytes),
             drawn: Instant::now(),
             told_blocked: None,
@@ -288,6 +204,7 @@ enum Stop {
 /// A message on its way: which line, and what will become of it.
 struct Sent {
     line: u64,
+    body_bytes: u64,
     outcome: Outcome,
 }
 
@@ -299,6 +216,8 @@ struct Publishing {
     /// those with one.
     sent: VecDeque<Sent>,
     report: Report,
+    /// The input has ended, or is one message: there is no next line to go on from.
+    all_read: bool,
     bar: ProgressBar,
     drawn: Instant,
     /// When it was last said that the broker takes nothing, where there is no bar to show it.
@@ -347,6 +266,7 @@ impl Publishing {
             }
             self.take_outcomes(stop, Duration::ZERO).await?;
         }
+        self.all_read = true;
         while !self.sent.is_empty() {
             self.take_outcomes(stop, SIGNAL_PATIENCE).await?;
         }
@@ -358,6 +278,7 @@ impl Publishing {
         let id = format!("{}:{line}", self.input_name);
         // AMQP allows 255 bytes, file systems mostly as much for the name alone.
         let id = if id.len() > 255 { format!("line:{line}") } else { id };
+        let body_bytes = body.len() as u64;
         let publisher = self.publisher.clone();
         let mut publishing = pin!(publisher.publish(Message::new(body).message_id(id)));
         let outcome = loop {
@@ -372,7 +293,7 @@ impl Publishing {
             }
         };
         self.report.published = line;
-        self.sent.push_back(Sent { line, outcome });
+        self.sent.push_back(Sent { line, body_bytes, outcome });
         if self.sent.len() >= OUTCOMES_KEPT_MAX || self.drawn.elapsed() >= DRAW_INTERVAL {
             self.take_outcomes(stop, Duration::ZERO).await?;
         }
@@ -395,38 +316,36 @@ impl Publishing {
                 }
             };
             patience = Duration::ZERO;
-            let line = oldest.line;
+            let (line, body_bytes) = (oldest.line, oldest.body_bytes);
             self.sent.pop_front();
-            self.note(line, outcome)?;
+            self.note(line, body_bytes, outcome)?;
         }
         self.draw();
         if stop.came() { Err(Stop::Signal) } else { Ok(()) }
     }
 
-    fn note(&mut self, line: u64, outcome: Result<Confirmed, Unconfirmed>) -> Result<(), Stop> {
-        match outcome {
-            Ok(_) => self.report.confirmed += 1,
-            Err(Unconfirmed::Rejected) => {
-                self.report.rejected += 1;
-                self.report.name(line, "rejected by the broker");
+    fn note(
+        &mut self,
+        line: u64,
+        body_bytes: u64,
+        outcome: Result<Confirmed, Unconfirmed>,
+    ) -> Result<(), Stop> {
+        let why = match outcome {
+            Ok(_) => {
+                self.report.confirmed += 1;
+                return Ok(());
             }
-            Err(Unconfirmed::Returned(why)) => {
-                self.report.returned += 1;
-                self.report.name(line, &format!("returned: {why}"));
+            Err(why) => why,
+        };
+        self.report.failed(line, body_bytes, &why);
+        match why {
+            Unconfirmed::Rejected | Unconfirmed::Returned(_) => Ok(()),
+            Unconfirmed::Unknown(UnknownReason::ChannelClosed(why)) => {
+                Err(Stop::Broker(format!("the broker refused: {why}")))
             }
-            Err(unknown @ (Unconfirmed::Unknown(_) | Unconfirmed::Withdrawn)) => {
-                self.report.unknown += 1;
-                self.report.name(line, &format!("it is not known what became of it: {unknown}"));
-                return Err(Stop::Broker(match unknown {
-                    Unconfirmed::Unknown(UnknownReason::ChannelClosed(why)) => {
-                        format!("the broker refused: {why}")
-                    }
-                    Unconfirmed::Unknown(UnknownReason::Lost(lost)) => lost.to_string(),
-                    other => other.to_string(),
-                }));
-            }
+            Unconfirmed::Unknown(UnknownReason::Lost(lost)) => Err(Stop::Broker(lost.to_string())),
+            other => Err(Stop::Broker(other.to_string())),
         }
-        Ok(())
     }
 
     fn draw(&mut self) {
@@ -463,17 +382,17 @@ impl Publishing {
         };
         // What was sent may still be confirmed; without a connection the answers are there at once.
         let until = tokio::time::Instant::now() + LAST_PATIENCE;
-        for Sent { line, outcome } in std::mem::take(&mut self.sent) {
+        for Sent { line, body_bytes, outcome } in std::mem::take(&mut self.sent) {
             match tokio::time::timeout_at(until, outcome).await {
                 // Each one counts by itself here; why it ended is known already.
-                Ok(outcome) => drop(self.note(line, outcome)),
-                Err(_) => {
-                    self.report.unknown += 1;
-                    self.report.name(line, "no answer came");
-                }
+                Ok(outcome) => drop(self.note(line, body_bytes, outcome)),
+                Err(_) => self.report.unanswered(line),
             }
         }
         self.bar.finish_and_clear();
+        if reason.is_some() && !self.all_read {
+            self.report.not_sent_from = Some(self.report.published + 1);
+        }
         self.report.stopped = reason;
         self.report
     }
@@ -486,16 +405,4 @@ async fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
         Poll::Pending => Poll::Ready(None),
     })
     .await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_report_with_a_return_is_not_complete() {
-        let report = Report { published: 2, confirmed: 1, returned: 1, ..Report::default() };
-        assert!(!report.complete());
-        assert!(Report { published: 2, confirmed: 2, ..Report::default() }.complete());
-    }
 }

@@ -12,7 +12,13 @@ struct Broker {
 
 impl Broker {
     fn start() -> Broker {
+        Broker::start_with("16MiB")
+    }
+
+    /// That takes messages of so many bytes.
+    fn start_with(message_max: &str) -> Broker {
         let mut process = forebay()
+            .env("FOREBAY_MESSAGE_MAX", message_max)
             .args(["serve", "--in-memory", "--amqp", "127.0.0.1:0", "--http", "off"])
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -145,9 +151,40 @@ fn unroutable_lines_are_named_and_exit_with_3() {
     let args = ["publish", "--exchange", "amq.direct", "--routing-key", "nowhere"];
     let published = broker.run(&args, "a\nb\n");
     assert_eq!(published.code, Some(3), "{published:?}");
-    for line in ["line 1: returned", "line 2: returned", "confirmed 0"] {
+    for line in ["lines 1 to 2: returned", "confirmed 0"] {
         assert!(published.err.contains(line), "{published:?}");
     }
+}
+
+#[test]
+fn a_line_that_is_too_large_for_the_broker_is_known_to_be_refused() {
+    let broker = Broker::start_with("1KiB");
+    let input = format!("one\n{}\n", "x".repeat(1_025));
+    let published = broker.run(&["publish", "--queue", "q", "--window", "1"], &input);
+    assert_eq!(published.code, Some(3), "{published:?}");
+    let line = "line 2: refused by the broker: PRECONDITION_FAILED - message size 1025";
+    assert!(published.err.starts_with(line), "{published:?}");
+    assert!(published.err.contains("published 2, confirmed 1 "), "{published:?}");
+    assert!(published.err.ends_with(", 1 rejected\n"), "{published:?}");
+}
+
+#[test]
+fn who_loses_the_broker_is_told_from_which_line_to_go_on() {
+    let mut broker = Broker::start();
+    assert_eq!(broker.run(&["publish", "--queue", "q"], "").code, Some(0));
+    let mut publisher = broker.spawn(&["publish", "--queue", "q", "--json"]);
+    let mut stdin = publisher.stdin.take().expect("it is piped");
+    stdin.write_all(b"one\n").expect("it reads");
+    assert_eq!(broker.run(&["consume", "--queue", "q", "--count", "1"], "").out, "one\n");
+    broker.process.kill().and_then(|()| broker.process.wait()).expect("it ran");
+    stdin.write_all(b"two\n").expect("it reads");
+    let ended = Ended::of(publisher.wait_with_output().expect("it ends"));
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    let report: serde_json::Value = serde_json::from_str(&ended.out).expect("one object");
+    let next = report["not_sent_from"].as_u64().expect("a line");
+    // Whether the loss was noticed before the second line came.
+    assert!(matches!(next, 2 | 3) && report["published"] == next - 1, "{ended:?}");
+    assert!(ended.err.contains(&format!("from line {next} on: not sent\n")), "{ended:?}");
 }
 
 #[test]
