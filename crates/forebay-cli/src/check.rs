@@ -3,6 +3,7 @@
 use crate::exit::Exit;
 use forebay_store::{CheckReport, FileDisk, Finding, check};
 use serde_json::{Value, json};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Flags of `forebay check`.
@@ -21,12 +22,24 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Exit {
     let dir = args.data_dir.display();
     // A disk makes its directory, and a check must not.
-    if !args.data_dir.is_dir() {
-        return Exit::Failed.because(format!("there is no data directory {dir}"));
+    match std::fs::metadata(&args.data_dir) {
+        Ok(found) if !found.is_dir() => {
+            return Exit::Failed
+                .because(format!("cannot check {dir}: it is a file, not a directory"));
+        }
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Exit::Failed.because(format!("there is no data directory {dir}"));
+        }
+        Err(error) => return Exit::Failed.because(format!("cannot check {dir}: {error}")),
     }
-    // What lies there may be a backup that was not copied, or something else altogether.
-    if !has_store(&args.data_dir) {
-        return Exit::Failed.because(format!("there are no data of a broker in {dir}"));
+    match has_store(&args.data_dir) {
+        Ok(true) => {}
+        // What lies there may be a backup that was not copied, or something else altogether.
+        Ok(false) => {
+            return Exit::Failed.because(format!("there are no data of a broker in {dir}"));
+        }
+        Err(error) => return Exit::Failed.because(format!("cannot check {dir}: {error}")),
     }
     let disk = match FileDisk::new(&args.data_dir) {
         Ok(disk) => disk,
@@ -36,7 +49,11 @@ pub(crate) fn run(args: Args) -> Exit {
     let report = check(&disk, &mut |finding| {
         match args.json {
             true => findings.push(as_json(&finding)),
-            false => print_line!("{}", sentence(&finding)),
+            false => {
+                if let Some(sentence) = sentence(&finding) {
+                    print_line!("{sentence}");
+                }
+            }
         }
         if let Finding::Failed { what } = finding {
             failed = Some(what);
@@ -53,14 +70,18 @@ pub(crate) fn run(args: Args) -> Exit {
 }
 
 /// Whether any file is there that a store keeps: a segment of the log or a run.
-fn has_store(directory: &Path) -> bool {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    names.any(|name| name.ends_with(".seg") || name.ends_with(".run"))
+fn has_store(directory: &Path) -> io::Result<bool> {
+    let mut is_there = false;
+    for entry in std::fs::read_dir(directory)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        is_there |= name.ends_with(".seg") || name.ends_with(".run");
+    }
+    Ok(is_there)
 }
 
-fn sentence(finding: &Finding) -> String {
-    match finding {
+/// `None` for what is told as the end of the command.
+fn sentence(finding: &Finding) -> Option<String> {
+    Some(match finding {
         Finding::Sound { file, count } if file.ends_with(".run") => {
             format!("{file}: sound, {count} live messages")
         }
@@ -76,8 +97,11 @@ fn sentence(finding: &Finding) -> String {
         Finding::Damaged { file, offset, what } => {
             format!("{file}: DAMAGED at byte {offset}: {what}")
         }
-        Finding::Failed { .. } => "the check ends here".to_owned(),
-    }
+        Finding::NotLocked { what } => format!(
+            "the LOCK file cannot be used ({what}): this says nothing if a broker uses the directory meanwhile"
+        ),
+        Finding::Failed { .. } => return None,
+    })
 }
 
 fn summary(report: &CheckReport) -> String {
@@ -111,6 +135,7 @@ fn as_json(finding: &Finding) -> Value {
         Finding::Damaged { file, offset, what } => {
             json!({ "finding": "damaged", "file": file, "offset": offset, "what": what })
         }
+        Finding::NotLocked { what } => json!({ "finding": "not_locked", "what": what }),
         Finding::Failed { what } => json!({ "finding": "failed", "what": what }),
     }
 }

@@ -1,6 +1,8 @@
 //! `forebay check`: reads everything, changes nothing.
 
-use crate::disk::Disk;
+use std::io;
+
+use crate::disk::{Disk, LOCK_FILE};
 use crate::error::OpenError;
 use crate::listing::Listing;
 use crate::log_image::read_log;
@@ -33,6 +35,11 @@ pub enum Finding {
         /// What is wrong there.
         what: String,
     },
+    /// The directory's lock could not be looked at: nobody knows whether something writes there meanwhile.
+    NotLocked {
+        /// Why, in a sentence.
+        what: String,
+    },
     /// The check itself could not go on.
     Failed {
         /// Why, in a sentence.
@@ -53,7 +60,7 @@ pub struct CheckReport {
     pub runs: u64,
     /// Entries of the meta map.
     pub meta: u64,
-    /// Queues with durable state.
+    /// Queues that ever held a persistent message; each priority of one is a queue here.
     pub queues: u64,
     /// Live messages in the log.
     pub log_messages: u64,
@@ -74,26 +81,40 @@ impl CheckReport {
     }
 }
 
-/// Verifies a store that is not running; takes the directory's lock meanwhile. Each finding is reported
-/// as it is made.
+/// Verifies a store that is not running; holds the directory's lock meanwhile, if it has one, and changes nothing. Each finding is
+/// reported as it is made.
 pub fn check(disk: &dyn Disk, report: &mut dyn FnMut(Finding)) -> CheckReport {
     let mut totals = CheckReport::default();
-    let result = disk
-        .lock()
-        .map_err(|error| match error.kind() {
-            std::io::ErrorKind::WouldBlock => OpenError::Locked,
-            _ => OpenError::io("take the data directory's lock")(error),
-        })
-        .and_then(|()| {
+    let result = match disk.lock_to_read() {
+        Ok(()) => {
             let result = check_files(disk, &mut totals, report);
             disk.unlock();
             result
-        });
+        }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(OpenError::Locked),
+        // A copy without its lock file: nobody writes there until there is one.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            check_files(disk, &mut totals, report).and_then(|()| still_without_lock(disk))
+        }
+        // As of another user, or of a file system that has no locks.
+        Err(error) => {
+            report(Finding::NotLocked { what: error.to_string() });
+            check_files(disk, &mut totals, report)
+        }
+    };
     if let Err(error) = result {
         totals.damaged += 1;
         report(Finding::Failed { what: error.to_string() });
     }
     totals
+}
+
+fn still_without_lock(disk: &dyn Disk) -> Result<(), OpenError> {
+    let names = disk.list().map_err(OpenError::reading("list the data directory"))?;
+    match names.iter().any(|name| name == LOCK_FILE) {
+        true => Err(OpenError::Locked),
+        false => Ok(()),
+    }
 }
 
 fn check_files(
@@ -176,5 +197,35 @@ fn describe(error: WorkError) -> (u64, String) {
     match error {
         WorkError::Io(error) => (0, format!("cannot be read: {error}")),
         WorkError::Damaged(damage) => (damage.offset, damage.what.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::disk::FileDisk;
+
+    #[test]
+    fn who_begins_to_write_where_there_was_no_lock_is_noticed() {
+        let root = std::env::temp_dir().join(format!("forebay-unlocked-{}", std::process::id()));
+        let disk = FileDisk::new(&root).unwrap();
+        // Nothing that a store could begin with, so that there is something to tell.
+        fs::write(root.join("log-0000000002.seg"), b"").unwrap();
+        let mut findings = Vec::new();
+        let mut checked = |begins: bool| {
+            findings.clear();
+            check(&disk, &mut |finding| {
+                if begins {
+                    fs::write(root.join(LOCK_FILE), b"").unwrap();
+                }
+                findings.push(finding);
+            });
+            findings.iter().any(|finding| matches!(finding, Finding::Failed { .. }))
+        };
+        assert!(!checked(false), "nobody is there");
+        assert!(checked(true));
+        fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -71,7 +71,7 @@ pub(crate) fn recovered_queues(
         let queue = queues.entry(run.queue).or_default();
         let mut messages = Vec::new();
         load_run(disk, id, run, &mut messages).map_err(|error| match error {
-            WorkError::Io(error) => OpenError::io(format!("read {}", run_file(id)))(error),
+            WorkError::Io(error) => OpenError::reading(format!("read {}", run_file(id)))(error),
             WorkError::Damaged(damage) => {
                 OpenError::damaged(&run_file(id), damage.offset, damage.what)
             }

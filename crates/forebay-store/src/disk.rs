@@ -21,6 +21,11 @@ pub trait Disk: Send + Sync {
     /// Takes the lock of the directory until [`unlock`](Disk::unlock) or the end of the process;
     /// `WouldBlock` if another process holds it.
     fn lock(&self) -> io::Result<()>;
+    /// Takes the lock together with others who only read, and makes and changes nothing. `NotFound` if there is no lock file: nobody
+    /// writes there at this moment.
+    fn lock_to_read(&self) -> io::Result<()> {
+        self.lock()
+    }
     /// Gives the lock back.
     fn unlock(&self);
     /// A number that nobody can foresee, as a salt (`docs/storage-format.md`, "Checksums"); 0, which is none, where the same
@@ -118,6 +123,26 @@ impl FileDisk {
         Ok(file)
     }
 
+    fn lock_by(
+        &self,
+        options: &OpenOptions,
+        take: impl Fn(&File) -> Result<(), TryLockError>,
+    ) -> io::Result<()> {
+        let mut lock = self.lock.lock().expect("no holder of this lock panics");
+        if lock.is_some() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let file = options.open(self.root.join(LOCK_FILE))?;
+        match take(&file) {
+            Ok(()) => {
+                *lock = Some(file);
+                Ok(())
+            }
+            Err(TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
     fn forget(&self, name: &str) {
         self.cached().remove(name);
     }
@@ -157,23 +182,13 @@ fn parents_of_missing(path: &Path) -> Vec<&Path> {
 
 impl Disk for FileDisk {
     fn lock(&self) -> io::Result<()> {
-        let mut lock = self.lock.lock().expect("no holder of this lock panics");
-        if lock.is_some() {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(self.root.join(LOCK_FILE))?;
-        match file.try_lock() {
-            Ok(()) => {
-                *lock = Some(file);
-                Ok(())
-            }
-            Err(TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
-            Err(TryLockError::Error(error)) => Err(error),
-        }
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true);
+        self.lock_by(&options, File::try_lock)
+    }
+
+    fn lock_to_read(&self) -> io::Result<()> {
+        self.lock_by(OpenOptions::new().read(true), File::try_lock_shared)
     }
 
     fn unlock(&self) {
@@ -258,6 +273,23 @@ mod tests {
         let root = std::env::temp_dir();
         let salts = [(); 3].map(|()| FileDisk::new(&root).unwrap().random());
         assert!(salts[0] != salts[1] && salts[1] != salts[2] && salts[0] != salts[2], "{salts:?}");
+    }
+
+    #[test]
+    fn readers_share_a_lock_that_no_writer_shares_and_make_none() {
+        let root = std::env::temp_dir().join(format!("forebay-readers-{}", std::process::id()));
+        let disk = || FileDisk::new(&root).unwrap();
+        let kind = |result: io::Result<()>| result.map_err(|error| error.kind());
+        assert_eq!(kind(disk().lock_to_read()), Err(io::ErrorKind::NotFound));
+        assert!(disk().list().unwrap().is_empty(), "it stays as it was");
+        let (writer, reader, other) = (disk(), disk(), disk());
+        writer.lock().unwrap();
+        assert_eq!(kind(reader.lock_to_read()), Err(io::ErrorKind::WouldBlock));
+        writer.unlock();
+        assert_eq!(kind(reader.lock_to_read()), Ok(()));
+        assert_eq!(kind(other.lock_to_read()), Ok(()));
+        assert_eq!(kind(writer.lock()), Err(io::ErrorKind::WouldBlock));
+        fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

@@ -49,6 +49,12 @@ impl OpenError {
         }
     }
 
+    /// Of what changes nothing, which nobody needs to be allowed to write for.
+    pub(crate) fn reading(what: impl Into<String>) -> impl FnOnce(io::Error) -> OpenError {
+        let what = what.into();
+        move |source| OpenError::Io { what, source }
+    }
+
     pub(crate) fn damaged(file: &str, offset: u64, what: impl Into<String>) -> OpenError {
         OpenError::Damaged { file: file.to_owned(), offset, what: what.into() }
     }

@@ -19,7 +19,7 @@ pub(crate) struct Listing {
 impl Listing {
     pub(crate) fn read(disk: &dyn Disk) -> Result<Listing, OpenError> {
         let mut listing = Listing::default();
-        for name in disk.list().map_err(OpenError::io("list the data directory"))? {
+        for name in disk.list().map_err(OpenError::reading("list the data directory"))? {
             if let Some(epoch) = parse_segment_file(&name) {
                 listing.epochs.push(epoch);
             } else if let Some(run) = parse_run_file(&name) {

@@ -365,8 +365,9 @@ fn read_headers(disk: &dyn Disk, epochs: &[u64]) -> Result<Vec<Option<SegmentHea
     for &epoch in epochs {
         let name = segment_file(epoch);
         let mut block = [0; 64];
-        let read =
-            disk.read_at(&name, 0, &mut block).map_err(OpenError::io(format!("read {name}")))?;
+        let read = disk
+            .read_at(&name, 0, &mut block)
+            .map_err(OpenError::reading(format!("read {name}")))?;
         headers.push(match SegmentHeader::decode(epoch, &block[..read]) {
             Ok(header) => Some(header),
             Err(HeaderError::Invalid) => None,

@@ -44,7 +44,7 @@ pub(crate) fn check_runs(
                 (0, "the file is missing", String::new())
             }
             Err(WorkError::Io(error)) => {
-                return Err(OpenError::io(format!("read {}", run_file(id)))(error));
+                return Err(OpenError::reading(format!("read {}", run_file(id)))(error));
             }
         };
         let lost = run.live.len() - messages.len() as u64;

@@ -20,7 +20,7 @@ pub(crate) struct Window<'a> {
 
 impl<'a> Window<'a> {
     pub(crate) fn open(disk: &'a dyn Disk, name: &'a str) -> Result<Window<'a>, OpenError> {
-        let file_bytes = disk.len(name).map_err(OpenError::io(format!("read {name}")))?;
+        let file_bytes = disk.len(name).map_err(OpenError::reading(format!("read {name}")))?;
         Ok(Window { disk, name, file_bytes, begins: 0, bytes: Vec::new() })
     }
 
@@ -46,12 +46,12 @@ impl<'a> Window<'a> {
             // Growing would keep both until one is copied.
             drop(std::mem::take(&mut self.bytes));
             let room = self.bytes.try_reserve_exact(len);
-            room.map_err(|_| OpenError::io(what())(io::ErrorKind::OutOfMemory.into()))?;
+            room.map_err(|_| OpenError::reading(what())(io::ErrorKind::OutOfMemory.into()))?;
         }
         self.bytes.resize(len, 0);
         self.begins = offset;
         let read = self.disk.read_at(self.name, offset, &mut self.bytes);
-        self.bytes.truncate(read.map_err(OpenError::io(what()))?);
+        self.bytes.truncate(read.map_err(OpenError::reading(what()))?);
         Ok(&self.bytes)
     }
 }
