@@ -37,6 +37,7 @@ mod consume;
 mod consumer;
 mod content;
 mod dead_letters;
+mod declared;
 mod delivery;
 mod dying;
 pub mod error;
@@ -84,6 +85,7 @@ mod warm;
 
 pub use balancing::QueueFlow;
 pub use config::ShardConfig;
+pub use declared::Declared;
 pub use flow::Admission;
 pub use input::{CloseHow, ConnectionId, Input, Mail, Peer, ShardId};
 pub use latencies::Latencies;

@@ -1,6 +1,6 @@
 //! From what the store recovered to queues, exchanges and bindings.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
@@ -56,19 +56,28 @@ impl fmt::Display for RestoreError {
 
 impl std::error::Error for RestoreError {}
 
+/// What a store's map says: the topology, and when messages came.
+pub(crate) fn read_meta(
+    meta: &BTreeMap<Vec<u8>, Vec<u8>>,
+) -> Result<(Vec<Record>, Vec<Arrival>), RestoreError> {
+    let (mut records, mut arrivals) = (Vec::with_capacity(meta.len()), Vec::new());
+    for (key, value) in meta {
+        match Arrival::decode(key, value) {
+            Some(arrival) => arrivals.push(arrival.map_err(|_| RestoreError::Arrival)?),
+            None => records.push(Record::decode(key, value).map_err(RestoreError::Topology)?),
+        }
+    }
+    Ok((records, arrivals))
+}
+
 impl Shard {
     /// Takes over what a store recovered. Unless the last stop was clean, every message counts as
     /// possibly delivered: nobody knows which were on their way.
     pub(crate) fn restore(&mut self, recovered: Recovered) -> Result<(), RestoreError> {
-        let mut records = Vec::with_capacity(recovered.meta.len());
+        let (records, stored) = read_meta(&recovered.meta)?;
         let mut arrivals = HashMap::<u64, Vec<Arrival>, foldhash::fast::FixedState>::default();
-        for (key, value) in &recovered.meta {
-            if let Some(arrival) = Arrival::decode(key, value) {
-                let arrival = arrival.map_err(|_| RestoreError::Arrival)?;
-                arrivals.entry(arrival.queue).or_default().push(arrival);
-                continue;
-            }
-            records.push(Record::decode(key, value).map_err(RestoreError::Topology)?);
+        for arrival in stored {
+            arrivals.entry(arrival.queue).or_default().push(arrival);
         }
         let mut keys = HashMap::<u64, QueueKey, foldhash::fast::FixedState>::default();
         let mut of_levels = HashMap::<u64, QueueKey, foldhash::fast::FixedState>::default();

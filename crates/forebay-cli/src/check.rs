@@ -1,6 +1,7 @@
 //! `forebay check`: is everything that was confirmed still there and intact? Reads, changes nothing.
 
 use crate::exit::Exit;
+use forebay_server::Declared;
 use forebay_store::{CheckReport, FileDisk, Finding, check};
 use serde_json::{Value, json};
 use std::io;
@@ -59,14 +60,26 @@ pub(crate) fn run(args: Args) -> Exit {
             failed = Some(what);
         }
     });
+    let declared = Declared::in_store(&report.meta).map_err(|error| error.to_string());
+    let sound = report.is_sound() && declared.is_ok();
     match (args.json, failed) {
-        (true, _) => print_line!("{:#}", report_as_json(&report, findings)),
-        (false, None) => print_line!("{}", summary(&report)),
+        (true, _) => {
+            if let Err(what) = &declared {
+                findings.push(json!({ "finding": "unreadable_topology", "what": what }));
+            }
+            print_line!("{:#}", report_as_json(&report, sound, declared.ok(), findings));
+        }
+        (false, None) => {
+            if let Err(what) = &declared {
+                print_line!("{what}");
+            }
+            print_line!("{}", summary(&report, sound, &declared.unwrap_or_default()));
+        }
         (false, Some(what)) => {
             return Exit::Failed.because(format!("{dir} is not checked: {what}"));
         }
     }
-    if report.is_sound() { Exit::Done } else { Exit::Failed }
+    if sound { Exit::Done } else { Exit::Failed }
 }
 
 /// Whether any file is there that a store keeps: a segment of the log or a run.
@@ -83,9 +96,11 @@ fn has_store(directory: &Path) -> io::Result<bool> {
 fn sentence(finding: &Finding) -> Option<String> {
     Some(match finding {
         Finding::Sound { file, count } if file.ends_with(".run") => {
-            format!("{file}: sound, {count} live messages")
+            format!("{file}: sound, {}", counted(*count, "live message"))
         }
-        Finding::Sound { file, count } => format!("{file}: sound, {count} batches"),
+        Finding::Sound { file, count } => {
+            format!("{file}: sound, {}", counted_by(*count, "batch", "batches"))
+        }
         Finding::TornTail => {
             "the log ends in a batch that was not written to its end: normal after a crash, \
              nothing confirmed was in it"
@@ -104,25 +119,36 @@ fn sentence(finding: &Finding) -> Option<String> {
     })
 }
 
-fn summary(report: &CheckReport) -> String {
-    let verdict = match (report.is_sound(), report.clean) {
+fn summary(report: &CheckReport, sound: bool, declared: &Declared) -> String {
+    let verdict = match (sound, report.clean) {
         (true, true) => "sound, stopped cleanly",
         (true, false) => "sound, not stopped cleanly",
         (false, _) => "NOT SOUND",
     };
     format!(
-        "{verdict}: {} queues, {} messages in the log, {} in run files; \
-         {} segments with {} batches and {} records, {} runs, {} entries of topology, {} damaged places",
-        report.queues,
-        report.log_messages,
+        "{verdict}: {}, {} and {} declared; {} in the log, {} in run files; {} with {} and {}, {}, {}",
+        counted(declared.queues, "durable queue"),
+        counted(declared.exchanges, "exchange"),
+        counted(declared.bindings, "binding"),
+        counted(report.log_messages, "message"),
         report.run_messages,
-        report.segments,
-        report.batches,
-        report.records,
-        report.runs,
-        report.meta,
-        report.damaged,
+        counted(report.segments, "segment"),
+        counted_by(report.batches, "batch", "batches"),
+        counted(report.records, "record"),
+        counted(report.runs, "run"),
+        counted(report.damaged, "damaged place"),
     )
+}
+
+fn counted(count: u64, one: &str) -> String {
+    counted_by(count, one, &format!("{one}s"))
+}
+
+fn counted_by(count: u64, one: &str, more: &str) -> String {
+    match count {
+        1 => format!("1 {one}"),
+        _ => format!("{count} {more}"),
+    }
 }
 
 fn as_json(finding: &Finding) -> Value {
@@ -140,11 +166,20 @@ fn as_json(finding: &Finding) -> Value {
     }
 }
 
-fn report_as_json(report: &CheckReport, findings: Vec<Value>) -> Value {
+fn report_as_json(
+    report: &CheckReport,
+    sound: bool,
+    declared: Option<Declared>,
+    findings: Vec<Value>,
+) -> Value {
+    let declared = declared.map(|Declared { queues, exchanges, bindings }| {
+        json!({ "queues": queues, "exchanges": exchanges, "bindings": bindings })
+    });
     json!({
-        "sound": report.is_sound(),
+        "sound": sound,
         "clean": report.clean,
         "torn_tail": report.torn_tail,
+        "declared": declared,
         "queues": report.queues,
         "log_messages": report.log_messages,
         "run_messages": report.run_messages,
@@ -152,7 +187,7 @@ fn report_as_json(report: &CheckReport, findings: Vec<Value>) -> Value {
         "batches": report.batches,
         "records": report.records,
         "runs": report.runs,
-        "meta": report.meta,
+        "meta": report.meta.len(),
         "damaged": report.damaged,
         "findings": findings,
     })

@@ -8,9 +8,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use forebay_client::blocking::{DeclareExchange, DeclareQueue, Publication};
+use forebay_store::{Disk, FileDisk, Options, open, perform};
 use forebay_wire::Properties;
+use serde_json::Value;
 use support::broker::{Broker, Start};
 use support::dir::Dir;
 
@@ -86,6 +89,22 @@ fn make_read_only(data: &Path) {
 }
 
 #[test]
+fn queues_that_never_held_a_message_are_counted_too() {
+    let dir = Dir::new("check-counts");
+    let data = stopped(&dir);
+    let checked = check(&data, &[]);
+    assert_eq!(checked.code, Some(0), "{}", checked.err);
+    let summary = checked.out.lines().last().unwrap();
+    let expected = "sound, stopped cleanly: 2 durable queues, 1 exchange and 1 binding declared; 1 message in \
+                    the log, 0 in run files; 1 segment with ";
+    assert!(summary.starts_with(expected), "{summary}");
+    let json: Value = serde_json::from_str(&check(&data, &["--json"]).out).unwrap();
+    assert_eq!(json["declared"]["queues"], 2, "{json}");
+    // As it ever was: those that held one.
+    assert_eq!((&json["queues"], &json["sound"]), (&1.into(), &true.into()), "{json}");
+}
+
+#[test]
 fn a_copy_that_cannot_be_written_is_read() {
     let dir = Dir::new("check-copy");
     let data = stopped(&dir);
@@ -149,4 +168,24 @@ fn why_a_directory_is_not_checked_is_said_as_it_is() {
         assert_eq!(code, Some(1), "{err}");
         assert!(err.contains(what) && err.contains("Permission denied"), "{err}");
     }
+}
+
+#[test]
+fn a_topology_that_no_broker_reads_is_not_sound() {
+    let dir = Dir::new("check-topology");
+    let disk = Arc::new(FileDisk::new(dir.path()).unwrap());
+    let options = Options { segment_bytes: 64 << 10, ..Options::default() };
+    let (mut store, _) = open(disk.clone(), options).unwrap();
+    store.put_meta(b"?", b"of a version to come");
+    store.shutdown();
+    for now_us in (0..).step_by(20_000).take(5) {
+        while let Some(request) = store.poll(now_us) {
+            store.complete(now_us, perform(&*disk, request)).unwrap();
+        }
+    }
+    disk.unlock();
+    let checked = check(dir.path(), &[]);
+    assert_eq!(checked.code, Some(1), "{}", checked.out);
+    assert!(checked.out.contains("the stored topology cannot be read: no topology record"));
+    assert!(checked.out.contains("\nNOT SOUND: "), "{}", checked.out);
 }

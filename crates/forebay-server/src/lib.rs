@@ -50,8 +50,8 @@ mod start_error;
 mod telling;
 
 pub use config::{Config, ConfigError, Data, DurabilitySetting, Layer, LogFormat, UserSetting};
-pub use forebay_broker::Gate;
 pub use forebay_broker::topology::QUEUE_POLICY_KEYS;
+pub use forebay_broker::{Declared, Gate};
 pub use in_process::{IN_PROCESS_PIPE_BYTES_MAX, InProcessStream};
 pub use mailbox::{ShellCounters, Snapshot};
 pub use outcome::ServerFailed;

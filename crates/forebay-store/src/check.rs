@@ -1,5 +1,6 @@
 //! `forebay check`: reads everything, changes nothing.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use crate::disk::{Disk, LOCK_FILE};
@@ -58,8 +59,8 @@ pub struct CheckReport {
     pub records: u64,
     /// Runs the log knows.
     pub runs: u64,
-    /// Entries of the meta map.
-    pub meta: u64,
+    /// The meta map: what it says is known to its owner.
+    pub meta: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Queues that ever held a persistent message; each priority of one is a queue here.
     pub queues: u64,
     /// Live messages in the log.
@@ -146,7 +147,7 @@ fn check_files(
     totals.batches = image.batches;
     totals.records = replay.records;
     totals.runs = replay.runs.len() as u64;
-    totals.meta = replay.meta.len() as u64;
+    totals.meta.clone_from(&replay.meta);
     totals.queues = replay.queues.len() as u64;
     totals.log_messages = replay.queues.values().map(|queue| queue.messages.len() as u64).sum();
     totals.run_messages = replay.runs.values().map(|run| run.live.len()).sum();

@@ -124,7 +124,7 @@ fn opens(name: &str) {
         assert!(matches!(finding, Finding::Sound { .. }), "{finding:?}");
     });
     assert!(report.is_sound() && report.clean);
-    assert_eq!((report.segments, report.runs, report.meta), (2, 1, 2));
+    assert_eq!((report.segments, report.runs, report.meta.len()), (2, 1, 2));
     let (mut store, recovered) = open(disk.clone(), options()).unwrap();
     assert!(recovered.clean);
     assert_eq!(recovered.meta[&b"exchange"[..]], b"topic");
