@@ -243,6 +243,48 @@ fn policies_of_a_virtual_host_that_the_broker_lacks_are_lines_of_configuration_t
     assert_eq!(export(&configured)["policies"][0]["vhost"], "shop");
 }
 
+#[test]
+fn patterns_and_values_that_no_forebay_takes_are_named_and_in_no_line() {
+    let dir = Dir::new("definitions-patterns");
+    let broker = start(&dir.join("a")).ready();
+    let mut document = export(&broker);
+    let hash = document["users"][0]["password_hash"].clone();
+    let user = |name: &str| json!({ "name": name, "password_hash": hash, "tags": [] });
+    let may = |name: &str, write: &str| json!({ "user": name, "vhost": "/", "configure": "", "write": write, "read": "" });
+    let topic = |name: &str, write: &str| json!({ "user": name, "vhost": "/", "exchange": "amq.topic", "write": write, "read": "" });
+    document["users"] = json!([user("around"), user("back"), user("app")]);
+    document["permissions"] =
+        json!([may("around", "(?=x).*"), may("back", ".*"), may("app", "^app")]);
+    document["topic_permissions"] = json!([topic("back", "(a)\\1"), topic("app", "a")]);
+    let policy = |name: &str, pattern: &str, value: &str| {
+        json!({ "vhost": "/", "name": name, "pattern": pattern, "apply-to": "queues", "priority": 0,
+                "definition": { "overflow": value } })
+    };
+    document["policies"] = json!([
+        policy("seen", "(?!x)", "drop-head"),
+        policy("lost", "", "drop"),
+        policy("good", "", "drop-head")
+    ]);
+    let asked = definitions(&["import", "--http", &broker.http()], &document.to_string());
+    assert_eq!(asked.code, Some(1), "{}", asked.err);
+    for named in [
+        "permissions: `around` in `/`: permission pattern '(?=x).*' is not usable: ",
+        "permissions: `back` in `/`: permission pattern '(a)\\1' is not usable: ",
+        "policy `seen`: it is none: pattern '(?!x)' is not usable: ",
+        "policy `lost`: it is none: its definition is not usable: ",
+    ] {
+        assert!(asked.err.lines().any(|line| line.starts_with(named)), "{named}: {}", asked.err);
+    }
+    assert!(asked.err.ends_with("declared 0, 5 left to do\n"), "{}", asked.err);
+
+    let configured = export(&start(&dir.join("b")).line(&asked.out).ready());
+    // What limits a user by topic is not left out without what it limits.
+    let mut of_users = configured["permissions"].as_array().unwrap().iter().map(|it| &it["user"]);
+    assert!(of_users.all(|user| user == "guest" || user == "app"), "{configured}");
+    assert_eq!(configured["topic_permissions"], json!([topic("app", "a")]));
+    assert_eq!(configured["policies"], json!([policy("good", "", "drop-head")]));
+}
+
 /// In the words of RabbitMQ's `set_vhost_limits`, which are parameters.
 #[test]
 fn limits_of_virtual_hosts_go_out_and_come_in_as_lines_of_configuration() {

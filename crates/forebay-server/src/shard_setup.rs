@@ -1,11 +1,9 @@
 //! From a configuration to a state machine with its store recovered.
 
 use crate::allocate::allocate;
-use crate::config::{
-    Config, ConfigError, Data, DurabilitySetting, PasswordSetting, PolicySetting, UserSetting,
-};
+use crate::config::{Config, ConfigError, Data, DurabilitySetting, PolicySetting, UserSetting};
 use crate::start_error::StartError;
-use forebay_broker::access::{Password, PatternError, Permissions, User};
+use forebay_broker::access::User;
 use forebay_broker::topology::Policy;
 use forebay_broker::{Shard, ShardConfig};
 use forebay_store::{Disk, Durability, FileDisk, OpenError, Options, Recovered, Store};
@@ -115,28 +113,8 @@ fn policies(setting: &PolicySetting) -> Result<Vec<Policy>, StartError> {
 }
 
 fn user(setting: &UserSetting, loopback_users: &[String]) -> Result<User, StartError> {
-    let name = &setting.name;
-    let error = |what: String| StartError::Config(ConfigError::value("users", what));
-    let password = match setting.password() {
-        Some(PasswordSetting::Plain(plain)) => Password::Plain(plain.to_owned()),
-        Some(PasswordSetting::Hash(hash)) => {
-            Password::from_base64_hash(hash).map_err(|e| error(format!("`{name}`: {e}")))?
-        }
-        None => return Err(error(format!("`{name}` has no password"))),
-    };
-    let mut user = User::new(name, password);
-    user.loopback_only = loopback_users.contains(name);
-    user.tags.clone_from(&setting.tags);
-    for allowed in &setting.permissions {
-        let vhost = &allowed.vhost;
-        let unusable = |e: PatternError| error(format!("`{name}` in `{vhost}`: {e}"));
-        let mut permissions = Permissions::new(&allowed.configure, &allowed.write, &allowed.read)
-            .map_err(unusable)?;
-        for topic in setting.topic_permissions.iter().filter(|topic| topic.vhost == *vhost) {
-            let patterns = (&*topic.write, &*topic.read);
-            permissions.topics.limit(&topic.exchange, patterns, name, vhost).map_err(unusable)?;
-        }
-        user = user.with_permissions(vhost, permissions);
-    }
+    let mut user =
+        setting.user().map_err(|what| StartError::Config(ConfigError::value("users", what)))?;
+    user.loopback_only = loopback_users.contains(&setting.name);
     Ok(user)
 }

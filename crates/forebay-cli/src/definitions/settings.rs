@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use forebay_server::config::{PermissionSetting, PolicySetting, TopicPermissionSetting};
+use forebay_server::{Config, Layer, UserSetting};
 use serde_json::Value;
 use toml::{Table, Value as Toml};
 
@@ -42,9 +44,17 @@ pub(super) fn missing(document: &Value, there: &Value) -> Settings {
             users.push(user);
         }
     }
-    let permissions = merged(document, there, "permissions", &["user", "vhost"]);
-    let topics = merged(document, there, "topic_permissions", &["user", "vhost", "exchange"]);
+    let mut permissions = merged(document, there, "permissions", &["user", "vhost"]);
+    let mut topics = merged(document, there, "topic_permissions", &["user", "vhost", "exchange"]);
     let known = |entry: &&Value| users.iter().any(|user| user["name"] == entry["user"]);
+    permissions.retain(known);
+    permissions.retain(|permission| {
+        let Err(why) = permissions_of(permission, &topics).user() else { return true };
+        // All of them in this place: without the limits by topic the rest would be more than was given.
+        topics.retain(|topic| !is_of_one(topic, permission));
+        impossible.push(format!("permissions: {why}; the lines give the user none there"));
+        false
+    });
     let differ = |entries: &[&Value], part: &str, values: &[&str]| {
         entries.iter().filter(|entry| known(entry)).any(|entry| {
             !list(there, part).iter().any(|other| {
@@ -106,6 +116,11 @@ pub(super) fn missing(document: &Value, there: &Value) -> Settings {
         }
         toml::to_string(&root).expect("tables of text and numbers")
     });
+    let refused = toml.as_ref().and_then(|lines| {
+        let layer = Layer::from_toml("the lines", lines);
+        layer.and_then(|layer| Config::from_layers(&[layer])).err()
+    });
+    impossible.extend(refused.map(|why| format!("the lines as they are would be refused: {why}")));
     Settings { toml, impossible }
 }
 
@@ -162,9 +177,14 @@ fn unknown_policy(policy: &Value) -> Option<String> {
     if let Some(unknown) = definition.keys().find(|key| !known(key)) {
         return Some(format!("`{unknown}` of {applies} means nothing to this version"));
     }
-    // A value that none of them takes is named by the broker that reads the file.
-    let other = definition.iter().find(|(_, value)| as_toml(value).is_none())?;
-    Some(format!("`{}` is neither a number nor a text", other.0))
+    if let Some((key, _)) = definition.iter().find(|(_, value)| as_toml(value).is_none()) {
+        return Some(format!("`{key}` is neither a number nor a text"));
+    }
+    // As the broker that reads the lines would say it.
+    match as_policy(policy).try_into::<PolicySetting>() {
+        Ok(setting) => setting.policies().err().map(|why| format!("it {why}")),
+        Err(error) => Some(error.message().to_owned()),
+    }
 }
 
 /// The component of RabbitMQ's parameters that are limits of virtual hosts; below 0 there is none.
@@ -187,6 +207,30 @@ fn as_limit(parameter: &Value) -> Option<Toml> {
     table.insert("vhost".to_owned(), text(parameter, "vhost").into());
     table.insert(CONNECTIONS_MAX.to_owned(), most.into());
     Some(table.into())
+}
+
+/// Whether both are about one user in one virtual host.
+fn is_of_one(entry: &Value, other: &Value) -> bool {
+    ["user", "vhost"].iter().all(|key| entry[*key] == other[*key])
+}
+
+/// What a user may do in one virtual host, as the configuration would say it.
+fn permissions_of(permission: &Value, topics: &[&Value]) -> UserSetting {
+    let [configure, write, read] = PERMISSION.map(|key| text(permission, key).to_owned());
+    let vhost = text(permission, "vhost").to_owned();
+    let topics = topics.iter().filter(|topic| is_of_one(topic, permission));
+    UserSetting {
+        permissions: vec![PermissionSetting { vhost: vhost.clone(), configure, write, read }],
+        topic_permissions: topics
+            .map(|topic| TopicPermissionSetting {
+                vhost: vhost.clone(),
+                exchange: text(topic, "exchange").to_owned(),
+                write: text(topic, "write").to_owned(),
+                read: text(topic, "read").to_owned(),
+            })
+            .collect(),
+        ..UserSetting::with_password(text(permission, "user"), "", &vhost)
+    }
 }
 
 fn as_toml(value: &Value) -> Option<Toml> {

@@ -1,6 +1,7 @@
 //! Users and what they may do, as configured.
 
 use super::error::ConfigError;
+use forebay_broker::access::{Password, PatternError, Permissions, User};
 use serde::Deserialize;
 use std::fmt;
 
@@ -99,6 +100,43 @@ impl UserSetting {
     }
 }
 
+impl UserSetting {
+    /// As the broker has it, but for where the user may come from.
+    ///
+    /// # Errors
+    /// What is wrong about it: its name, and a password or a pattern that is none.
+    pub fn user(&self) -> Result<User, String> {
+        let name = &self.name;
+        let password = match self.password() {
+            Some(PasswordSetting::Plain(plain)) => Password::Plain(plain.to_owned()),
+            Some(PasswordSetting::Hash(hash)) => {
+                Password::from_base64_hash(hash).map_err(|error| format!("`{name}`: {error}"))?
+            }
+            None => {
+                return Err(format!("`{name}` needs exactly one of password and password_hash"));
+            }
+        };
+        let mut user = User::new(name, password);
+        user.tags.clone_from(&self.tags);
+        for allowed in &self.permissions {
+            let vhost = &allowed.vhost;
+            let unusable = |error: PatternError| format!("`{name}` in `{vhost}`: {error}");
+            let mut permissions =
+                Permissions::new(&allowed.configure, &allowed.write, &allowed.read)
+                    .map_err(unusable)?;
+            for topic in self.topic_permissions.iter().filter(|topic| topic.vhost == *vhost) {
+                let patterns = (&*topic.write, &*topic.read);
+                permissions
+                    .topics
+                    .limit(&topic.exchange, patterns, name, vhost)
+                    .map_err(unusable)?;
+            }
+            user = user.with_permissions(vhost, permissions);
+        }
+        Ok(user)
+    }
+}
+
 impl fmt::Debug for UserSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UserSetting")
@@ -152,8 +190,8 @@ pub(super) fn check(
         if users[..index].iter().any(|other| other.name == *name) {
             return error(format!("`{name}` is there twice"));
         }
-        if user.password().is_none() {
-            return error(format!("`{name}` needs exactly one of password and password_hash"));
+        if let Err(what) = user.user() {
+            return error(what);
         }
         for (index, PermissionSetting { vhost, .. }) in user.permissions.iter().enumerate() {
             if !vhosts.contains(vhost) {
@@ -290,6 +328,12 @@ mod tests {
             ),
             "`a` has permissions in `/` twice",
         );
+        let looks_around = permission.replace("write=\"", "write=\"(?=x).*");
+        check(
+            &format!("[[users]]\nname=\"a\"\npassword=\"x\"\npermissions = [{looks_around}]"),
+            "`a` in `/`: permission pattern '(?=x).*' is not usable: ",
+        );
+        check("users = [{ name = \"a\", password_hash = \"?\" }]", "users: `a`: ");
         check("loopback_users = [\"nobody\"]", "nobody");
     }
 
