@@ -6,7 +6,7 @@ use crate::start_error::StartError;
 use forebay_broker::access::User;
 use forebay_broker::topology::Policy;
 use forebay_broker::{Shard, ShardConfig};
-use forebay_store::{Disk, Durability, FileDisk, OpenError, Options, Recovered, Store};
+use forebay_store::{Damage, Disk, Durability, FileDisk, OpenError, Options, Recovered, Store};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 use std::sync::Arc;
@@ -61,7 +61,8 @@ fn open_store(
         tracing::info!("the last stop was not a clean one: recovered messages are redelivered");
     }
     for damage in &recovered.damage {
-        tracing::error!(?damage, "salvaged without this part of the store");
+        let Damage { file, offset, what } = damage;
+        tracing::error!(%file, offset, "salvaged without a part of the store: {what}");
     }
     Ok((store, recovered, disk))
 }

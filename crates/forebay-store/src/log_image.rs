@@ -285,10 +285,20 @@ pub(crate) fn read_log(
                     if let Some(head) = head
                         && head.number == number
                     {
+                        let mut taken = 0;
                         walk(bytes, epoch, offset, &head, Trust::Nothing, |at, record| {
+                            taken += 1;
                             image.replay.apply(Place { epoch, offset: at }, record);
                         });
                         image.replay.gap();
+                        if epoch >= accepted_before
+                            && let Some(damage) = image.damage.last_mut()
+                        {
+                            let (lost, all) = (head.count - taken, head.count);
+                            damage.what += &format!(
+                                ": {lost} of its {all} records cannot be read, each one message at most"
+                            );
+                        }
                         resume = offset + head.padded_bytes() as u64;
                     }
                     let next =

@@ -338,6 +338,8 @@ fn salvage_opens_a_damaged_log_says_what_is_missing_and_is_not_asked_again() {
     assert_eq!(contents(&recovered), remaining);
     assert_eq!(recovered.damage.len(), 1);
     assert_eq!(recovered.damage[0].file, file);
+    let lost = ": 1 of its 1 records cannot be read, each one message at most";
+    assert_eq!(recovered.damage[0].what, what + lost);
     assert_eq!(recovered.meta[&b"queue"[..]], b"seven");
     drop(store);
     // The next start is an ordinary one.
@@ -448,4 +450,25 @@ fn a_directory_of_files_works_like_the_disk_in_memory() {
     assert_eq!(recovered.queues[0].runs[0].messages, 10);
     assert_eq!(contents(&recovered), expected(1500)[1490..]);
     std::fs::remove_dir_all(&root).unwrap();
+}
+
+#[test]
+fn salvage_takes_the_records_before_the_damage_and_counts_the_others() {
+    let (disk, mut store, _) = filled(1);
+    for seq in 2..=9 {
+        store.publish(&[(QUEUE, seq)], &payload(seq));
+    }
+    // One batch, and what vouches for it.
+    pump(&disk, &mut store, 1_000_000).unwrap();
+    pump(&disk, &mut store, 2_000_000).unwrap();
+    drop(store);
+    let (name, at) = place(&disk, &payload(7));
+    disk.flip_bit(&name, at * 8);
+    let (_, recovered) = opened(&disk, Options { salvage: true, ..small() });
+    assert_eq!(contents(&recovered), expected(6));
+    let what = &recovered.damage[0].what;
+    assert!(
+        what.ends_with(": 3 of its 8 records cannot be read, each one message at most"),
+        "{what}"
+    );
 }
