@@ -84,24 +84,15 @@ impl DyingMessages {
 
 impl Shard {
     /// Whether what leaves a queue for its dead letters has to wait here.
-    fn has_to_wait(&self, key: QueueKey, message: &Arc<Message>) -> bool {
+    fn has_to_wait(&self, key: QueueKey) -> bool {
         let has_letters =
             self.queues.get(key.0 as usize).is_some_and(|queue| queue.dead_letters.is_some());
-        let has_room = self.letters_again_us().is_none() && !self.lacks_memory(message);
-        has_letters && !(self.dying.is_empty() && has_room)
-    }
-
-    /// Whether there is no memory for the letter of a message that others have, too: a copy of what one alone has takes its place. Where
-    /// there is a disk backlogs go there meanwhile; in memory only consumers would bring it back, and they may wait for these letters.
-    pub(crate) fn lacks_memory(&self, message: &Arc<Message>) -> bool {
-        self.on_disk
-            && Arc::strong_count(message) > 1
-            && self.memory_bytes >= self.memory_max_bytes()
+        has_letters && (!self.dying.is_empty() || self.letters_again_us().is_some())
     }
 
     /// A consumer would not have it.
     pub(crate) fn reject(&mut self, delivery: Delivery) {
-        if self.has_to_wait(delivery.queue, &delivery.entry.message) {
+        if self.has_to_wait(delivery.queue) {
             self.dying.waiting.push_back(Dying::Rejected(delivery));
         } else {
             self.conclude(delivery, Outcome::Reject);
@@ -110,7 +101,7 @@ impl Shard {
 
     /// A full queue refuses it, and has dead letters.
     pub(crate) fn refuse_to_letters(&mut self, key: QueueKey, message: &Arc<Message>) {
-        if self.has_to_wait(key, message) {
+        if self.has_to_wait(key) {
             let (queue_id, message) = (self.queues[key.0 as usize].id, self.another(message));
             self.dying.waiting.push_back(Dying::Refused { queue: key, queue_id, message });
         } else {
@@ -120,32 +111,18 @@ impl Shard {
 
     /// Writes letters of those who wait, while there is room.
     pub(crate) fn write_waiting_letters(&mut self) {
-        while !self.is_at_end()
-            && self.letters_again_us().is_none()
-            && !self.first_lacks_memory()
-            && self.write_first().is_some()
-        {}
+        while !self.is_at_end() && self.letters_again_us().is_none() && self.write_first().is_some()
+        {
+        }
     }
 
     /// A batch is committed: some of them go into the next one, before publishers fill it.
     pub(crate) fn write_some_letters(&mut self) {
         let mut bytes = 0;
-        while bytes < COMMIT_BYTES
-            && !self.is_at_end()
-            && !self.is_out_of_reserve()
-            && !self.first_lacks_memory()
-        {
+        while bytes < COMMIT_BYTES && !self.is_at_end() && !self.is_out_of_reserve() {
             let Some(more_bytes) = self.write_first() else { break };
             bytes += more_bytes;
         }
-    }
-
-    fn first_lacks_memory(&self) -> bool {
-        let message = self.dying.waiting.front().map(|first| match first {
-            Dying::Rejected(delivery) => &delivery.entry.message,
-            Dying::Refused { message, .. } => message,
-        });
-        message.is_some_and(|message| self.lacks_memory(message))
     }
 
     /// Writes the first letter; returns its size.
@@ -167,9 +144,9 @@ impl Shard {
         }
     }
 
-    /// Whether all letters are written that can be: what is rejected without room comes back after the next start.
+    /// Whether all letters are written that can be: on a full disk what is rejected comes back after the next start.
     pub(crate) fn letters_are_written(&self) -> bool {
-        self.dying.is_empty() || self.is_out_of_reserve() || self.first_lacks_memory()
+        self.dying.is_empty() || self.is_out_of_reserve()
     }
 
     /// Deliveries that wait here and have their copy in `segment`.

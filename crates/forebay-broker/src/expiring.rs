@@ -99,25 +99,22 @@ impl Shard {
         }
     }
 
-    /// When the next of a queue may die, if it has to wait for its letter.
-    fn dies_again_us(&self, key: QueueKey) -> Option<u64> {
-        let queue = self.queues.get(key.0 as usize).filter(|queue| queue.dead_letters.is_some())?;
-        let again_us = self.letters_again_us();
-        let lacks_memory = || queue.head.first().is_some_and(|it| self.lacks_memory(&it.message));
-        again_us.or_else(|| lacks_memory().then_some(self.now_us + BATCH_AGAIN_US))
-    }
-
     /// Whether nothing of a queue may die now.
     fn letters_wait(&self, key: QueueKey) -> bool {
-        self.dies_again_us(key).is_some()
+        let queue = self.queues.get(key.0 as usize);
+        queue.is_some_and(|queue| queue.dead_letters.is_some()) && self.letters_again_us().is_some()
     }
 
     /// The timer of a queue is early enough for what is due there.
     pub(crate) fn plan_queue(&mut self, key: QueueKey) {
-        let again_us = self.dies_again_us(key);
+        let letters_again_us = self.letters_again_us();
         let Some(queue) = self.queues.get_mut(key.0 as usize) else { return };
-        let Some(due_us) = queue.due_us() else { return };
-        let due_us = due_us.max(again_us.unwrap_or(0));
+        let Some(mut due_us) = queue.due_us() else { return };
+        if queue.dead_letters.is_some()
+            && let Some(again_us) = letters_again_us
+        {
+            due_us = due_us.max(again_us);
+        }
         if queue.timer_us.is_none_or(|timer_us| due_us < timer_us) {
             if let Some(timer_us) = queue.timer_us.replace(due_us) {
                 self.queue_timers.remove(&(timer_us, key));

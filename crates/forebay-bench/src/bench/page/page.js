@@ -346,10 +346,11 @@ function workload(data, main) {
     for (const line of phase.verdicts) main.append(element("p", { class: "verdict" }, line));
     main.append(element("p", { class: "quiet" }, `Latencies count from ${intended ? "when messages were due" : "the call"}; medians of ${Math.max(...all.map((one) => one.runs.length))} run(s).`));
     main.append(table(all, intended));
-    for (const line of phase.remarks) main.append(element("p", { class: "quiet" }, line));
-    if (chosen.length === 0) continue;
     const place = element("div", { class: "charts" });
     main.append(place);
+    // Below the charts: on paper they begin on the sheet of the table.
+    for (const line of phase.remarks) main.append(element("p", { class: "quiet" }, line));
+    if (chosen.length === 0) continue;
     timeChart(place, chosen, "Throughput over time", "Messages a second of each setting's first run; a steady line is what one wants under overload.", "messages a second", rateOfSecond);
     timeChart(place, chosen, "p99 latency over time", "Of each second of the first run; a gap is a second in which nothing arrived.", "ms", (sample, one) => positive(latencyOfSecond(sample, one, intended).p99_us / 1000), short, true);
     timeChart(place, chosen, "Median latency over time", "Of each second of the first run.", "ms", (sample, one) => positive(latencyOfSecond(sample, one, intended).p50_us / 1000), short, true);
