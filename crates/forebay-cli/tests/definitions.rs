@@ -270,8 +270,8 @@ fn patterns_and_values_that_no_forebay_takes_are_named_and_in_no_line() {
     for named in [
         "permissions: `around` in `/`: permission pattern '(?=x).*' is not usable: ",
         "permissions: `back` in `/`: permission pattern '(a)\\1' is not usable: ",
-        "policy `seen`: it is none: pattern '(?!x)' is not usable: ",
-        "policy `lost`: it is none: its definition is not usable: ",
+        "policy `seen`: it is no policy: pattern '(?!x)' is not usable: ",
+        "policy `lost`: it is no policy: its definition is not usable: overflow must be drop-head, ",
     ] {
         assert!(asked.err.lines().any(|line| line.starts_with(named)), "{named}: {}", asked.err);
     }

@@ -13,6 +13,7 @@ mod error;
 mod keys;
 mod layer;
 mod policies;
+mod slips;
 mod users;
 mod vhost_limits;
 
@@ -222,6 +223,14 @@ impl Config {
             ));
         }
         let default = Config::default();
+        if first!(users).is_none()
+            && let Some(vhosts) = first!(vhosts)
+            && !vhosts.is_empty()
+            && !vhosts.iter().any(|vhost| vhost == "/")
+        {
+            let what = "`/` is not one of them, and guest, who is there as long as no [[users]] are, needs it: add `/`, or users";
+            return Err(ConfigError::value("vhosts", what));
+        }
         let amqp = first!(amqp).unwrap_or(default.amqp);
         if amqp.is_empty() {
             return Err(ConfigError::value("amqp", "there must be at least one address"));
@@ -458,7 +467,8 @@ mod tests {
         check("amqp = []", "amqp: there must be at least one address");
         check("data_dir = \"\"", "data_dir: it is empty");
         check("http = \"localhost\"", "http");
-        check("vhosts = []", "vhosts");
+        check("vhosts = []", "vhosts: there must be at least one");
+        check("vhosts = [\"shop\"]", "vhosts: `/` is not one of them, and guest");
         check("trace_vhosts = [\"v\"]", "trace_vhosts: `v` is not one of vhosts");
         check("log_format = \"xml\"", "log_format");
         check("amqps = [\"127.0.0.1:5671\"]", "amqps");

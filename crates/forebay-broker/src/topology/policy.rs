@@ -19,6 +19,8 @@ use regex::bytes::{Regex, RegexBuilder};
 
 use super::queue_arguments::check_queue_arguments;
 use super::resource::Resource;
+use crate::ack_timeout::timeout_argument;
+use crate::error::AmqpError;
 
 /// What a policy may give to queues, in the words of RabbitMQ's definitions: arguments without their `x-`.
 pub const QUEUE_POLICY_KEYS: [&str; 9] = [
@@ -118,8 +120,25 @@ impl Policy {
             }
             arguments.push(format!("x-{key}"), value);
         }
-        check_queue_arguments(Resource::queue(b"", vhost), arguments.as_table())
-            .map_err(|error| PolicyError::Definition(error.text.to_string()))?;
+        if let Err(error) = check_given(vhost, arguments.as_table()) {
+            // A queue is told of its argument, who writes a policy of a key: the first that is wrong by itself.
+            let is_wrong = |key: &str| {
+                let mut alone = TableBuf::new();
+                // A routing key is right only beside an exchange.
+                let beside = (key == "dead-letter-routing-key").then_some("dead-letter-exchange");
+                for name in beside.into_iter().chain([key]).map(|name| format!("x-{name}")) {
+                    if let Some(value) = arguments.as_table().get(name.as_bytes()) {
+                        alone.push(name, value);
+                    }
+                }
+                check_given(vhost, alone.as_table()).is_err()
+            };
+            let what = QUEUE_POLICY_KEYS.iter().find(|key| is_wrong(key)).map_or_else(
+                || error.text.to_string(),
+                |key| format!("{key} must be {}", takes(key)),
+            );
+            return Err(PolicyError::Definition(what));
+        }
         Policy::giving(vhost, pattern, priority, Gives::Arguments(arguments))
     }
 
@@ -136,6 +155,26 @@ impl Policy {
             reason: error.to_string().lines().last().unwrap_or_default().to_owned(),
         })?;
         Ok(Policy { vhost: vhost.to_owned(), pattern, priority, gives })
+    }
+}
+
+fn check_given(vhost: &str, arguments: Table<'_>) -> Result<(), AmqpError> {
+    let queue = Resource::queue(b"", vhost);
+    check_queue_arguments(queue, arguments)?;
+    timeout_argument(queue, arguments).map(drop)
+}
+
+/// What the value of one of [`QUEUE_POLICY_KEYS`] may be.
+fn takes(key: &str) -> &'static str {
+    match key {
+        "overflow" => "drop-head, reject-publish or reject-publish-dlx",
+        "flow" => "absorb or balance",
+        "max-length" | "max-length-bytes" => "a whole number from 0",
+        "message-ttl" => "a number of milliseconds from 0 to 315360000000, ten years",
+        "expires" => "a number of milliseconds from 1 to 315360000000, ten years",
+        "consumer-timeout" => "a number of milliseconds from 0 to 4294967295",
+        "dead-letter-routing-key" => "a text, and there must be a dead-letter-exchange beside it",
+        _ => "a text",
     }
 }
 
@@ -274,9 +313,13 @@ mod tests {
     #[test]
     fn what_a_queue_cannot_have_is_no_policy() {
         for (key, value, part) in [
-            ("max-length", Value::I32(-1), "x-max-length"),
-            ("overflow", Value::LongStr(b"swing"), "x-overflow"),
-            ("max-length-bytes", Value::Bool(true), "x-max-length-bytes"),
+            ("max-length", Value::I32(-1), "max-length must be a whole number from 0"),
+            (
+                "overflow",
+                Value::LongStr(b"swing"),
+                "overflow must be drop-head, reject-publish or reject-publish-dlx",
+            ),
+            ("max-length-bytes", Value::Bool(true), "max-length-bytes must be"),
             ("max-priority", Value::I32(5), "queues have no `max-priority`"),
         ] {
             let error = Policy::of_queues("/", "", 0, [(key, value)]).unwrap_err().to_string();

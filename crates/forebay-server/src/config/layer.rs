@@ -3,6 +3,7 @@
 use super::error::ConfigError;
 use super::keys::{KEYS, Kind};
 use super::policies::PolicySetting;
+use super::slips;
 use super::users::UserSetting;
 use super::vhost_limits::VhostLimitSetting;
 use crate::size::Size;
@@ -61,25 +62,8 @@ impl Layer {
         toml::from_str(text).map_err(|error| {
             let start = error.span().map(|span| span.start.min(text.len()));
             let line = start.map(|start| text[..start].matches('\n').count() + 1);
-            let (key, value) = start.and_then(|start| key_at(text, start)).unzip();
-            let what = without_value(&in_words(&error.message().trim().replace('\n', ", ")));
-            let origin = origin.to_owned();
-            match (key, value) {
-                (Some(key), Some(value)) if what.ends_with(NO_LIST) && value.ends_with('"') => {
-                    let is_of_tables =
-                        KEYS.iter().any(|it| it.name == key && it.kind == Kind::Tables);
-                    let what = match is_of_tables {
-                        // Perhaps a password stands there.
-                        true => format!("{key} is a list of tables, each below [[{key}]]"),
-                        false => format!("{key} is a list: [{value}]"),
-                    };
-                    ConfigError::Syntax { origin, line, key: None, what }
-                }
-                (key, _) => {
-                    let key = key.map(str::to_owned);
-                    ConfigError::Syntax { origin, line, key, what }
-                }
-            }
+            let (key, what) = slips::told(text, start, error.message());
+            ConfigError::Syntax { origin: origin.to_owned(), line, key, what }
         })
     }
 
@@ -126,7 +110,7 @@ impl Layer {
                 }),
             };
             let one: toml::Table = [(key.name.to_owned(), value.clone())].into_iter().collect();
-            Layer::deserialize(one).map_err(|e| error(in_words(e.message())))?;
+            Layer::deserialize(one).map_err(|e| error(slips::in_words(e.message())))?;
             table.insert(key.name.to_owned(), value);
         }
         let layer = Layer::deserialize(table).map_err(|e| ConfigError::Syntax {
@@ -145,48 +129,6 @@ impl Layer {
             |name: &str| KEYS.iter().any(|key| key.kind != Kind::Tables && key.variable() == name);
         ours.filter(|name| !sets(name)).collect()
     }
-}
-
-/// How the library ends its sentence about one value in the place of a list.
-const NO_LIST: &str = "expected a sequence";
-
-/// The key of what is wrong, and the rest of its line: the library knows where a value is wrong and not under which key. In a table on
-/// one line the key is the last one before; a text that holds a `=` is none.
-fn key_at(text: &str, start: usize) -> Option<(&str, &str)> {
-    let from = text[..start].rfind('\n').map_or(0, |end| end + 1);
-    let line = text[from..].lines().next()?;
-    let (before, value) = match text[from..start].trim_end().strip_suffix('=') {
-        Some(before) => (before, line.get(start - from..)?),
-        None => line.split_once('=')?,
-    };
-    let key = before.trim().rsplit(['{', ',', ' ', '\t']).next()?;
-    let is_bare = |it: char| it.is_ascii_alphanumeric() || it == '_' || it == '-';
-    (!key.is_empty() && key.chars().all(is_bare)).then_some((key, value.trim()))
-}
-
-/// What the library says of a value of another type, without the value: it may be a password whose quotes were forgotten.
-fn without_value(message: &str) -> String {
-    let said = |message: &str| {
-        let (kind, _) = message.strip_prefix("invalid type: ")?.split_once(['`', '"'])?;
-        let (_, expected) = message.rsplit_once(", expected ")?;
-        Some(format!("invalid type: {}, expected {expected}", kind.trim_end()))
-    };
-    said(message).unwrap_or_else(|| message.to_owned())
-}
-
-/// What the library says of a number, with its bounds in place of its type.
-fn in_words(message: &str) -> String {
-    for (type_name, bounds) in [
-        ("u16", "a number from 0 to 65535"),
-        ("u32", "a number from 0 to 4294967295"),
-        ("u64", "a number from 0"),
-        ("usize", "a number from 0"),
-    ] {
-        if let Some(before) = message.strip_suffix(&format!("expected {type_name}")) {
-            return format!("{before}expected {bounds}");
-        }
-    }
-    message.to_owned()
 }
 
 #[cfg(test)]

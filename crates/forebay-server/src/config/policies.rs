@@ -1,6 +1,7 @@
 //! Policies, as configured.
 
 use super::error::ConfigError;
+use super::slips::nearest;
 use forebay_broker::topology::{Policy, QUEUE_POLICY_KEYS};
 use forebay_wire::Value;
 use serde::Deserialize;
@@ -58,6 +59,10 @@ impl PolicySetting {
         }
         let known = |key: &str| key == ALTERNATE_EXCHANGE || QUEUE_POLICY_KEYS.contains(&key);
         if let Some(key) = definition.keys().find(|key| !known(key)) {
+            let all = [ALTERNATE_EXCHANGE].into_iter().chain(QUEUE_POLICY_KEYS);
+            if let Some(meant) = nearest(key, all) {
+                return Err(format!("defines `{key}`; is `{meant}` meant?"));
+            }
             return Err(format!(
                 "defines `{key}`: of definition keys this version has {ALTERNATE_EXCHANGE} and {}",
                 QUEUE_POLICY_KEYS.join(", ")
@@ -106,7 +111,7 @@ impl PolicySetting {
         } else if of_exchanges && of_queues {
             all.push(Policy::of_queues(vhost, pattern, *priority, []));
         }
-        all.into_iter().collect::<Result<_, _>>().map_err(|error| format!("is none: {error}"))
+        all.into_iter().collect::<Result<_, _>>().map_err(|error| format!("is no policy: {error}"))
     }
 }
 
@@ -197,8 +202,14 @@ mod tests {
         );
         check(&format!("{place}definition = {{}}"), "needs alternate-exchange or keys of queues");
         check(&format!("{place}definition = {{ max-length = true }}"), "neither a number nor");
-        check(&format!("{place}definition = {{ max-length = -1 }}"), "`p` is none: its definition");
-        check(&format!("{place}definition = {{ message-ttl = \"1\" }}"), "x-message-ttl");
+        check(
+            &format!("{place}definition = {{ max-length = -1 }}"),
+            "`p` is no policy: its definition",
+        );
+        check(
+            &format!("{place}definition = {{ message-ttl = \"1\" }}"),
+            "message-ttl must be a number",
+        );
         check(&format!("{place}definition = {{ alternate-exchange = 1 }}"), "needs alternate");
         check(&format!("{place}definition = {{ alternate-exchange = \"\" }}"), "1 to 255 bytes");
         let rest = "definition = { alternate-exchange = \"x\" }";
@@ -209,7 +220,25 @@ mod tests {
         check(&format!("{place}apply-to = \"exchanges\"\n{flow}"), "is for queues");
         check(
             &format!("{place}definition = {{ flow = \"swing\" }}"),
-            "neither 'absorb' nor 'balance'",
+            "is not usable: flow must be absorb or balance",
+        );
+        check(
+            &format!(
+                "{place}definition = {{ dead-letter-exchange = \"x\", dead-letter-routing-key = \"k\", overflow = \"drop\" }}"
+            ),
+            "usable: overflow must be drop-head, reject-publish or reject-publish-dlx",
+        );
+        check(
+            &format!("{place}definition = {{ dead-letter-routing-key = \"k\" }}"),
+            "there must be a dead-letter-exchange beside it",
+        );
+        check(
+            &format!("{place}definition = {{ consumer-timeout = -1 }}"),
+            "consumer-timeout must be",
+        );
+        check(
+            &format!("{place}definition = {{ max-lenght = 1 }}"),
+            "`p` defines `max-lenght`; is `max-length` meant?",
         );
         check(&format!("vhost = \"/\"\npattern = \"(\"\n{rest}"), "pattern '(' is not usable");
         check(&format!("vhost = \"v\"\npattern = \"\"\n{rest}"), "`v`, not one of vhosts");
