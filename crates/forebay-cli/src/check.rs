@@ -106,7 +106,10 @@ fn sentence(finding: &Finding) -> Option<String> {
              nothing confirmed was in it"
                 .to_owned()
         }
-        Finding::Unreferenced { file } => {
+        Finding::Unreferenced { file, kept: true } => format!(
+            "{file}: no readable part of the log knows it, a start with --salvage sets it aside"
+        ),
+        Finding::Unreferenced { file, kept: false } => {
             format!("{file}: left over, the next start deletes it")
         }
         Finding::Damaged { file, offset, what } => {
@@ -157,7 +160,9 @@ fn as_json(finding: &Finding) -> Value {
             json!({ "finding": "sound", "file": file, "count": count })
         }
         Finding::TornTail => json!({ "finding": "torn_tail" }),
-        Finding::Unreferenced { file } => json!({ "finding": "unreferenced", "file": file }),
+        Finding::Unreferenced { file, kept } => {
+            json!({ "finding": "unreferenced", "file": file, "kept": kept })
+        }
         Finding::Damaged { file, offset, what } => {
             json!({ "finding": "damaged", "file": file, "offset": offset, "what": what })
         }

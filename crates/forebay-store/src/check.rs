@@ -9,6 +9,7 @@ use crate::listing::Listing;
 use crate::log_image::read_log;
 use crate::request::WorkError;
 use crate::run::{self, FIRST_RECORD, run_file};
+use crate::run_files::without_log;
 
 /// Something worth telling about one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,10 +23,12 @@ pub enum Finding {
     },
     /// The log ends in a batch that was not written to its end: normal after a crash.
     TornTail,
-    /// A run that the log does not know: left by a crash, or transient; the next start deletes it.
+    /// A run that the log does not know: left by a crash, or transient.
     Unreferenced {
         /// The file.
         file: String,
+        /// A salvage keeps it, since a damaged part of the log may have known it; otherwise the next start deletes it.
+        kept: bool,
     },
     /// Bytes that were durable are missing or wrong.
     Damaged {
@@ -124,7 +127,8 @@ fn check_files(
     report: &mut dyn FnMut(Finding),
 ) -> Result<(), OpenError> {
     let listing = Listing::read(disk)?;
-    let image = read_log(disk, &listing.epochs, true)?;
+    let mut image = read_log(disk, &listing.epochs, true)?;
+    image.damage.extend(without_log(&listing));
     for damage in &image.damage {
         totals.damaged += 1;
         report(Finding::Damaged {
@@ -189,7 +193,7 @@ fn check_files(
         }
     }
     for &id in listing.runs.iter().filter(|run| !replay.runs.contains_key(run)) {
-        report(Finding::Unreferenced { file: run_file(id) });
+        report(Finding::Unreferenced { file: run_file(id), kept: !image.damage.is_empty() });
     }
     Ok(())
 }

@@ -27,11 +27,13 @@ use crate::options::Options;
 use crate::replay::ReplayedRun;
 use crate::request::{WorkError, perform};
 use crate::run::{FIRST_RECORD, RunState, TrackedRun};
-use crate::run_files::{check_runs, remove_unreferenced, set_aside, set_unreferenced_aside};
+use crate::run_files::{
+    check_runs, remove_unreferenced, set_aside, set_unreferenced_aside, without_log,
+};
 use crate::segment::{
     EPOCHS_PASSED_BY_SALVAGE, Segment, SegmentHeader, Spare, segment_file, spare_file,
 };
-use crate::store::Recovered;
+use crate::store::{Damage, Recovered};
 use crate::sync::sync_written;
 use crate::tail::{Tail, Unproven};
 
@@ -40,6 +42,11 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
     let options = options.bounded();
     let listing = Listing::read(disk)?;
     let mut image = read_log(disk, &listing.epochs, options.salvage)?;
+    match without_log(&listing) {
+        Some(damage) if options.salvage => image.damage.push(damage),
+        Some(Damage { file, offset, what }) => return Err(OpenError::damaged(&file, offset, what)),
+        None => {}
+    }
 
     let tail = Tail::of(disk, &image)?;
     if let Some(&newest) = listing.epochs.last() {

@@ -75,6 +75,15 @@ fn run_footer(disk: &dyn Disk, id: RunId, run: &ReplayedRun) -> Result<(), WorkE
     Err(WorkError::Damaged(RunDamage { run: id, offset: run.footer.records_end, what }))
 }
 
+/// Runs without any segment. A log is never without one from its first commit on, which comes before any run; so it was lost, or not copied.
+pub(crate) fn without_log(listing: &Listing) -> Option<Damage> {
+    if !listing.epochs.is_empty() || listing.runs.is_empty() {
+        return None;
+    }
+    let what = "there are runs and no segment that could know them: the log is missing".to_owned();
+    Some(Damage { file: "log".to_owned(), offset: 0, what })
+}
+
 /// Where parts of the log are missing, run files that the rest does not know may have been known to those.
 pub(crate) fn set_unreferenced_aside(
     disk: &dyn Disk,

@@ -444,3 +444,31 @@ fn a_large_run_is_read_in_blocks_without_what_was_settled() {
     assert_eq!(seqs, (1..=11).chain(31..=40).collect::<Vec<_>>());
     assert!((2..=5).contains(&blocks), "{blocks} blocks");
 }
+
+#[test]
+fn runs_without_their_log_are_damage_and_a_salvage_keeps_them() {
+    let (disk, store, _) = spilled(20);
+    drop(store);
+    for name in disk.list().unwrap().iter().filter(|name| name.starts_with("log-")) {
+        disk.remove(name).unwrap();
+    }
+    disk.sync_dir().unwrap();
+    disk.unlock();
+    let mut findings = Vec::new();
+    let report = check(&*disk, &mut |finding| findings.push(finding));
+    assert!(!report.is_sound());
+    let file = "run-0000000001.run".to_owned();
+    assert!(findings.contains(&Finding::Unreferenced { file, kept: true }), "{findings:?}");
+    let error = open(disk.clone(), small()).unwrap_err();
+    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+    assert!(disk.bytes("run-0000000001.run").is_some(), "it was deleted");
+
+    let (store, recovered) = opened(&disk, Options { salvage: true, ..small() });
+    assert_eq!(contents(&recovered), []);
+    drop(store);
+    disk.power_loss(3);
+    // The next start is an ordinary one.
+    let (_, recovered) = opened(&disk, small());
+    assert_eq!(recovered.damage, []);
+    assert!(disk.bytes("lost-run-0000000001.run").is_some());
+}
