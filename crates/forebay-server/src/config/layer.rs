@@ -214,6 +214,7 @@ mod tests {
         for text in [
             "users = [\"app:4711\"]",
             "users = [\n  \"app=4711\",\n]",
+            "users = [\n  \"4711=app\",\n]",
             "users = [\"a, expected 4711\"]",
             "users = 4711",
             "[[users]]\npassword = [\"4711\"]",
