@@ -6,6 +6,7 @@ mod say;
 mod bench;
 mod broker_url;
 mod check;
+mod command_line;
 mod consume;
 mod definitions;
 #[cfg(feature = "demo")]
@@ -62,7 +63,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let exit: Exit = match Forebay::parse().command {
+    let exit: Exit = match command_line::parse::<Forebay>().command {
         Command::Serve(args) => serve::run(args),
         #[cfg(feature = "demo")]
         Command::Demo(args) => demo::run(args),

@@ -57,12 +57,15 @@ const OUTCOMES_KEPT_MAX: usize = 20_000;
 /// summary not be written. Stopped early, it says which lines were sent and not confirmed, and which were
 /// not sent.
 #[derive(clap::Args, Debug)]
+#[command(override_usage = "\
+forebay publish [OPTIONS] --queue <QUEUE> [FILE]
+       forebay publish [OPTIONS] --exchange <EXCHANGE> --routing-key <KEY> [FILE]")]
 pub(crate) struct Args {
     #[command(flatten)]
     broker: BrokerUrl,
     /// Publish to this queue; it is declared durable if it does not exist
     #[arg(long, value_name = "QUEUE", value_parser = NonEmptyStringValueParser::new(),
-          required_unless_present_any = ["exchange", "routing_key"], conflicts_with = "exchange")]
+          conflicts_with = "exchange")]
     queue: Option<String>,
     /// Publish to this exchange, which must exist
     #[arg(long, value_name = "EXCHANGE", requires = "routing_key")]
@@ -94,6 +97,11 @@ pub(crate) fn run(args: Args) -> Exit {
     if args.routing_key.is_some() && args.exchange.is_none() {
         return Exit::Usage
             .because("--routing-key goes with --exchange; with --queue none is needed");
+    }
+    if args.queue.is_none() && args.exchange.is_none() {
+        return Exit::Usage.because(
+            "where to is required: --queue QUEUE, or --exchange EXCHANGE with --routing-key KEY",
+        );
     }
     match publish_all(&args) {
         Ok(report) => {

@@ -223,9 +223,12 @@ fn failures_say_why_in_one_sentence() {
             "--routing-key goes with --exchange; with --queue none is needed",
         ),
         (&["publish", "--queue", "q", "--routing-key", "x"], 2, "with --queue none is needed"),
-        (&["publish"], 2, "required"),
+        (&["publish"], 2, "--queue QUEUE, or --exchange EXCHANGE with --routing-key KEY"),
+        (&["publish", "--exchange", "x"], 2, "  --routing-key <KEY>"),
         (&["consume", "--queue", "absent"], 1, "no queue 'absent'"),
-        (&["consume"], 2, "required"),
+        // As where the URL is not from the environment.
+        (&["consume"], 2, "Usage: forebay consume [OPTIONS] --queue <QUEUE>\n"),
+        (&["pipe", "--queue", "q", "true"], 2, "tip: put '--' before the program"),
     ] {
         let ended = broker.run(args, "x\n");
         assert_eq!(ended.code, Some(code), "{args:?} {ended:?}");
@@ -237,6 +240,16 @@ fn failures_say_why_in_one_sentence() {
     assert_eq!(ended.code, Some(1), "{ended:?}");
     let why = "which names the virtual host with the empty name: leave it off, or write /%2f";
     assert!(ended.err.contains(why), "{ended:?}");
+}
+
+/// On the default port there may be a broker or none: both are exit code 1, and a URL that cannot be read is 2.
+#[test]
+fn a_variable_that_is_empty_is_not_set() {
+    for (variable, command) in [("FOREBAY_URL", "consume"), ("FOREBAY_HTTP_URL", "explain")] {
+        let output = forebay().args([command, "--queue", "none"]).env(variable, "").output();
+        let ended = Ended::of(output.expect("the binary was built"));
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+    }
 }
 
 #[test]
