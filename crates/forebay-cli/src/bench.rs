@@ -63,7 +63,7 @@ fn report(files: &[PathBuf], html: &Path) -> Exit {
     match records {
         Ok(records) => match write_text(html, &bench::page(&records)) {
             Ok(()) => Exit::Done,
-            Err(error) => Exit::Failed.because(error),
+            Err(error) => Exit::Failed.because(format!("cannot write {error}")),
         },
         Err(error) => Exit::Usage.because(error),
     }
@@ -87,7 +87,7 @@ fn measure(flags: &Flags) -> Exit {
     // What took an hour is not to be lost to a slip in a path.
     let paths = [&flags.json, &flags.html, &flags.svg, &flags.csv];
     if let Err(error) = paths.into_iter().flatten().try_for_each(|path| can_be_written(path)) {
-        return Exit::Usage.because(error);
+        return Exit::Usage.because(format!("cannot write {error}"));
     }
     let mut terminal = Terminal::new(stop);
     let measured = bench::run(flags, &mut terminal);
@@ -130,7 +130,7 @@ fn write(flags: &Flags, record: &Record) -> Result<(), String> {
     for (path, drawn) in files {
         let Some(path) = path else { continue };
         let written = match drawn(record) {
-            Some(text) => write_text(path, &text),
+            Some(text) => write_text(path, &text).map_err(|error| format!("cannot write {error}")),
             None => Err("--svg: this workload has no timelines; `hoarding` has".to_owned()),
         };
         all = all.and(written);

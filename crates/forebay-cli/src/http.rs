@@ -90,8 +90,8 @@ impl Endpoint {
     /// A sentence without the password.
     pub(crate) fn of(url: &str) -> Result<Endpoint, String> {
         let unreadable = |why: &str| {
-            let shown = url.rsplit_once('@').map_or(url, |(_, host)| host);
-            format!("cannot read the URL …{shown}: {why}")
+            let shown = url.rsplit_once('@').map(|(_, host)| format!("…{host}"));
+            format!("cannot read the URL {}: {why}", shown.as_deref().unwrap_or(url))
         };
         let (scheme, rest) = match url.strip_prefix("https://") {
             Some(rest) => ("https", rest),
@@ -227,6 +227,9 @@ fn sentence(error: &ureq::Error, patience: Patience) -> String {
                 "no connection within {seconds} s; if it is there, does it speak TLS (https) or not (http)?"
             )
         }
+        ureq::Error::Protocol(_) => format!(
+            "it does not speak HTTP ({error}); is it the AMQP port? `--http` names the HTTP endpoint, at port 15672 by default"
+        ),
         ureq::Error::Timeout(Timeout::PerWrite) => {
             format!("it has taken nothing of the request for {WRITE_PATIENCE_S} s")
         }

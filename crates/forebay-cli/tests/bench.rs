@@ -392,7 +392,7 @@ fn what_makes_no_sense_is_refused_with_code_2() {
         (&["run", "--mbit", "0"], "--mbit"),
         (&["run", "--rtt", "inf"], "--rtt"),
         (&["run", "stress-1", "--svg", "x.svg"], "hoarding"),
-        (&["run", "--json", "no/such/directory/a.json"], "no/such/directory/a.json"),
+        (&["run", "--json", "no/such/directory/a.json"], "cannot write no/such/directory/a.json: "),
     ] {
         let ran = bench(arguments);
         assert_eq!(ran.status.code(), Some(2), "{arguments:?}");
@@ -484,7 +484,11 @@ fn a_file_that_cannot_be_written_costs_neither_the_one_before_nor_the_others() {
     let full = ["--html", page, "--json", "/dev/full"];
     let ran = bench(&[&quick[..], &full].concat());
     assert_eq!(ran.status.code(), Some(1), "{}", text(&ran.stderr));
-    assert!(text(&ran.stderr).contains("/dev/full: No space left"), "{}", text(&ran.stderr));
+    assert!(
+        text(&ran.stderr).contains("cannot write /dev/full: No space left"),
+        "{}",
+        text(&ran.stderr)
+    );
     assert!(csv.exists() && html.exists(), "the others are written");
     let written = bench(&[&quick[..], &["--json", path]].concat());
     assert!(written.status.success(), "{}", text(&written.stderr));

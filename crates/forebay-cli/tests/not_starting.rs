@@ -77,6 +77,16 @@ fn name_of(path: &Path) -> &str {
 }
 
 #[test]
+fn an_address_of_another_machine_is_told_to_be_one() {
+    let dir = Dir::new("starting");
+    // Of documentation: nobody has it.
+    let refused = Start::in_memory(dir.path()).flag("--amqp", "192.0.2.1:5672").refused();
+    let words =
+        ["cannot listen on 192.0.2.1:5672", "no interface of this machine has that address"];
+    assert_sentence(&refused, FAILED, &words);
+}
+
+#[test]
 fn a_data_directory_in_use_is_not_shared() {
     let dir = Dir::new("starting");
     let start = Start::on_disk(dir.path());

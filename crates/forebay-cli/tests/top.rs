@@ -205,6 +205,7 @@ fn what_cannot_be_watched_is_told_in_one_sentence() {
     });
     let other = answering(|_| (404, "nothing here"));
     let odd = answering(|_| (200, "<html>"));
+    let amqp = broker.amqp.to_string();
     for (http, code, why) in [
         ("ftp://h:1", 2, "it must begin with http://"),
         ("nowhere", 2, "it must name HOST:PORT"),
@@ -219,6 +220,9 @@ fn what_cannot_be_watched_is_told_in_one_sentence() {
         (&*rabbitmq, 1, "is a RabbitMQ 3.10.8"),
         (&*other, 1, "it is no Forebay"),
         (&*odd, 1, "answers with something else than a Forebay"),
+        (&*amqp, 1, "it does not speak HTTP (protocol: "),
+        (&*amqp, 1, "); is it the AMQP port? `--http` names the HTTP endpoint"),
+        ("amqp://localhost:1", 2, "cannot read the URL amqp://localhost:1: it must begin with"),
     ] {
         let (ended_with, out, err) = ended(&["--once", "--http", http]);
         assert_eq!(ended_with, Some(code), "{http}: {err}");

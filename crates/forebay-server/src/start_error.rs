@@ -59,6 +59,10 @@ impl fmt::Display for StartError {
                         f,
                         "; another program listens there: stop it, or choose another with --{key} HOST:PORT"
                     ),
+                    io::ErrorKind::AddrNotAvailable => write!(
+                        f,
+                        "; no interface of this machine has that address: give one that it has, or all with --{key} 0.0.0.0:PORT"
+                    ),
                     _ => Ok(()),
                 }
             }
