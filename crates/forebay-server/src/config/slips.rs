@@ -1,5 +1,7 @@
 //! Slips of the hand in a configuration file: what the TOML library says of them, in words that lead to the cure.
 
+use strsim::levenshtein;
+
 use super::keys::{KEYS, Kind};
 
 /// How the library ends its sentence about something else in the place of a list.
@@ -45,23 +47,8 @@ pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) 
     if let (Some(one), None) = (longer.next(), longer.next()) {
         return Some(one);
     }
-    let near = known.into_iter().map(|it| (distance(&name, it), it)).min()?;
+    let near = known.into_iter().map(|it| (levenshtein(&name, it), it)).min()?;
     (near.0 * 3 <= name.len()).then_some(near.1)
-}
-
-/// How many letters have to come, go or change to make one text of the other.
-fn distance(a: &str, b: &str) -> usize {
-    // Of what was read of `a` to each beginning of `b`.
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (read, from) in a.bytes().enumerate() {
-        let mut before = std::mem::replace(&mut row[0], read + 1);
-        for (at, to) in b.bytes().enumerate() {
-            let changed = before + usize::from(from != to);
-            before = row[at + 1];
-            row[at + 1] = changed.min(before + 1).min(row[at] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 /// Of a key that there is not, the one that is meant, or all; a heading may be one of sections, which there are none of.
