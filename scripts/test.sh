@@ -153,6 +153,8 @@ for name in "$@"; do
   grep -q "^$name " <<<"$all_steps" || die "there is no step $name; the steps are: $(awk 'NF{printf "%s ", $1}' <<<"$all_steps")"
 done
 if [ $# = 0 ]; then
+  # All of it is one build, with nothing edited in between: what Rust keeps for the next edit would be gigabytes for nobody.
+  export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
   bounded setup "$(awk '$1 == "setup" { print $2 }' <<<"$all_steps")" >.cache/test/setup.log &
   beside=$!
   timeout --kill-after=10 1800 nice -n 19 scripts/test.sh --run ahead >.cache/test/ahead.log 2>&1 &
