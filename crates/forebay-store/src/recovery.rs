@@ -77,7 +77,8 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
         remove(disk, &segment_file(epoch))?;
     }
     set_unreferenced_aside(disk, &listing, &mut image)?;
-    let (rescued, damaged_runs) = check_runs(disk, &mut image, options.salvage)?;
+    let mut last_run = listing.last_run.max(image.replay.last_run);
+    let damaged_runs = check_runs(disk, &mut image, &mut last_run, options.salvage)?;
     let mut segments = count_live(&image);
     segments.retain(|segment| !bare.contains(&segment.epoch) && !carried.contains(&segment.epoch));
 
@@ -100,7 +101,6 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
         }
     }
 
-    let largest_run = listing.last_run.max(image.replay.last_run);
     let state = LogState {
         segments,
         next_epoch,
@@ -111,7 +111,7 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
         meta: image.replay.meta.clone(),
         queues: image.replay.queues.iter().map(|(&id, queue)| (id, queue.state)).collect(),
         runs: track_runs(&image.replay.runs),
-        next_run: largest_run + 1,
+        next_run: last_run + 1,
         spares,
         next_spare: listing.spares.last().map_or(0, |spare| spare + 1),
     };
@@ -119,7 +119,7 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
     // One batch: what leaves one queue and enters another does so in one step.
     log.begin_atomic();
     let (segments, replay) = (&image.segments, &mut image.replay);
-    let (mut queues, mut payloads) =
+    let (queues, payloads) =
         recovered_queues(disk, segments, replay, &mut |place, owners, payload| match &tail {
             Some(tail) if tail.holds(place) => log.carry(place.epoch, owners, payload),
             _ => Home::segment(place.epoch),
@@ -128,11 +128,6 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
         log.acknowledge_all(queue, gone);
     }
     log.end_atomic();
-    for (queue, seq, payload) in rescued {
-        let home = log.publish(&[(queue, seq)], &payload);
-        queues.entry(queue).or_default().messages.push((seq, home, payloads.len()));
-        payloads.push(payload);
-    }
     begin(disk, &mut log)?;
     remove_unreferenced(disk, &listing, &image)?;
     for &epoch in &carried {

@@ -5,34 +5,36 @@ use std::io;
 use crate::contents::load_run;
 use crate::disk::Disk;
 use crate::error::OpenError;
-use crate::home::{QueueId, RunId, Seq};
+use crate::home::{Home, RunId, Seq};
 use crate::listing::Listing;
 use crate::log_image::LogImage;
 use crate::recovery::remove;
 use crate::replay::ReplayedRun;
-use crate::request::WorkError;
-use crate::run::{self, RunDamage, lost_run_file, run_file};
+use crate::request::{Request, Work, WorkError, perform};
+use crate::run::{self, RunBuilder, RunDamage, lost_run_file, run_file};
 use crate::store::Damage;
 
-/// A message of a damaged run that can be read.
-type Rescued = (QueueId, Seq, Vec<u8>);
-
-/// Every live run must have a file that says what the log says. Salvage reads them to the end and
-/// returns what can be read of the damaged ones, and which these are. They are then dropped: left in place they would fail
-/// the store when their turn comes.
+/// Every live run must have a file that says what the log says. Salvage reads them to the end; what can be read of a damaged one is
+/// written to a run of its own, numbered from `last_run` on, which takes its place in `image`, so that it need not be in memory nor
+/// in one batch. Returns the damaged ones: left in place they would fail the store when their turn comes.
+///
+/// A crash before the new segment is there leaves all as it was, and some runs that no log knows.
 pub(crate) fn check_runs(
     disk: &dyn Disk,
     image: &mut LogImage,
+    last_run: &mut u32,
     salvage: bool,
-) -> Result<(Vec<Rescued>, Vec<RunId>), OpenError> {
+) -> Result<Vec<RunId>, OpenError> {
     let mut rescued = Vec::new();
     let mut dropped = Vec::new();
     let mut damaged = Vec::new();
     for (&id, run) in &image.replay.runs {
         let mut messages = Vec::new();
         let mut found = run_footer(disk, id, run);
-        if salvage && found.is_ok() {
-            found = load_run(disk, id, run, &mut messages);
+        if salvage && !matches!(found, Err(WorkError::Io(_))) {
+            // Header and footer say nothing that the log does not, and each record has a checksum of its own.
+            let read = load_run(disk, id, run, &mut messages);
+            found = found.and(read);
         }
         let (offset, what, kept) = match found {
             Ok(()) => continue,
@@ -57,13 +59,38 @@ pub(crate) fn check_runs(
             return Err(OpenError::damaged(&run_file(id), offset, what));
         }
         dropped.push((id, Damage { file: run_file(id), offset, what }));
-        rescued.extend(messages.into_iter().map(|(seq, _, payload)| (run.queue, seq, payload)));
+        if !messages.is_empty() {
+            *last_run += 1;
+            rescued.push(write_rescued(disk, RunId(*last_run), run, messages)?);
+        }
     }
     for (id, damage) in dropped {
         image.replay.runs.remove(&id);
         image.damage.push(damage);
     }
-    Ok((rescued, damaged))
+    image.replay.runs.extend(rescued);
+    Ok(damaged)
+}
+
+/// Writes `messages` of the damaged `run` to a file of their own, and syncs it.
+fn write_rescued(
+    disk: &dyn Disk,
+    id: RunId,
+    run: &ReplayedRun,
+    messages: Vec<(Seq, Home, Vec<u8>)>,
+) -> Result<(RunId, ReplayedRun), OpenError> {
+    let mut builder = RunBuilder::new();
+    for (seq, home, payload) in messages {
+        builder.push(seq, home, &payload);
+    }
+    let finished = builder.finish(id, run.queue);
+    let (footer, live) = (finished.footer, finished.live);
+    let work = Work::WriteRun { run: id, bytes: finished.bytes, durable: true };
+    match perform(disk, Request { work }).result {
+        Ok(_) => Ok((id, ReplayedRun { queue: run.queue, footer, live })),
+        Err(WorkError::Io(error)) => Err(OpenError::io(format!("write {}", run_file(id)))(error)),
+        Err(WorkError::Damaged(_)) => unreachable!("nothing is read"),
+    }
 }
 
 fn run_footer(disk: &dyn Disk, id: RunId, run: &ReplayedRun) -> Result<(), WorkError> {

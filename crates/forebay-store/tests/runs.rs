@@ -5,11 +5,10 @@ mod support;
 use std::sync::Arc;
 
 use forebay_store::{
-    Disk, Event, Finding, Home, Lane, MemDisk, OpenError, Options, Request, RunBuilder, RunId,
-    Store, check, open, perform,
+    Disk, Event, Home, Lane, MemDisk, Options, Request, RunBuilder, RunId, Store, perform,
 };
 use support::small_store::{
-    QUEUE, contents, expected, filled, opened, payload, place, pump, small,
+    QUEUE, contents, expected, filled, opened, payload, pump, small, spilled,
 };
 
 #[test]
@@ -151,97 +150,6 @@ fn a_run_that_is_written_while_the_store_stops_does_not_make_the_stop_unclean() 
         assert_eq!(contents(&recovered), expected(4));
         assert!(!disk.list().unwrap().iter().any(|name| name.starts_with("run-")));
     }
-}
-
-fn spilled(count: u64) -> (Arc<MemDisk>, Store, RunId) {
-    let (disk, mut store, homes) = filled(count);
-    let mut builder = RunBuilder::new();
-    for (seq, home) in (1..).zip(homes) {
-        builder.push(seq, home, &payload(seq));
-    }
-    let run = store.write_run(QUEUE, builder, true);
-    let events = pump(&disk, &mut store, 100_000_000).unwrap();
-    assert!(events.contains(&Event::RunDurable { run, queue: QUEUE }));
-    pump(&disk, &mut store, 101_000_000).unwrap();
-    (disk, store, run)
-}
-
-#[test]
-fn a_damaged_run_fails_the_store_when_read_and_gives_the_rest_when_salvaged() {
-    let (disk, mut store, run) = spilled(20);
-    let (name, at) = place(&disk, &payload(15));
-    assert_eq!(name, "run-0000000001.run");
-    disk.flip_bit(&name, at * 8);
-    store.read_run(run, 1);
-    let failed = pump(&disk, &mut store, 200_000_000).unwrap_err();
-    assert!(failed.what.contains("run-0000000001.run"), "{failed}");
-    drop(store);
-    disk.unlock();
-    let mut damaged = 0;
-    let report = check(&*disk, &mut |finding| {
-        damaged += u32::from(matches!(finding, Finding::Damaged { .. }));
-    });
-    assert_eq!((report.damaged, damaged), (1, 1));
-
-    let (store, recovered) = opened(&disk, Options { salvage: true, ..small() });
-    assert_eq!(contents(&recovered), expected(14));
-    assert!(recovered.damage[0].what.contains("6 messages of queue 7"), "{recovered:?}");
-    assert!(recovered.damage[0].what.contains("kept as lost-run-0000000001.run"), "{recovered:?}");
-    drop(store);
-    disk.power_loss(3);
-    let (_, recovered) = opened(&disk, small());
-    assert_eq!(contents(&recovered), expected(14));
-    // For whoever wants to look at the rest.
-    let kept = disk.bytes("lost-run-0000000001.run").expect("no start deletes it");
-    let last = payload(20);
-    assert!(kept.windows(last.len()).any(|window| window == last));
-    assert_eq!(disk.bytes(&name), None);
-}
-
-/// Numbers are given again once neither the log nor a file has them.
-#[test]
-fn the_file_of_a_damaged_run_outlives_later_salvages() {
-    let (disk, store, run) = spilled(20);
-    drop(store);
-    let (name, at) = place(&disk, &payload(15));
-    disk.flip_bit(&name, at * 8);
-    let (mut store, recovered) = opened(&disk, Options { salvage: true, ..small() });
-    let kept = disk.bytes("lost-run-0000000001.run").expect("it was set aside");
-    let homes: Vec<Home> = recovered.queues[0].messages.iter().map(|message| message.1).collect();
-    // All that the log knew of it goes.
-    for turn in 0..4 {
-        pump(&disk, &mut store, 200_000_000 + turn * 20_000).unwrap();
-    }
-    drop(store);
-    let (mut store, _) = opened(&disk, small());
-    let mut builder = RunBuilder::new();
-    for (seq, home) in (1..).zip(homes) {
-        builder.push(seq, home, &payload(seq));
-    }
-    let next = store.write_run(QUEUE, builder, true);
-    assert_ne!(next, run);
-    pump(&disk, &mut store, 300_000_000).unwrap();
-    drop(store);
-    let (name, at) = place(&disk, &payload(9));
-    assert!(name.starts_with("run-"), "{name}");
-    disk.flip_bit(&name, at * 8);
-    let (_, recovered) = opened(&disk, Options { salvage: true, ..small() });
-    assert_eq!(contents(&recovered), expected(8));
-    assert_eq!(disk.bytes("lost-run-0000000001.run"), Some(kept));
-    assert!(disk.bytes(&format!("lost-{name}")).is_some());
-}
-
-#[test]
-fn a_missing_run_is_damage() {
-    let (disk, store, _) = spilled(5);
-    drop(store);
-    disk.remove("run-0000000001.run").unwrap();
-    disk.unlock();
-    let error = open(disk.clone(), small()).unwrap_err();
-    assert!(
-        matches!(&error, OpenError::Damaged { file, .. } if file == "run-0000000001.run"),
-        "{error}"
-    );
 }
 
 #[test]
@@ -443,32 +351,4 @@ fn a_large_run_is_read_in_blocks_without_what_was_settled() {
     }
     assert_eq!(seqs, (1..=11).chain(31..=40).collect::<Vec<_>>());
     assert!((2..=5).contains(&blocks), "{blocks} blocks");
-}
-
-#[test]
-fn runs_without_their_log_are_damage_and_a_salvage_keeps_them() {
-    let (disk, store, _) = spilled(20);
-    drop(store);
-    for name in disk.list().unwrap().iter().filter(|name| name.starts_with("log-")) {
-        disk.remove(name).unwrap();
-    }
-    disk.sync_dir().unwrap();
-    disk.unlock();
-    let mut findings = Vec::new();
-    let report = check(&*disk, &mut |finding| findings.push(finding));
-    assert!(!report.is_sound());
-    let file = "run-0000000001.run".to_owned();
-    assert!(findings.contains(&Finding::Unreferenced { file, kept: true }), "{findings:?}");
-    let error = open(disk.clone(), small()).unwrap_err();
-    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
-    assert!(disk.bytes("run-0000000001.run").is_some(), "it was deleted");
-
-    let (store, recovered) = opened(&disk, Options { salvage: true, ..small() });
-    assert_eq!(contents(&recovered), []);
-    drop(store);
-    disk.power_loss(3);
-    // The next start is an ordinary one.
-    let (_, recovered) = opened(&disk, small());
-    assert_eq!(recovered.damage, []);
-    assert!(disk.bytes("lost-run-0000000001.run").is_some());
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use forebay_store::{
-    Disk, Event, Home, MemDisk, Options, Recovered, Store, StoreFailed, open, perform,
+    Disk, Event, Home, MemDisk, Options, Recovered, RunBuilder, RunId, Store, StoreFailed, open,
+    perform,
 };
 
 pub const QUEUE: u64 = 7;
@@ -76,4 +77,18 @@ pub fn place(disk: &MemDisk, bytes: &[u8]) -> (String, usize) {
         Some((name, at))
     });
     places.last().expect("the bytes are somewhere")
+}
+
+/// A store whose `count` messages are in one run.
+pub fn spilled(count: u64) -> (Arc<MemDisk>, Store, RunId) {
+    let (disk, mut store, homes) = filled(count);
+    let mut builder = RunBuilder::new();
+    for (seq, home) in (1..).zip(homes) {
+        builder.push(seq, home, &payload(seq));
+    }
+    let run = store.write_run(QUEUE, builder, true);
+    let events = pump(&disk, &mut store, 100_000_000).unwrap();
+    assert!(events.contains(&Event::RunDurable { run, queue: QUEUE }));
+    pump(&disk, &mut store, 101_000_000).unwrap();
+    (disk, store, run)
 }
