@@ -103,8 +103,9 @@ impl FileDisk {
     }
 
     /// The same with room that is allocated by this call; without one all of it is written.
-    pub fn allocating_by(self, allocate: Allocate) -> FileDisk {
-        FileDisk { allocate, ..self }
+    pub fn allocating_by(mut self, allocate: Allocate) -> FileDisk {
+        self.allocate = allocate;
+        self
     }
 
     fn file(&self, name: &str) -> io::Result<Arc<File>> {
@@ -192,7 +193,10 @@ impl Disk for FileDisk {
     }
 
     fn unlock(&self) {
-        *self.lock.lock().expect("no holder of this lock panics") = None;
+        let lock = self.lock.lock().expect("no holder of this lock panics").take();
+        // Closing the file is not enough: a process that another thread is just starting has it, too, until it runs its program.
+        // What cannot be unlocked is given back by closing it.
+        let _ = lock.as_ref().map(File::unlock);
     }
 
     fn random(&self) -> u64 {
@@ -264,6 +268,12 @@ impl Disk for FileDisk {
     }
 }
 
+impl Drop for FileDisk {
+    fn drop(&mut self) {
+        self.unlock();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -289,6 +299,25 @@ mod tests {
         assert_eq!(kind(reader.lock_to_read()), Ok(()));
         assert_eq!(kind(other.lock_to_read()), Ok(()));
         assert_eq!(kind(writer.lock()), Err(io::ErrorKind::WouldBlock));
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    /// Between fork and exec it has all of its parent's files.
+    #[test]
+    fn a_lock_is_given_back_though_a_process_that_is_just_started_has_its_file() {
+        let root = std::env::temp_dir().join(format!("forebay-forked-{}", std::process::id()));
+        let disk = || FileDisk::new(&root).unwrap();
+        let inherited = |disk: &FileDisk| {
+            disk.lock().unwrap();
+            disk.lock.lock().unwrap().as_ref().unwrap().try_clone().unwrap()
+        };
+        let unlocked = disk();
+        let _kept = inherited(&unlocked);
+        unlocked.unlock();
+        let dropped = disk();
+        let _kept = inherited(&dropped);
+        drop(dropped);
+        disk().lock().unwrap();
         fs::remove_dir_all(&root).unwrap();
     }
 
