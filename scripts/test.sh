@@ -153,6 +153,9 @@ for name in "$@"; do
   grep -q "^$name " <<<"$all_steps" || die "there is no step $name; the steps are: $(awk 'NF{printf "%s ", $1}' <<<"$all_steps")"
 done
 if [ $# = 0 ]; then
+  free_gb=$(df --output=avail -B 1G . | tail -1)
+  [ -d "$target_dir" ] || [ "$free_gb" -ge 6 ] ||
+    echo "of the disk $free_gb GB are free, and a first run needs about 5: if it fails for want of space, make room" >&2
   # All of it is one build, with nothing edited in between: what Rust keeps for the next edit would be gigabytes for nobody.
   export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
   bounded setup "$(awk '$1 == "setup" { print $2 }' <<<"$all_steps")" >.cache/test/setup.log &
