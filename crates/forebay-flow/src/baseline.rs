@@ -64,8 +64,9 @@ impl<R: Rule> Baseline<R> {
 }
 
 impl<R: Rule> Window for Baseline<R> {
-    fn sent(&mut self, _now_us: u64, load: Load) {
+    fn sent(&mut self, _now_us: u64, load: Load) -> bool {
         self.round.set_in_flight(load.in_flight.messages);
+        false
     }
 
     fn confirmed(&mut self, now_us: u64, sample: Sample, _load: Load) {

@@ -151,6 +151,8 @@ pub(crate) struct DelayTarget {
     broker: BrokerKind,
     network: NetworkRtt,
     service: WindowedMin,
+    /// The quickest confirm since the last round or reading. All that is kept of the others is that they were slower.
+    quickest_us: u64,
     service_least: f64,
     /// As the broker tells it; 0: not worth it, or it does not.
     commit_us: f64,
@@ -182,6 +184,7 @@ impl DelayTarget {
             broker: BrokerKind::Unknown,
             network: NetworkRtt::default(),
             service: WindowedMin::new(SERVICE_BUCKET_US),
+            quickest_us: u64::MAX,
             service_least: f64::INFINITY,
             commit_us: 0.0,
             publishers: None,
@@ -281,6 +284,10 @@ impl DelayTarget {
 
     /// A confirm took so long, of a broker that did not stand still.
     pub(crate) fn add(&mut self, now_us: u64, rtt_us: u64) {
+        if rtt_us >= self.quickest_us {
+            return;
+        }
+        self.quickest_us = rtt_us;
         self.network.confirmed(now_us, rtt_us);
         let network_us = self.network_us(rtt_us as f64) as u64;
         self.service.add(now_us, (rtt_us - network_us.min(rtt_us)).max(SERVICE_MIN_US));
@@ -288,6 +295,7 @@ impl DelayTarget {
 
     /// A round is over: its mean latency, the least of the last ones, and the window and size of message it was for.
     pub(crate) fn set(&mut self, mean_us: f64, standing_us: f64, window: f64, size_bytes: f64) {
+        self.quickest_us = u64::MAX;
         let network_us = self.network_us(mean_us);
         let service_us = self.service.get().map_or(mean_us - network_us, |us| us as f64);
         let mut service_us = service_us.max(SERVICE_MIN_US as f64);
@@ -403,6 +411,7 @@ impl DelayTarget {
         let slower = known_us.is_finite() && commit_us > COMMIT_SLOWER * known_us;
         if slower {
             self.service = WindowedMin::new(SERVICE_BUCKET_US);
+            self.quickest_us = u64::MAX;
         }
         slower
     }
@@ -421,6 +430,7 @@ impl DelayTarget {
         window: f64,
         latency_us: f64,
     ) -> bool {
+        self.quickest_us = u64::MAX;
         let before_us = self.network.get();
         let longer = self.network.set(now_us, rtt_us, window, latency_us);
         // From here on `s` has the network's part in it, or no longer.

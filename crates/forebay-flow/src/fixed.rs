@@ -21,7 +21,9 @@ impl Fixed {
 }
 
 impl Window for Fixed {
-    fn sent(&mut self, _now_us: u64, _load: Load) {}
+    fn sent(&mut self, _now_us: u64, _load: Load) -> bool {
+        false
+    }
 
     fn confirmed(&mut self, _now_us: u64, _sample: Sample, _load: Load) {}
 

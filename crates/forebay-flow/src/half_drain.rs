@@ -35,11 +35,12 @@ impl HalfDrain {
 }
 
 impl Window for HalfDrain {
-    fn sent(&mut self, _now_us: u64, load: Load) {
+    fn sent(&mut self, _now_us: u64, load: Load) -> bool {
         let (full, now) = (self.window, load.in_flight);
         if now.messages >= full.messages || now.bytes >= full.bytes {
             self.draining = true;
         }
+        self.draining
     }
 
     fn confirmed(&mut self, _now_us: u64, _sample: Sample, load: Load) {
@@ -81,9 +82,9 @@ mod tests {
         let in_flight = |messages| Load { in_flight: Amount::new(messages, 0), waiting: true };
         let sample = Sample { rtt_us: 1, bytes: 0 };
         let mut window = HalfDrain::new(Amount::new(10, 1_000));
-        window.sent(0, in_flight(9));
+        assert!(!window.sent(0, in_flight(9)));
         assert_eq!(window.window_messages(), 10);
-        window.sent(0, in_flight(10));
+        assert!(window.sent(0, in_flight(10)), "it is another one now");
         window.confirmed(0, sample, in_flight(6));
         assert_eq!(window.window_messages(), 5);
         window.confirmed(0, sample, in_flight(5));

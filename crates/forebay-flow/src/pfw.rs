@@ -379,28 +379,27 @@ impl Pfw {
         if self.round.limited() {
             return;
         }
-        let window = self.window();
-        if load.waiting
-            || load.in_flight.messages >= window.messages
-            || load.in_flight.bytes >= window.bytes
-        {
+        let (window, now) = (self.window(), load.in_flight);
+        if load.waiting || now.messages >= window.messages || now.bytes >= window.bytes {
             self.round.set_limited();
         }
     }
 }
 
 impl Window for Pfw {
-    fn sent(&mut self, now_us: u64, load: Load) {
+    fn sent(&mut self, now_us: u64, load: Load) -> bool {
         if load.in_flight.messages <= 1 {
             self.busy_since_us = now_us;
         }
-        if self.size.get().is_none() {
+        let first = self.size.get().is_none(); // it goes by the size of what is sent
+        if first {
             let size_bytes =
                 load.in_flight.bytes as f64 / f64::from(load.in_flight.messages.max(1));
             let most = f64::from(self.options.floor_messages);
             self.window = (INITIAL_BYTES / size_bytes).clamp(1.0, most);
         }
         self.look_for_limit(load);
+        first
     }
 
     fn confirmed(&mut self, now_us: u64, sample: Sample, load: Load) {

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   publish    gate.ask ── admitted ──► write ──► window.sent(now_us, gate.load())
-//!                          ──► gate.set_window(window.window())
+//!                          ──► if true gate.set_window(window.window())
 //!   confirm    gate.settle ──► window.confirmed(now_us, sample, gate.load())
 //!                          ──► gate.set_window(window.window()), gate.set_pace(now_us, window.pace())
 //!                          ──► gate.next_admitted until None, and at gate.next_paced_us again
@@ -98,8 +98,9 @@ impl WindowState {
 ///
 /// After a reconnect make a new one: what the old one knew was about another path.
 pub trait Window {
-    /// A message was written; `load` counts it.
-    fn sent(&mut self, now_us: u64, load: Load);
+    /// A message was written; `load` counts it. True if the [window](Window::window) may be another one now: at a million messages a
+    /// second it is not to be asked for each.
+    fn sent(&mut self, now_us: u64, load: Load) -> bool;
 
     /// A message was confirmed. Call it for each message of a `multiple`, oldest first; `load` no longer
     /// counts the message, and nobody has been admitted in its place yet.

@@ -104,25 +104,36 @@ fn a_wrong_kernel_does_not_break_it() {
 }
 
 /// RabbitMQ's. Taken for a long way, those who saw most of it had ten times the others' share.
+///
+/// Of many runs, as what the others' windows do to one publisher's readings cannot always be told from a longer route: in one or two of
+/// twenty-four somebody begins anew for it, and the others wait for a second.
 #[test]
 fn a_kernel_that_acknowledges_late_is_no_long_way() {
-    let cell = |kernel| Cell {
-        kernel,
-        commit_times: false,
-        end_us: 40 * S,
-        warm_us: 20 * S,
-        ..slow_broker()
-    };
-    let [right, late] = [Kernel::Right, Kernel::Late].map(|kernel| run(&cell(kernel), pfw));
-    assert!(late.fairness() >= 0.95, "fairness {:.2}", late.fairness());
+    let mut longer = Vec::new();
+    for seed in 1..=11 {
+        let cell = |kernel| Cell {
+            seed,
+            kernel,
+            commit_times: false,
+            end_us: 40 * S,
+            warm_us: 20 * S,
+            ..slow_broker()
+        };
+        let [right, late] = [Kernel::Right, Kernel::Late].map(|kernel| run(&cell(kernel), pfw));
+        assert!(late.fairness() >= 0.95, "{seed}: fairness {:.2}", late.fairness());
+        assert!(
+            late.per_s() >= 0.95 * right.per_s(),
+            "{seed}: {:.0} of {:.0} msg/s",
+            late.per_s(),
+            right.per_s()
+        );
+        longer.push(late.latency_ms(0.99) / right.latency_ms(0.99));
+    }
+    longer.sort_by(f64::total_cmp);
     assert!(
-        late.per_s() >= 0.95 * right.per_s(),
-        "{:.0} of {:.0} msg/s",
-        late.per_s(),
-        right.per_s()
+        longer[5] <= 1.3 && longer[7] <= 1.5,
+        "p99 of so many times the right one: {longer:.2?}"
     );
-    let (p99_ms, right_ms) = (late.latency_ms(0.99), right.latency_ms(0.99));
-    assert!(p99_ms <= 1.5 * right_ms, "{p99_ms:.1} ms beside {right_ms:.1}");
 }
 
 #[test]

@@ -484,9 +484,9 @@ impl Ledger {
                 }
                 self.by_sequence.push_back(key as u32);
                 self.writes += 1;
-                self.window.sent(now_us, self.gate.load());
-                // Before anything is confirmed it goes by the size of what is sent.
-                self.gate.set_window(self.allowed());
+                if self.window.sent(now_us, self.gate.load()) {
+                    self.gate.set_window(self.allowed());
+                }
                 true
             }
             Err(PublishError::Full | PublishError::NotOpen) => false,

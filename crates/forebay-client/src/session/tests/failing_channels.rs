@@ -262,7 +262,9 @@ impl Listening {
 }
 
 impl Window for Listening {
-    fn sent(&mut self, _now_us: u64, _load: Load) {}
+    fn sent(&mut self, _now_us: u64, _load: Load) -> bool {
+        false
+    }
 
     fn confirmed(&mut self, _now_us: u64, _sample: Sample, _load: Load) {}
 

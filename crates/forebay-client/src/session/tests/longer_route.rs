@@ -11,7 +11,9 @@ const FAR: KernelReading = KernelReading { rtt_us: 10_000, ..NEAR };
 struct Growing(u32);
 
 impl Window for Growing {
-    fn sent(&mut self, _: u64, _: Load) {}
+    fn sent(&mut self, _: u64, _: Load) -> bool {
+        false
+    }
 
     fn confirmed(&mut self, _: u64, _: Sample, _: Load) {
         self.0 += 1;

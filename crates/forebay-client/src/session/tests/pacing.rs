@@ -8,7 +8,9 @@ use super::*;
 struct Paced(Fixed);
 
 impl Window for Paced {
-    fn sent(&mut self, _: u64, _: Load) {}
+    fn sent(&mut self, _: u64, _: Load) -> bool {
+        false
+    }
 
     fn confirmed(&mut self, _: u64, _: Sample, _: Load) {}
 
