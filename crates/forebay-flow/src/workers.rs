@@ -19,8 +19,9 @@
 //! first when calls take longer, more first when they take less.
 //!
 //! *Failures* count by the time they cost: the mean is all time over successful calls, so a service that refuses quickly
-//! does not look fast. *Idle workers* are no reason to have fewer, and end a trial of more: only what is used can be
-//! judged.
+//! does not look fast. Where *nothing* succeeds there is no latency to compare: half of the workers go at a time, down to
+//! `min`, and with the first success steps of two begin anew. *Idle workers* are no reason to have fewer, and end a trial
+//! of more: only what is used can be judged.
 //!
 //! Bounds: from `min` to `max`; each decision needs a sample, so it changes once in two latencies at most. Hill
 //! climbing, as of [connections](crate::Connections); a latency target like the publisher's window would need to know what a
@@ -187,24 +188,30 @@ impl Workers {
         let Sample { successes, .. } = self.sample;
         if !self.sample.is_full() {
             self.sample = Sample::default();
-        } else if samples >= self.effort().before || successes.is_known_to(KNOWN) {
+        } else if samples >= self.effort().before
+            || successes.is_known_to(KNOWN)
+            || nothing_succeeded(successes)
+        {
             self.next(now_us, successes);
         }
     }
 
     /// Begins the next trial, or the rest; with `usual` latencies.
     fn next(&mut self, now_us: u64, usual: Moments) {
-        let way = if !self.more_tried && self.count < self.max {
+        let fails = nothing_succeeded(usual);
+        self.coarse |= fails;
+        let way = if !fails && !self.more_tried && self.count < self.max {
             Way::More
-        } else if !self.fewer_tried && self.count > self.min {
+        } else if (fails || !self.fewer_tried) && self.count > self.min {
             Way::Fewer
-        } else if self.coarse {
+        } else if self.coarse && !fails {
             (self.coarse, self.more_tried, self.fewer_tried) = (false, false, false);
             self.watch();
             return;
         } else {
             self.state = State::Resting { until_us: now_us.saturating_add(self.rest_us), usual };
-            self.rest_us = (2 * self.rest_us).min(REST_MAX_US);
+            // What was learned of a service that failed is not true of it when it works again.
+            self.rest_us = if fails { REST_MIN_US } else { (2 * self.rest_us).min(REST_MAX_US) };
             self.sample = Sample::default();
             return;
         };
@@ -249,15 +256,17 @@ impl Workers {
             return;
         }
         let likely = margin.abs() >= LIKELY * error;
-        let right = match (way, after.count() > 0) {
-            // Nothing but failures: gently.
-            (way, false) => way == Way::Fewer,
-            (Way::More, true) => margin >= 0.0 && (likely || self.coarse),
-            (Way::Fewer, true) => margin < 0.0 && likely,
+        let right = match way {
+            // Nothing but failures, before or now: gently.
+            _ if nothing_succeeded(before) || nothing_succeeded(after) => way == Way::Fewer,
+            Way::More => margin >= 0.0 && (likely || self.coarse),
+            Way::Fewer => margin < 0.0 && likely,
         };
         if right {
             // The other way leads back.
             (self.more_tried, self.fewer_tried) = (way == Way::Fewer, way == Way::More);
+            // Unless nothing succeeded there, but may now: the service may have recovered by itself.
+            self.more_tried &= !nothing_succeeded(before);
             self.rest_us = (self.rest_us / 2).max(REST_MIN_US);
             self.next(now_us, after);
             return;
@@ -278,12 +287,14 @@ impl Workers {
         }
         let error = CHANGED * usual.error().hypot(now.error());
         let off = now.mean() - usual.mean();
-        let slower = now.count() == 0 || (now.mean() > CHANGE * usual.mean() && off > error);
-        let quicker = now.count() > 0 && now.mean() < usual.mean() / CHANGE && -off > error;
+        let (failed, fails) = (nothing_succeeded(usual), nothing_succeeded(now));
+        let changed = !failed && !fails && off.abs() > error;
+        let slower = fails && !failed || changed && now.mean() > CHANGE * usual.mean();
+        let quicker = failed && !fails || changed && now.mean() < usual.mean() / CHANGE;
         if slower || quicker {
             (self.coarse, self.more_tried, self.fewer_tried) = (true, slower, quicker);
             self.next(now_us, now);
-        } else if now_us >= until_us {
+        } else if now_us >= until_us && !fails {
             (self.coarse, self.more_tried, self.fewer_tried) = (false, false, false);
             self.watch();
         }
@@ -300,4 +311,9 @@ impl Workers {
         // What was begun before, and what these leave behind in a queue, is not typical of the new count.
         self.typical_from_us = now_us.saturating_add(usual.mean() as u64);
     }
+}
+
+/// Calls of which all failed.
+fn nothing_succeeded(successes: Moments) -> bool {
+    successes.count() == 0
 }

@@ -251,3 +251,41 @@ fn workers_that_are_not_used_do_not_become_more() {
     let rate = world.rate(60);
     assert!(rate >= 380.0, "{rate}: all of it is done");
 }
+
+/// Calls that fail while there are more than so many at a time, and take ten times as long then.
+fn collapsing(workers: &mut Workers, now_us: &mut u64, at_most: u32, calls: u64) -> u64 {
+    let mut successes = 0;
+    for _ in 0..calls {
+        let succeeded = workers.count() <= at_most;
+        let took_us = if succeeded { 10_000 } else { 100_000 };
+        *now_us += took_us / u64::from(workers.count());
+        workers.ended(*now_us, Call { took_us, succeeded, full: true });
+        successes += u64::from(succeeded);
+    }
+    successes
+}
+
+#[test]
+fn a_service_that_fails_all_calls_beyond_some_gets_so_few() {
+    let (mut workers, mut now_us) = (Workers::new(100, 1, 256), 0);
+    collapsing(&mut workers, &mut now_us, 20, 20_000);
+    let successes = collapsing(&mut workers, &mut now_us, 20, 20_000);
+    assert!(successes >= 15_000, "{successes} of 20000 with {} workers", workers.count());
+}
+
+#[test]
+fn after_an_outage_there_are_soon_as_many_as_before() {
+    for (mean_us, outage_s) in [(10_000, 3), (10_000, 60), (100_000, 3), (100_000, 20)] {
+        let service = Service::with(40, mean_us);
+        let mut world = World::new(service, Workers::new(8, 1, 256), 5);
+        world.run(mean_us / 500);
+        assert!((32..=52).contains(&world.settled()), "{}", world.workers.count());
+        world.service.refuses_above = 0;
+        world.run(outage_s);
+        assert!(world.workers.count() <= 2, "{}: gently", world.workers.count());
+        world.service.refuses_above = u32::MAX;
+        world.run((150 * mean_us).div_ceil(1_000_000));
+        let count = world.workers.count();
+        assert!(count >= 20, "{count} for 40 places, a hundred and fifty calls later");
+    }
+}
