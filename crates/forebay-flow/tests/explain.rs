@@ -126,6 +126,36 @@ fn work_that_is_slow_by_itself_is_no_wait() {
     assert!(handler.to_string().contains("700049 us a message"), "{handler}");
 }
 
+#[test]
+fn a_consumer_that_came_late_is_no_reason_for_what_is_slow_beside_the_queue() {
+    // Sixty of the seventy milliseconds in the queue passed before anybody consumed it.
+    let mut explanation = Explanation::since(60_000);
+    let marks = Marks::new().with(Mark::Received, 0).with(Mark::Sent, 70_000);
+    explanation.add(&marks.with(Mark::Delivered, 150_000));
+    assert_eq!(explanation.cause(&Settings::default()), Some(Cause::WayToConsumer));
+    let mut explanation = Explanation::since(60_000);
+    explanation.add(&marks.with(Mark::Delivered, 75_000));
+    assert_eq!(explanation.cause(&Settings::default()), Some(Cause::NoConsumer));
+}
+
+#[test]
+fn what_waits_in_a_consumer_for_its_rate_is_not_blamed_on_workers_who_are_idle() {
+    let second = 1_000_000;
+    let of = |rate_per_s, prefetch, mark| {
+        let set = settings(|settings| {
+            (settings.workers, settings.prefetch) = (Some(4), prefetch);
+            settings.rate_per_s = Some(rate_per_s);
+        });
+        explain(mark, second, &UNBATCHED, set)
+    };
+    // A millisecond each: four workers do 4000 in a second.
+    for prefetch in [None, Some(4), Some(250)] {
+        assert_eq!(of(10, prefetch, Mark::Taken), Cause::RateLimited { rate_per_s: 10 });
+    }
+    let hoards = Cause::PrefetchHoards { prefetch: 250, workers: Some(4) };
+    assert_eq!(of(5_000, Some(250), Mark::Taken), hoards, "they could not do as many");
+}
+
 /// A message that waits in its queue for a second and in its consumer for another, and is healthy otherwise.
 fn held(detours: &[(Detour, u64)], queue_breaker_us: u64, batched: bool) -> Marks {
     let second = 1_000_000;

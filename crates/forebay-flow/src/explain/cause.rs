@@ -167,6 +167,8 @@ pub(super) fn of(explanation: &Explanation, settings: &Settings) -> Option<Cause
     let handler_us = explanation.mean_us(Mark::Handled);
     let batch_us = explanation.mean_us(Mark::Done);
     let wait_us = explanation.mean_us(largest.to);
+    // What keeps workers busy.
+    let busy_us = handler_us + explanation.mean_detour_us(Detour::Attempts);
     Some(match largest.to {
         Mark::Offered => return None, // nothing ends with it
         Mark::Admitted => match settings.window_messages.or(explanation.fixed_window_messages()) {
@@ -176,11 +178,10 @@ pub(super) fn of(explanation: &Explanation, settings: &Settings) -> Option<Cause
         Mark::Written => Cause::SocketFull,
         Mark::Received => Cause::WayToBroker,
         Mark::Stored => Cause::Disk,
-        Mark::Taken if largest.from == Mark::Delivered => hoarded(settings),
+        Mark::Taken if largest.from == Mark::Delivered => hoarded(settings, busy_us),
         Mark::Sent | Mark::Delivered | Mark::Taken => {
-            let unattended = explanation.unattended_us().saturating_mul(2) > share.sum_us;
-            // What keeps workers busy.
-            let busy_us = handler_us + explanation.mean_detour_us(Detour::Attempts);
+            let unattended = largest.spans(Mark::Sent)
+                && explanation.unattended_us().saturating_mul(2) > share.sum_us;
             if unattended { Cause::NoConsumer } else { queued(largest, settings, busy_us) }
         }
         Mark::Handled => Cause::Handler { handler_us },
@@ -230,9 +231,12 @@ fn idle(rate_per_s: u64, workers: Option<u64>, handler_us: u64) -> bool {
     busy_us < workers.unwrap_or(1).saturating_mul(1_000_000)
 }
 
-fn hoarded(settings: &Settings) -> Cause {
+fn hoarded(settings: &Settings, handler_us: u64) -> Cause {
     match (settings.prefetch, settings.workers) {
         _ if settings.ordered => Cause::KeyBusy,
+        (_, workers) if settings.rate_per_s.is_some_and(|rate| idle(rate, workers, handler_us)) => {
+            Cause::RateLimited { rate_per_s: settings.rate_per_s.unwrap_or_default() }
+        }
         (Some(prefetch), workers) if workers.is_none_or(|workers| prefetch > workers) => {
             Cause::PrefetchHoards { prefetch, workers }
         }
