@@ -25,7 +25,8 @@
 //!
 //! Two connections that are not waited on any more are not one too many: they may be what carries the load. So
 //! without being waited on a connection goes only when the rate stays below half of what one fewer delivered, for
-//! 30 s; an idle client is back at one connection after as many half minutes as it has connections too many.
+//! 30 s; an idle client is back at one connection after as many half minutes as it has connections too many. While nothing is
+//! delivered at all, as by a broker that is blocked, no trial begins.
 //!
 //! Hill climbing with a test of significance; where windows are concerned, FLOW says why that alone would be unfair
 //! (each of a thousand flows gains by taking more). Here the limit is small and a connection costs the others
@@ -228,6 +229,9 @@ impl Connections {
         let more = may_more && !(may_less && self.doubt);
         let mut before = Moments::default();
         self.bins.iter().for_each(|&(rate, _)| before.add(rate));
+        if before.mean() <= 0.0 {
+            return Decision::Hold; // blocked, or away: there is nothing to compare with
+        }
         self.state = State::Trying { more, before, after: Moments::default() };
         if more { self.grow(before.mean()) } else { self.shrink() }
     }
@@ -271,7 +275,7 @@ impl Connections {
     }
 
     fn is_low(&mut self, now_us: u64, rate: f64) -> bool {
-        let low = self.fewer.last().is_some_and(|&fewer| rate < LOW_SHARE * fewer);
+        let low = self.fewer.last().is_some_and(|&fewer| rate <= LOW_SHARE * fewer);
         if !low {
             self.low_since_us = None;
             return false;

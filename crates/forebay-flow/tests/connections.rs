@@ -244,3 +244,32 @@ fn a_trial_is_not_judged_by_what_the_route_was_before() {
     run.seconds(300);
     assert_eq!(run.settled(), 8, "{:?}", run.changes);
 }
+
+#[test]
+fn while_nothing_is_delivered_nothing_is_tried_and_afterwards_at_once() {
+    // The broker is blocked, or away, and everybody waits.
+    let world = saturated(1000.0, 100_000.0);
+    let mut run = Run::new(World { all: 0.0, ..world }, 8, 5);
+    run.seconds(600);
+    assert_eq!(run.changes, []);
+    run.world = world;
+    run.seconds(60);
+    assert_eq!(run.settled(), 8, "{:?}", run.changes);
+}
+
+#[test]
+fn a_broker_that_is_blocked_during_a_trial_leaves_an_idle_client_its_one_connection() {
+    let world = saturated(1000.0, 4000.0);
+    let mut run = Run::new(world, 4, 7);
+    run.seconds(300);
+    assert_eq!(run.settled(), 4);
+    while run.connections.count() == 4 {
+        run.seconds(1); // until it asks whether the fourth is worth it
+    }
+    assert!(run.connections.is_trying());
+    run.world.all = 0.0;
+    run.settled();
+    run.world = World { demand: 0.0, ..world };
+    run.seconds(300);
+    assert_eq!(run.connections.count(), 1, "{:?}", run.changes);
+}
