@@ -83,10 +83,33 @@ fn a_queue_that_is_well_is_not_blamed() {
     assert_eq!(name(&with(look(500, 500, 0, 3), &[(10, 2), (10, 1)])), "nothing");
     // One at work, the other has nothing to do.
     assert_eq!(name(&with(look(5, 5, 0, 1), &[(10, 1), (10, 0)])), "nothing");
+    // The same at a hundred messages a second, at a moment at which one has three and the other none.
+    assert_eq!(name(&with(look(500, 500, 0, 3), &[(10, 3), (10, 0)])), "nothing");
     // A publisher that was held for a moment.
     let mut moment = with(look(500, 500, 0, 3), &[(10, 3)]);
     moment.publishers.push(GateLook { gate: "batch".into(), waited_us: SECOND / 10 });
     assert_eq!(name(&moment), "nothing");
+}
+
+#[test]
+fn jobs_that_take_longer_than_the_look_are_hoarded_as_well() {
+    // 25 of 20 s each, and two looks 5 s apart.
+    let jobs = with(look(0, 0, 0, 25), &[(250, 25), (250, 0)]);
+    assert_eq!(name(&jobs), "hoarded");
+    // Others have as many, or nobody else is there.
+    assert_eq!(name(&with(look(0, 0, 0, 50), &[(250, 25), (250, 25)])), "stuck");
+    assert_eq!(name(&with(look(0, 0, 0, 25), &[(250, 25)])), "stuck");
+    // Who is idle could have what waits, so that is another matter.
+    assert_eq!(name(&with(look(0, 0, 9, 25), &[(250, 25), (250, 0)])), "stuck");
+}
+
+#[test]
+fn who_holds_nothing_has_nothing_to_acknowledge_behind_publishes() {
+    let mut hangs = with(look(500, 0, 500, 10), &[(0, 0), (10, 10)]);
+    hangs.consumers[0].publishes_held_us = 4 * SECOND;
+    assert_eq!(name(&hangs), "stuck");
+    (hangs.consumers[0].unacked, hangs.unacked) = (Some(7), 17);
+    assert_eq!(name(&hangs), "shared-connection", "without a prefetch all is all it may");
 }
 
 #[test]

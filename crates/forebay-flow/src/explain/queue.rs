@@ -66,7 +66,7 @@ pub enum QueueCause {
         /// For how long nothing happened.
         looked_us: u64,
     },
-    /// One consumer holds several messages while others hold none.
+    /// One consumer holds several messages, and not for a moment only, while others hold none.
     Hoarded {
         /// Who.
         name: String,
@@ -110,6 +110,8 @@ pub enum QueueCause {
 
 /// A gate that held somebody for less of the time than this, in percent, is not why.
 const WAITED_PERCENT_MIN: u64 = 20;
+/// Messages that are held for less than this, in microseconds, are not hoarded.
+const HOARDED_US_MIN: u64 = 100_000;
 /// Consumers that hold so much of what they may hold, in percent, hold all of it: the rest is on its way.
 const FULL_PERCENT: u64 = 90;
 
@@ -138,7 +140,7 @@ impl QueueLook {
         }
         if self.unacked > 0 && self.left == 0 {
             let stuck = QueueCause::Stuck { unacked: self.unacked, looked_us: self.looked_us };
-            return self.shared().unwrap_or(stuck);
+            return self.shared().or_else(|| self.hoarded()).unwrap_or(stuck);
         }
         if self.ready == 0 {
             return self.hoarded().unwrap_or_else(|| self.before());
@@ -169,7 +171,8 @@ impl QueueLook {
     /// Acknowledgements that wait behind publishes.
     fn shared(&self) -> Option<QueueCause> {
         let full = |consumer: &&ConsumerLook| {
-            consumer.unacked.is_some_and(|unacked| is_full(unacked, consumer.prefetch))
+            let full = |unacked| unacked > 0 && is_full(unacked, consumer.prefetch);
+            consumer.unacked.is_some_and(full)
         };
         let longest =
             self.consumers.iter().filter(full).max_by_key(|consumer| consumer.publishes_held_us)?;
@@ -182,7 +185,9 @@ impl QueueLook {
         let holds = |consumer: &ConsumerLook| consumer.unacked.unwrap_or(1);
         let most = self.consumers.iter().max_by_key(|consumer| holds(consumer))?;
         let idle = self.consumers.iter().filter(|consumer| holds(consumer) == 0).count();
-        (idle > 0 && holds(most) > 1).then(|| QueueCause::Hoarded {
+        // What one has at some moment and hands back soon keeps nobody waiting.
+        let long = self.held_us().is_none_or(|held_us| held_us >= HOARDED_US_MIN);
+        (self.ready == 0 && idle > 0 && holds(most) > 1 && long).then(|| QueueCause::Hoarded {
             name: most.name.clone(),
             unacked: holds(most),
             prefetch: most.prefetch,
