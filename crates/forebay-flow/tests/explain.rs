@@ -156,6 +156,50 @@ fn what_waits_in_a_consumer_for_its_rate_is_not_blamed_on_workers_who_are_idle()
     assert_eq!(of(5_000, Some(250), Mark::Taken), hoards, "they could not do as many");
 }
 
+/// Handlers that only hand to batches of a hundred, which take 400 ms: what waits before them waits for those.
+#[test]
+fn what_waits_for_workers_whose_batches_are_behind_is_blamed_on_the_batches() {
+    let of = |waits: Mark, handler_us: u64, begun_us: u64, change: fn(&mut Settings)| {
+        let mut at_us = 0;
+        let mut marks = Marks::new().with(Mark::Received, 0);
+        for (mark, us) in [
+            (Mark::Sent, 100),
+            (Mark::Delivered, 100),
+            (Mark::Taken, 100),
+            (Mark::Handled, handler_us),
+            (Mark::Begun, begun_us),
+            (Mark::Done, 400_000),
+        ] {
+            at_us += if mark == waits { 9_000_000 } else { us };
+            marks.passed(mark, at_us);
+        }
+        let mut explanation = Explanation::new();
+        explanation.add(&marks);
+        let set = settings(|settings| {
+            (settings.workers, settings.batch_workers) = (Some(4), Some(1));
+            (settings.batch_messages, settings.batch_delay_us) = (Some(100), Some(50_000));
+            change(settings);
+        });
+        explanation.cause(&set).expect("there is a message")
+    };
+    let behind = Cause::BatchWorkersBusy { batch_us: 400_000 };
+    for waits in [Mark::Sent, Mark::Taken] {
+        assert_eq!(of(waits, 3, 2_000_000, |_| {}), behind, "{waits:?}");
+        // The same with a rate and an order that let more through than the batches.
+        let limits = |settings: &mut Settings| {
+            (settings.rate_per_s, settings.ordered) = (Some(1_000), true);
+        };
+        assert_eq!(of(waits, 3, 2_000_000, limits), behind, "{waits:?}");
+    }
+    // A batch waits for its time and no longer: somebody is free to take it.
+    assert_eq!(of(Mark::Sent, 3, 50_000, |_| {}).name(), "workers-busy");
+    // 4 ms of a batch for each message, and 5 ms of the workers; less where there are two batches at a time.
+    assert_eq!(of(Mark::Sent, 20_000, 2_000_000, |_| {}).name(), "workers-busy");
+    assert_eq!(of(Mark::Sent, 12_000, 2_000_000, |_| {}), behind);
+    let two = |settings: &mut Settings| settings.batch_workers = Some(2);
+    assert_eq!(of(Mark::Sent, 12_000, 2_000_000, two).name(), "workers-busy");
+}
+
 /// A message that waits in its queue for a second and in its consumer for another, and is healthy otherwise.
 fn held(detours: &[(Detour, u64)], queue_breaker_us: u64, batched: bool) -> Marks {
     let second = 1_000_000;

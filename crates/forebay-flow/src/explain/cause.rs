@@ -140,7 +140,7 @@ pub enum Cause {
         /// How long they wait.
         batch_delay_us: u64,
     },
-    /// Batches wait for those that are in work.
+    /// Batches wait for those that are in work, or what is before them does.
     BatchWorkersBusy {
         /// Their mean time.
         batch_us: u64,
@@ -169,6 +169,7 @@ pub(super) fn of(explanation: &Explanation, settings: &Settings) -> Option<Cause
     let wait_us = explanation.mean_us(largest.to);
     // What keeps workers busy.
     let busy_us = handler_us + explanation.mean_detour_us(Detour::Attempts);
+    let behind = batches_are_behind(settings, explanation.mean_us(Mark::Begun), batch_us, busy_us);
     Some(match largest.to {
         Mark::Offered => return None, // nothing ends with it
         Mark::Admitted => match settings.window_messages.or(explanation.fixed_window_messages()) {
@@ -178,11 +179,17 @@ pub(super) fn of(explanation: &Explanation, settings: &Settings) -> Option<Cause
         Mark::Written => Cause::SocketFull,
         Mark::Received => Cause::WayToBroker,
         Mark::Stored => Cause::Disk,
+        Mark::Taken if largest.from == Mark::Delivered && behind => {
+            Cause::BatchWorkersBusy { batch_us }
+        }
         Mark::Taken if largest.from == Mark::Delivered => hoarded(settings, busy_us),
         Mark::Sent | Mark::Delivered | Mark::Taken => {
             let unattended = largest.spans(Mark::Sent)
                 && explanation.unattended_us().saturating_mul(2) > share.sum_us;
-            if unattended { Cause::NoConsumer } else { queued(largest, settings, busy_us) }
+            if unattended {
+                return Some(Cause::NoConsumer);
+            }
+            queued(largest, settings, busy_us, behind.then_some(batch_us))
         }
         Mark::Handled => Cause::Handler { handler_us },
         Mark::Begun => batched(settings, wait_us, batch_us),
@@ -204,25 +211,47 @@ fn detoured(detour: Detour, share: &Share, settings: &Settings) -> Cause {
     }
 }
 
-fn queued(segment: Segment, settings: &Settings, handler_us: u64) -> Cause {
+/// `behind_us`: what batches take, where they are what handlers wait for.
+fn queued(segment: Segment, settings: &Settings, handler_us: u64, behind_us: Option<u64>) -> Cause {
     if !segment.spans(Mark::Sent) {
         return Cause::WayToConsumer;
     }
-    match (settings.prefetch, settings.workers) {
-        (Some(prefetch), Some(workers)) if prefetch < workers => {
+    match (settings.prefetch, settings.workers, behind_us) {
+        (Some(prefetch), Some(workers), _) if prefetch < workers => {
             Cause::PrefetchBelowWorkers { prefetch, workers }
         }
         // Who batches holds more than there are workers.
-        (Some(prefetch), _) if settings.batch_messages.is_some_and(|batch| prefetch < batch) => {
+        (Some(prefetch), ..) if settings.batch_messages.is_some_and(|batch| prefetch < batch) => {
             let batch_messages = settings.batch_messages.unwrap_or_default();
             Cause::PrefetchBelowBatch { prefetch, batch_messages }
         }
-        (_, workers) if settings.rate_per_s.is_some_and(|rate| idle(rate, workers, handler_us)) => {
+        (.., Some(batch_us)) => Cause::BatchWorkersBusy { batch_us },
+        (_, workers, None)
+            if settings.rate_per_s.is_some_and(|rate| idle(rate, workers, handler_us)) =>
+        {
             Cause::RateLimited { rate_per_s: settings.rate_per_s.unwrap_or_default() }
         }
-        (_, workers) if handler_us > 0 => Cause::WorkersBusy { workers, handler_us },
+        (_, workers, None) if handler_us > 0 => Cause::WorkersBusy { workers, handler_us },
         _ => Cause::Queue,
     }
+}
+
+/// Whether batches wait for longer than to be full, and those in work let fewer messages through than the workers before
+/// them, who then wait for room there.
+fn batches_are_behind(settings: &Settings, wait_us: u64, batch_us: u64, handler_us: u64) -> bool {
+    let Some(delay_us) = settings.batch_delay_us else { return false };
+    let of = |count: Option<u64>| u128::from(count.unwrap_or(1).max(1));
+    let batched = of(settings.batch_messages).saturating_mul(of(settings.batch_workers));
+    let (batches_us, handlers_us) = (
+        of(settings.workers).saturating_mul(batch_us.into()),
+        batched.saturating_mul(handler_us.into()),
+    );
+    delayed_percent(wait_us, delay_us) > *DELAY_PERCENT.end() && batches_us > handlers_us
+}
+
+/// A mean wait for batches, in percent of their delay.
+fn delayed_percent(wait_us: u64, delay_us: u64) -> u64 {
+    wait_us.saturating_mul(100) / delay_us.max(1)
 }
 
 /// Whether workers have time left at this rate.
@@ -245,9 +274,8 @@ fn hoarded(settings: &Settings, handler_us: u64) -> Cause {
 }
 
 fn batched(settings: &Settings, wait_us: u64, batch_us: u64) -> Cause {
-    let percent = |delay_us: &u64| wait_us.saturating_mul(100) / (*delay_us).max(1);
-    let by_delay =
-        settings.batch_delay_us.filter(|delay_us| DELAY_PERCENT.contains(&percent(delay_us)));
+    let by_delay = |delay_us: &u64| DELAY_PERCENT.contains(&delayed_percent(wait_us, *delay_us));
+    let by_delay = settings.batch_delay_us.filter(by_delay);
     match (by_delay, settings.prefetch, settings.batch_messages) {
         (Some(_), Some(prefetch), Some(batch_messages)) if prefetch < batch_messages => {
             Cause::PrefetchBelowBatch { prefetch, batch_messages }
