@@ -145,10 +145,18 @@ impl Visits {
         }
     }
 
-    /// `key` is gone, and may mean somebody else.
+    /// `key` is gone, and may mean somebody else. Linear in those that stand somewhere.
     pub fn forget(&mut self, key: usize) {
-        for parked in &mut self.parked {
-            parked.retain(|other| *other != key);
+        let other = |other: &usize| *other != key;
+        self.gated.iter_mut().chain(&mut self.parked).for_each(|places| places.retain(other));
+        self.returned.retain(other);
+        for side in [TAKERS, BRINGERS] {
+            let Some(at) = self.lists[side].iter().position(|other| *other == key) else {
+                continue;
+            };
+            self.lists[side].remove(at);
+            self.unread[side] -= usize::from(at < self.unread[side]);
+            self.let_go -= usize::from(side == BRINGERS && at < self.let_go);
         }
     }
 
