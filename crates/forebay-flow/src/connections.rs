@@ -25,8 +25,8 @@
 //!
 //! Two connections that are not waited on any more are not one too many: they may be what carries the load. So
 //! without being waited on a connection goes only when the rate stays below half of what one fewer delivered, for
-//! 30 s; an idle client is back at one connection after as many half minutes as it has connections too many. While nothing is
-//! delivered at all, as by a broker that is blocked, no trial begins.
+//! 30 s; an idle client is back at one connection after as many half minutes as it has connections too many. Bins in which
+//! somebody waits and nothing is delivered, as by a broker that is blocked, count for nothing.
 //!
 //! Hill climbing with a test of significance; where windows are concerned, FLOW says why that alone would be unfair
 //! (each of a thousand flows gains by taking more). Here the limit is small and a connection costs the others
@@ -197,12 +197,14 @@ impl Connections {
         let rate = self.bin.messages as f64 * 1e6 / elapsed_us as f64;
         let waited = self.bin.waited;
         self.bin = Bin { since_us: Some(now_us), ..Bin::default() };
-        if since_us < self.settled_from_us {
+        // A broker that is blocked, or away, says nothing of how many connections help.
+        let stands = waited && rate == 0.0;
+        if since_us < self.settled_from_us || stands {
             return Decision::Hold;
         }
         match self.state {
             State::Watching { more_from_us, less_from_us } => {
-                if self.is_low(now_us, rate) {
+                if self.is_low(now_us, rate) && !waited {
                     self.watch(now_us + REST_MIN_US, now_us + REST_MIN_US);
                     return self.shrink();
                 }
@@ -229,9 +231,6 @@ impl Connections {
         let more = may_more && !(may_less && self.doubt);
         let mut before = Moments::default();
         self.bins.iter().for_each(|&(rate, _)| before.add(rate));
-        if before.mean() <= 0.0 {
-            return Decision::Hold; // blocked, or away: there is nothing to compare with
-        }
         self.state = State::Trying { more, before, after: Moments::default() };
         if more { self.grow(before.mean()) } else { self.shrink() }
     }

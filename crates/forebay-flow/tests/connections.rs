@@ -258,18 +258,38 @@ fn while_nothing_is_delivered_nothing_is_tried_and_afterwards_at_once() {
 }
 
 #[test]
-fn a_broker_that_is_blocked_during_a_trial_leaves_an_idle_client_its_one_connection() {
-    let world = saturated(1000.0, 4000.0);
-    let mut run = Run::new(world, 4, 7);
+fn a_client_that_stops_in_a_trial_is_back_at_one_connection() {
+    let mut run = Run::new(saturated(1000.0, 4000.0), 4, 7);
     run.seconds(300);
     assert_eq!(run.settled(), 4);
     while run.connections.count() == 4 {
         run.seconds(1); // until it asks whether the fourth is worth it
     }
     assert!(run.connections.is_trying());
-    run.world.all = 0.0;
-    run.settled();
-    run.world = World { demand: 0.0, ..world };
+    run.world.demand = 0.0;
+    run.seconds(200);
+    assert_eq!(run.connections.count(), 1, "{:?}", run.changes);
+}
+
+#[test]
+fn connections_that_are_waited_on_go_for_trials_alone() {
+    let world = saturated(1000.0, 4000.0);
+    let mut run = Run::new(world, 4, 7);
     run.seconds(300);
+    assert_eq!(run.settled(), 4);
+    while run.connections.count() == 4 {
+        run.seconds(1);
+    }
+    assert_eq!((run.settled(), run.connections.count()), (4, 4), "the fourth is worth it");
+    // From now on a quarter is taken, which as many as before carry; and then nothing for minutes.
+    for (all, seconds) in [(1000.0, 100), (0.0, 200)] {
+        run.world = saturated(all / 4.0, all);
+        let changes = run.changes.len();
+        run.seconds(seconds);
+        assert_eq!(run.changes.len(), changes, "{:?}", run.changes);
+    }
+    // And nobody waits any more.
+    run.world = World { demand: 0.0, ..world };
+    run.seconds(100);
     assert_eq!(run.connections.count(), 1, "{:?}", run.changes);
 }
