@@ -5,6 +5,7 @@
 //!   x-death         array of tables, the newest first, one for each queue and reason:
 //!                   count, exchange, original-expiration, queue, reason, routing-keys, time (of the first)
 //!   x-first-death-exchange, -queue, -reason     of the first of all
+//!   x-last-death-exchange, -queue, -reason      of this one (RabbitMQ's since 3.13)
 //!   expiration      taken out: it stays where it goes
 //! ```
 //! As RabbitMQ 3.x does it. A message that would come back into a queue which it has been in, and that nobody has rejected on the way,
@@ -21,6 +22,8 @@ pub(crate) const EXCHANGE_ARGUMENT: &str = "x-dead-letter-exchange";
 pub(crate) const ROUTING_KEY_ARGUMENT: &str = "x-dead-letter-routing-key";
 
 const DEATHS: &str = "x-death";
+const LAST_DEATH: [&str; 3] =
+    ["x-last-death-exchange", "x-last-death-queue", "x-last-death-reason"];
 
 /// Why a message left its queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +80,8 @@ impl DeadLetters {
         let before = properties.headers.unwrap_or_default();
         let mut headers = TableBuf::new();
         for (name, value) in before.iter() {
-            let replaced = name == DEATHS || (self.routing_key.is_some() && name == "CC");
+            let of_this = name == DEATHS || LAST_DEATH.iter().any(|last| name == *last);
+            let replaced = of_this || (self.routing_key.is_some() && name == "CC");
             if !replaced {
                 headers.push(name, value);
             }
@@ -88,6 +92,12 @@ impl DeadLetters {
             headers.push("x-first-death-exchange", Value::LongStr(&message.exchange()));
             headers.push("x-first-death-queue", Value::LongStr(death.queue));
             headers.push("x-first-death-reason", Value::LongStr(death.reason.name()));
+        }
+        let exchange = message.exchange();
+        for (name, value) in
+            LAST_DEATH.into_iter().zip([&*exchange, death.queue, death.reason.name()])
+        {
+            headers.push(name, Value::LongStr(value));
         }
         let mut raw = Vec::new();
         Properties { headers: Some(headers.as_table()), expiration: None, ..properties }
@@ -244,6 +254,32 @@ mod tests {
         assert_eq!(only.get("time"), Some(Value::Timestamp(1_700_000_000)));
         let Some(Value::Array(keys)) = only.get("routing-keys") else { panic!("{only:?}") };
         assert!(keys.iter().eq([Value::LongStr(b"key"), Value::LongStr(b"more")]));
+    }
+
+    #[test]
+    fn the_first_death_stays_and_the_last_is_told_anew() {
+        // As if it had been published with what a broker writes.
+        let stale = TableBuf::new().with("x-last-death-queue", Value::LongStr(b"elsewhere"));
+        let once = arguments(None).letter(&message(&stale, None), death("a", Reason::Expired));
+        let twice = arguments(None).letter(&once, death("b", Reason::Rejected));
+        let deaths = |letter: &Message| {
+            let headers =
+                RawProperties::trusted(letter.raw_properties()).headers().unwrap_or_default();
+            let told = |of: &str, what: &str| {
+                let name = format!("x-{of}-death-{what}");
+                assert_eq!(
+                    headers.iter().filter(|(other, _)| *other == *name).count(),
+                    1,
+                    "{name}"
+                );
+                let value = headers.get(&name).and_then(|value| value.as_long_str());
+                String::from_utf8_lossy(value.unwrap_or_default()).into_owned()
+            };
+            ["first", "last"].map(|of| ["exchange", "queue", "reason"].map(|what| told(of, what)))
+        };
+        let first = ["from", "a", "expired"].map(str::to_owned);
+        assert_eq!(deaths(&once), [first.clone(), first.clone()]);
+        assert_eq!(deaths(&twice), [first, ["dlx", "b", "rejected"].map(str::to_owned)]);
     }
 
     #[test]

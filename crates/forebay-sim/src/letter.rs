@@ -15,7 +15,8 @@ pub(crate) fn before_death(properties: &[u8]) -> Option<(Name, Vec<u8>)> {
     let died = death.get("reason") == Some(Value::LongStr(b"rejected"))
         && death.get("count").and_then(|count| count.as_i64()) == Some(1)
         && headers.get("x-first-death-queue") == Some(from)
-        && headers.iter().count() == 4;
+        && headers.get("x-last-death-queue") == Some(from)
+        && headers.iter().count() == 7;
     let mut raw = Vec::new();
     Properties { headers: None, ..properties }.encode(&mut raw);
     known(from.as_long_str()?).filter(|_| died).map(|from| (from, raw))

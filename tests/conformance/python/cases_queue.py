@@ -459,6 +459,8 @@ def refusals(t):
     method, properties, body = ch.basic_get(dead, auto_ack=True)
     death = properties.headers["x-death"][0]
     t.see("what is refused is a dead letter", [body.decode(), death["reason"], death["count"]], want=["12", "maxlen", 1])
+    last = [properties.headers.get(f"x-last-death-{what}") for what in ("exchange", "queue", "reason")]
+    t.see("and says where it died last", last, want=["", name, "maxlen"])
     t.see("the others are there", drain(ch, name), want=["12345", "1234", "1"])
 
     full = t.queue(ch, "full", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
