@@ -154,14 +154,6 @@ impl AmqpError {
         )
     }
 
-    /// 406: a `delivery-mode` that is neither 1 nor 2.
-    pub fn unknown_delivery_mode(delivery_mode: u8) -> Self {
-        Self::new(
-            ReplyCode::PreconditionFailed,
-            format!("invalid message: {{delivery_mode_unknown,{delivery_mode}}}"),
-        )
-    }
-
     /// 503: a login mechanism that was not offered.
     pub fn unknown_mechanism(mechanism: impl Display) -> Self {
         Self::new(

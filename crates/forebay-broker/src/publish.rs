@@ -101,10 +101,8 @@ impl Shard {
                 raw = &rewritten;
             }
         }
-        let delivery_mode = header.properties.delivery_mode();
-        if let Some(mode @ (0 | 3..)) = delivery_mode {
-            return Err(AmqpError::unknown_delivery_mode(mode));
-        }
+        // Any other is transient, as with RabbitMQ since 3.13; before that it refused all but 1 and 2.
+        let persistent = header.properties.delivery_mode() == Some(PERSISTENT);
         let (connections, warm) = (&mut self.connections, &mut self.warm_messages);
         let Some(channel) = connections
             .get_mut(id.0 as usize)
@@ -122,7 +120,7 @@ impl Shard {
         let room_bytes = Message::room_bytes(exchange, routing_key, raw, body_bytes);
         let bytes = warm.take(room_bytes);
         assembly.bytes = Message::start_in(bytes, exchange, routing_key, raw);
-        assembly.persistent = delivery_mode == Some(PERSISTENT);
+        assembly.persistent = persistent;
         assembly.marked = marked;
         assembly.expires = has_expiration(raw);
         assembly.missing_bytes = header.body_size_bytes;

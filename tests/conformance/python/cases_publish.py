@@ -156,7 +156,7 @@ def delivery_mode(t):
     for mode in (None, 1, 2, 0, 3, 255):
         saw = t.outcome(lambda ch: ch.basic_publish("", queue, "m", pika.BasicProperties(delivery_mode=mode)))
         method, properties, _ = ch.basic_get(queue, auto_ack=True)
-        t.see(f"delivery_mode {mode}", [saw, properties.delivery_mode if method else "nothing"])
+        t.see(f"delivery_mode {mode}", [saw, properties.delivery_mode if method else "nothing"], want=["ok", mode])
 
 
 @case("publish.properties")

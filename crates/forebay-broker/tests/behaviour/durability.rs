@@ -66,6 +66,28 @@ fn the_ok_of_a_durable_declaration_waits_for_the_disk() {
 }
 
 #[test]
+fn a_delivery_mode_that_means_nothing_is_taken_as_transient() {
+    let mut scene = Scene::new();
+    let id = scene.client();
+    for (number, delivery_mode) in
+        [None, Some(0), Some(1), Some(2), Some(3), Some(255)].iter().enumerate()
+    {
+        let properties = Properties { delivery_mode: *delivery_mode, ..Properties::default() };
+        scene.rig.publish_with(id, "", "q", false, &properties, body(number as u32).as_bytes());
+    }
+    let answers = scene.answers(id);
+    assert!(answers.iter().all(|line| line.contains("basic.ack")), "{answers:?}");
+    let get = basic::Get { queue: short("q"), ..basic::Get::default() };
+    let mut got = Vec::new();
+    for _ in 0..6 {
+        scene.rig.method(id, 1, &get);
+        got.extend(deliveries(&scene.answers(id)));
+    }
+    assert_eq!(numbers(&got), range(0..6));
+    assert_eq!(numbers(&scene.kill().drain()), [3]);
+}
+
+#[test]
 fn a_failed_write_or_sync_is_the_end_and_nothing_is_confirmed_by_it() {
     for call in [Call::Write, Call::Sync] {
         let mut scene = Scene::new();
