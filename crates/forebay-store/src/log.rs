@@ -15,7 +15,7 @@
 //! Bounds: one open batch of `batch_max_bytes` plus one oversized message, two in flight, the parts of a
 //! checkpoint that wait for their turn, [`BUFFERS_MAX`] idle buffers.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hashbrown::HashMap;
 
@@ -100,6 +100,8 @@ pub(crate) struct Log {
     pub(crate) meta: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(crate) queues: Map<QueueId, QueueState>,
     pub(crate) runs: Map<RunId, TrackedRun>,
+    /// The same by their queues: whoever forgets many queues does not look through the runs of all others for each.
+    pub(crate) runs_of: BTreeSet<(QueueId, RunId)>,
     pub(crate) next_run: u32,
     /// Runs whose messages' owner still holds the old homes.
     pub(crate) moving: Map<QueueId, Vec<RunId>>,
@@ -164,6 +166,7 @@ impl Log {
             stopping: Stopping::No,
             meta: state.meta,
             queues: state.queues,
+            runs_of: state.runs.iter().map(|(&id, run)| (run.queue, id)).collect(),
             runs: state.runs,
             next_run: state.next_run,
             moving: Map::default(),
@@ -232,18 +235,6 @@ impl Log {
         if self.failed.is_none() {
             self.acks.push(queue, seq);
             self.pacing.acked(self.now_us);
-        }
-    }
-
-    pub(crate) fn forget_queue(&mut self, queue: QueueId) {
-        let left: Vec<RunId> =
-            self.runs.iter().filter(|(_, run)| run.queue == queue).map(|(&id, _)| id).collect();
-        for run in left {
-            self.settle_run(run);
-        }
-        if self.queues.remove(&queue).is_some() && self.failed.is_none() {
-            self.open.writer().forget(queue);
-            self.open.urgent = true;
         }
     }
 

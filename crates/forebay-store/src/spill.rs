@@ -23,6 +23,7 @@ impl Log {
             return id;
         }
         let finished = run.finish(id, queue);
+        self.runs_of.insert((queue, id));
         self.runs.insert(
             id,
             TrackedRun {
@@ -157,6 +158,18 @@ impl Log {
         }
     }
 
+    pub(crate) fn forget_queue(&mut self, queue: QueueId) {
+        let its_runs = (queue, RunId(0))..=(queue, RunId(u32::MAX));
+        let left: Vec<RunId> = self.runs_of.range(its_runs).map(|(_, run)| *run).collect();
+        for run in left {
+            self.settle_run(run);
+        }
+        if self.queues.remove(&queue).is_some() && self.failed.is_none() {
+            self.open.writer().forget(queue);
+            self.open.urgent = true;
+        }
+    }
+
     pub(crate) fn settle_run(&mut self, id: RunId) {
         let Some(run) = self.runs.get_mut(&id) else { return };
         self.settled += run.live.len();
@@ -190,6 +203,8 @@ impl Log {
     /// An empty run: its file may go once what emptied it is durable.
     pub(crate) fn retire_run(&mut self, id: RunId) {
         if let Some(run) = self.runs.remove(&id) {
+            self.runs_of.remove(&(run.queue, id));
+            debug_assert_eq!(self.runs.len(), self.runs_of.len());
             self.background.dead_runs.push_back((run.dead_batch, id));
         }
     }
