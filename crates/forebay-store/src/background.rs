@@ -348,6 +348,9 @@ impl Log {
             }
             Work::Recycle { spare, written_bytes, .. } => self.spare_found(spare, written_bytes),
             Work::RemoveSegment { .. } | Work::RemoveRun { .. } => {
+                if let Work::RemoveRun { run } = work {
+                    self.run_numbers.give_back(run);
+                }
                 // Somebody may have been waiting for just this space.
                 self.background.retry_at_us = None;
                 self.background.prewrite_at_us = None;

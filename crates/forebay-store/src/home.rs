@@ -15,10 +15,13 @@ pub type BatchNo = u64;
 pub(crate) const BATCH_NO_MAX: BatchNo = 1 << 62;
 
 /// Set in a [`Home`] that is a run; the other 31 bits are the run's or the segment's number. At one
-/// segment of 64 MiB, or one run of 1 MiB, 31 bits last for 128 PiB of log or 2 PiB of runs.
+/// segment of 64 MiB, 31 bits last for 128 PiB of log; runs may be small, and their numbers begin again.
 const RUN_BIT: u32 = 1 << 31;
 
-/// Number of a run file, from 1 to 2³¹ − 1, never reused while the run is referenced.
+/// The largest number of a run.
+pub(crate) const RUN_MAX: u32 = RUN_BIT - 1;
+
+/// Number of a run file, from 1 to 2³¹ − 1, then from 1 again; never one that has a file.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RunId(pub u32);
 

@@ -50,6 +50,7 @@ mod replay;
 mod request;
 mod run;
 mod run_files;
+mod run_numbers;
 mod runs_by_span;
 mod segment;
 mod spill;

@@ -11,8 +11,8 @@ use crate::segment::{parse_segment_file, parse_spare_file};
 pub(crate) struct Listing {
     pub(crate) epochs: Vec<u64>,
     pub(crate) runs: Vec<RunId>,
-    /// The largest number that a run's file has, or one that was set aside.
-    pub(crate) last_run: u32,
+    /// Those that were set aside: their numbers are not given again, or the file of another run might be set aside over one.
+    pub(crate) lost_runs: Vec<RunId>,
     pub(crate) spares: Vec<u32>,
 }
 
@@ -24,10 +24,8 @@ impl Listing {
                 listing.epochs.push(epoch);
             } else if let Some(run) = parse_run_file(&name) {
                 listing.runs.push(run);
-                listing.last_run = listing.last_run.max(run.0);
             } else if let Some(run) = parse_lost_run_file(&name) {
-                // Its number is not given again: the file of another run might be set aside over it.
-                listing.last_run = listing.last_run.max(run.0);
+                listing.lost_runs.push(run);
             } else if let Some(spare) = parse_spare_file(&name) {
                 listing.spares.push(spare);
             }

@@ -30,6 +30,7 @@ use crate::options::{Durability, Options};
 use crate::record::QUEUES_MAX;
 use crate::request::{Completion, Request, Work, WorkError};
 use crate::run::TrackedRun;
+use crate::run_numbers::RunNumbers;
 use crate::segment::{Segment, Spare, segment_file};
 use crate::store::Statistics;
 
@@ -102,7 +103,7 @@ pub(crate) struct Log {
     pub(crate) runs: Map<RunId, TrackedRun>,
     /// The same by their queues: whoever forgets many queues does not look through the runs of all others for each.
     pub(crate) runs_of: BTreeSet<(QueueId, RunId)>,
-    pub(crate) next_run: u32,
+    pub(crate) run_numbers: RunNumbers,
     /// Runs whose messages' owner still holds the old homes.
     pub(crate) moving: Map<QueueId, Vec<RunId>>,
     /// Runs whose SPILL record is not durable yet, in order.
@@ -130,7 +131,7 @@ pub(crate) struct LogState {
     pub(crate) meta: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(crate) queues: Map<QueueId, QueueState>,
     pub(crate) runs: Map<RunId, TrackedRun>,
-    pub(crate) next_run: u32,
+    pub(crate) run_numbers: RunNumbers,
     pub(crate) spares: VecDeque<Spare>,
     pub(crate) next_spare: u32,
 }
@@ -168,7 +169,7 @@ impl Log {
             queues: state.queues,
             runs_of: state.runs.iter().map(|(&id, run)| (run.queue, id)).collect(),
             runs: state.runs,
-            next_run: state.next_run,
+            run_numbers: state.run_numbers,
             moving: Map::default(),
             spilling: VecDeque::new(),
             evacuating: None,

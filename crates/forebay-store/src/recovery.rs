@@ -12,7 +12,7 @@
 //! No file that was ever begun is changed or removed before the new segment's first batch is durable, so a crash
 //! during recovery leaves what recovery found.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 
 use crate::contents::recovered_queues;
@@ -30,6 +30,7 @@ use crate::run::{FIRST_RECORD, RunState, TrackedRun};
 use crate::run_files::{
     check_runs, remove_unreferenced, set_aside, set_unreferenced_aside, without_log,
 };
+use crate::run_numbers::RunNumbers;
 use crate::segment::{
     EPOCHS_PASSED_BY_SALVAGE, Segment, SegmentHeader, Spare, segment_file, spare_file,
 };
@@ -77,8 +78,11 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
         remove(disk, &segment_file(epoch))?;
     }
     set_unreferenced_aside(disk, &listing, &mut image)?;
-    let mut last_run = listing.last_run.max(image.replay.last_run);
-    let damaged_runs = check_runs(disk, &mut image, &mut last_run, options.salvage)?;
+    let run_files: BTreeSet<RunId> =
+        listing.runs.iter().chain(&listing.lost_runs).copied().collect();
+    let largest_run = run_files.last().map_or(0, |run| run.0).max(image.replay.last_run);
+    let mut run_numbers = RunNumbers::new(largest_run, run_files);
+    let damaged_runs = check_runs(disk, &mut image, &mut run_numbers, options.salvage)?;
     let mut segments = count_live(&image);
     segments.retain(|segment| !bare.contains(&segment.epoch) && !carried.contains(&segment.epoch));
 
@@ -111,7 +115,7 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
         meta: image.replay.meta.clone(),
         queues: image.replay.queues.iter().map(|(&id, queue)| (id, queue.state)).collect(),
         runs: track_runs(&image.replay.runs),
-        next_run: last_run + 1,
+        run_numbers,
         spares,
         next_spare: listing.spares.last().map_or(0, |spare| spare + 1),
     };

@@ -179,7 +179,7 @@ impl Replay {
 
     fn insert_run(&mut self, id: RunId, run: ReplayedRun) {
         self.last_run = self.last_run.max(id.0);
-        // Only a log that was forged names one run twice.
+        // One that is named again is another one: numbers begin again, and a log may be forged.
         self.remove_run(id);
         self.runs_of.entry(run.queue).or_default().insert(id, &run.footer);
         self.runs.insert(id, run);

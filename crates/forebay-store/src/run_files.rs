@@ -12,17 +12,18 @@ use crate::recovery::remove;
 use crate::replay::ReplayedRun;
 use crate::request::{Request, Work, WorkError, perform};
 use crate::run::{self, RunBuilder, RunDamage, lost_run_file, run_file};
+use crate::run_numbers::RunNumbers;
 use crate::store::Damage;
 
 /// Every live run must have a file that says what the log says. Salvage reads them to the end; what can be read of a damaged one is
-/// written to a run of its own, numbered from `last_run` on, which takes its place in `image`, so that it need not be in memory nor
+/// written to a run of its own, which takes its place in `image`, so that it need not be in memory nor
 /// in one batch. Returns the damaged ones: left in place they would fail the store when their turn comes.
 ///
 /// A crash before the new segment is there leaves all as it was, and some runs that no log knows.
 pub(crate) fn check_runs(
     disk: &dyn Disk,
     image: &mut LogImage,
-    last_run: &mut u32,
+    numbers: &mut RunNumbers,
     salvage: bool,
 ) -> Result<Vec<RunId>, OpenError> {
     let mut rescued = Vec::new();
@@ -60,8 +61,7 @@ pub(crate) fn check_runs(
         }
         dropped.push((id, Damage { file: run_file(id), offset, what }));
         if !messages.is_empty() {
-            *last_run += 1;
-            rescued.push(write_rescued(disk, RunId(*last_run), run, messages)?);
+            rescued.push(write_rescued(disk, numbers.take(), run, messages)?);
         }
     }
     for (id, damage) in dropped {

@@ -17,8 +17,7 @@ use crate::run::{FIRST_RECORD, RunBuilder, RunState, TrackedRun};
 
 impl Log {
     pub(crate) fn write_run(&mut self, queue: QueueId, run: RunBuilder, durable: bool) -> RunId {
-        let id = RunId(self.next_run);
-        self.next_run += 1;
+        let id = self.run_numbers.take();
         if self.failed.is_some() {
             return id;
         }
