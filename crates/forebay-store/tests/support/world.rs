@@ -204,23 +204,29 @@ impl World {
     }
 
     fn evacuate(&mut self, home: Home) {
-        let here: Vec<_> = self
-            .live
-            .iter()
-            .filter(|(_, held)| held.home == home && held.moving.is_none())
-            .map(|(&key, held)| (key, held.payload.clone()))
-            .collect();
-        // Queue 0 relocates, the others spill.
-        let mut builders: BTreeMap<QueueId, (RunBuilder, Vec<Seq>)> = BTreeMap::new();
-        for ((queue, seq), payload) in here {
-            if queue == 0 {
-                let home = self.store.relocate(&[(queue, seq)], &payload);
-                self.live.get_mut(&(queue, seq)).unwrap().home = home;
-            } else {
-                let builder = builders.entry(queue).or_default();
-                builder.0.push(seq, home, &payload);
-                builder.1.push(seq);
+        // What several queues have is copied for all of them; of the rest queue 0 copies its own, the others spill.
+        let mut of_payload: BTreeMap<Vec<u8>, Vec<(QueueId, Seq)>> = BTreeMap::new();
+        for (&key, held) in &self.live {
+            if held.home == home && held.moving.is_none() {
+                of_payload.entry(held.payload.clone()).or_default().push(key);
             }
+        }
+        let mut spilled = BTreeMap::new();
+        for (payload, keys) in of_payload {
+            if keys[0].0 == 0 || keys.len() > 1 && keys[0].1 % 3 > 0 {
+                let home = self.store.relocate(&keys, &payload);
+                for key in keys {
+                    self.live.get_mut(&key).unwrap().home = home;
+                }
+            } else {
+                spilled.extend(keys.into_iter().map(|key| (key, payload.clone())));
+            }
+        }
+        let mut builders: BTreeMap<QueueId, (RunBuilder, Vec<Seq>)> = BTreeMap::new();
+        for ((queue, seq), payload) in spilled {
+            let builder = builders.entry(queue).or_default();
+            builder.0.push(seq, home, &payload);
+            builder.1.push(seq);
         }
         for (queue, (builder, seqs)) in builders {
             let run = self.store.write_run(queue, builder, true);
@@ -354,20 +360,28 @@ impl World {
                 }
             }
             Op::PurgeRun { pick } => {
-                let runs = self.runs();
+                // Those on their way, too, as a whole; of one that is there perhaps the end only.
+                let mut runs = self.runs();
+                runs.extend(self.live.values().filter_map(|held| held.moving));
                 if !runs.is_empty() {
                     let run = runs[usize::from(*pick) % runs.len()];
-                    let gone: Vec<_> = self
+                    let cold = |held: &Held| held.home == Home::run(run);
+                    let of: Vec<_> = self
                         .live
                         .iter()
-                        .filter(|(_, held)| held.home == Home::run(run))
+                        .filter(|(_, held)| cold(held) || held.moving == Some(run))
                         .map(|(&key, _)| key)
                         .collect();
-                    for key in gone {
+                    let whole = !cold(&self.live[&of[0]]);
+                    let from = if whole { 0 } else { usize::from(*pick / 3) % of.len() };
+                    for &key in &of[from..] {
                         self.live.remove(&key);
                         self.note(Change::Settle(key.0, key.1));
                     }
-                    self.store.settle_run(run);
+                    match from {
+                        0 => self.store.settle_run(run),
+                        _ => self.store.settle_run_from(run, of[from].1),
+                    }
                 }
             }
             Op::Forget { queue } => {
