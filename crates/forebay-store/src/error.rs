@@ -3,6 +3,10 @@
 use std::fmt;
 use std::io;
 
+/// What to do about bytes that are wrong: there is one copy of them here.
+pub(crate) const DAMAGE_CURE: &str = "Restore the data directory from a copy, or start with \
+                                      --salvage to go on without what is missing";
+
 /// Why a store could not be opened.
 #[derive(Debug)]
 pub enum OpenError {
@@ -74,11 +78,9 @@ impl fmt::Display for OpenError {
                 "the data directory has format {found}, this program reads up to {supported}: \
                  use the newer Forebay that wrote it"
             ),
-            OpenError::Damaged { file, offset, what } => write!(
-                f,
-                "the store is damaged: {file} at byte {offset}: {what}. Restore the data directory \
-                 from a copy, or start with --salvage to go on without what is missing"
-            ),
+            OpenError::Damaged { file, offset, what } => {
+                write!(f, "the store is damaged: {file} at byte {offset}: {what}. {DAMAGE_CURE}")
+            }
             OpenError::Io { what, source } => write!(f, "cannot {what}: {source}"),
         }
     }
