@@ -2,30 +2,8 @@
 
 mod support;
 
-use std::time::Instant;
-
-use forebay_store::{Home, Recovered, RunBuilder};
+use forebay_store::{Recovered, RunBuilder};
 use support::small_store::{filled, opened, payload, pump, small};
-
-#[test]
-fn many_queues_with_runs_are_forgotten_as_fast_as_their_runs_are_made() {
-    const QUEUES: std::ops::Range<u64> = 100..15_100;
-    let (_disk, mut store, _) = filled(1);
-    let begun = Instant::now();
-    for queue in QUEUES {
-        let mut builder = RunBuilder::new();
-        builder.push(1, Home::NONE, &payload(1));
-        store.write_run(queue, builder, true);
-    }
-    let made = begun.elapsed();
-    let begun = Instant::now();
-    for queue in QUEUES {
-        store.forget_queue(queue);
-    }
-    let forgotten = begun.elapsed();
-    // Looking through the runs of all others for each queue took seventy times as long as making them.
-    assert!(forgotten < made * 10, "{forgotten:?} after {made:?}");
-}
 
 #[test]
 fn a_queue_takes_its_own_runs_with_it_and_no_others() {
