@@ -1,7 +1,7 @@
 //! What few publishers next door have in flight although they wait for it: together so much that commits are large.
 //!
 //! ```text
-//!   fill   3000 n^0.38 messages, or what n carry in 2.4 ms / n if that is more, and 3.9 MB at most, divided by n publishers,
+//!   fill   3000 n^0.41 messages, or what n carry in 2.4 ms / n if that is more, and 3.9 MB at most, divided by n publishers,
 //!          while that is no more than 16 ms above the base
 //! ```
 //!
@@ -15,7 +15,7 @@
 //!
 //! Of several each has its own visits and wakes, so together they need somewhat more: of 200 B two, five, ten and twenty
 //! carry most with 5700, 5700, 6000 and 8500 in flight on two cores of middling speed, and 92, 98, 87 and 83 % of it with
-//! 4000. The search begins at three quarters.
+//! 4000. The search begins at three quarters, for twenty of 9750: 380 each.
 //!
 //! On a quick machine 3000 are on their way for 1.6 ms, and one that then waits for threads to wake has 92 to 97 % of the best rate, where
 //! 5200 have 95 to 100 % at a p99 of 5 ms. So what one alone carries in some milliseconds is its part, too; of several each
@@ -34,7 +34,7 @@ use crate::delay_target::OVERHEAD_BYTES;
 
 /// In flight of all together, what is less: so many messages of one, and of n as much more as n to this power says,
 const FILL_MESSAGES: f64 = 3_000.0;
-const FILL_SHARED: f64 = 0.38;
+const FILL_SHARED: f64 = 0.41;
 /// or so many bytes, of bodies and what is [beside them](OVERHEAD_BYTES).
 const FILL_BYTES: f64 = 3_900_000.0;
 /// If one alone carries more than those messages in this time, so many, and of n publishers what they carry in the n-th part of it.
@@ -61,7 +61,7 @@ mod tests {
         assert!((2_500.0..=3_500.0).contains(&alone), "{alone}");
         for publishers in [2.0, 5.0, 20.0] {
             let together = publishers * fill_messages(publishers, 200.0) / alone;
-            assert!((1.1..=3.2).contains(&together), "{publishers}: {together}");
+            assert!((1.1..=3.5).contains(&together), "{publishers}: {together}");
         }
         assert!(
             (4.0 * fill_messages(4.0, 5_000.0) / fill_messages(1.0, 5_000.0) - 1.0).abs() < 1e-6

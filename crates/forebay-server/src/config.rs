@@ -44,11 +44,16 @@ pub enum DurabilitySetting {
     Always,
     /// Written before the confirm, synced every so many milliseconds: not safe against power loss.
     Interval {
-        /// Milliseconds between two syncs, at least 1.
+        /// Milliseconds between two syncs, from 1 to [`DurabilitySetting::INTERVAL_MS_MAX`].
         ms: u64,
     },
     /// Written before the confirm, synced when the system likes: not safe against power loss.
     Os,
+}
+
+impl DurabilitySetting {
+    /// The longest interval, an hour: who wants a longer one wants `os`.
+    pub const INTERVAL_MS_MAX: u64 = 3_600_000;
 }
 
 impl std::str::FromStr for DurabilitySetting {
@@ -59,10 +64,15 @@ impl std::str::FromStr for DurabilitySetting {
         match (text, interval) {
             ("always", _) => Ok(DurabilitySetting::Always),
             ("os", _) => Ok(DurabilitySetting::Os),
-            (_, Some(ms)) if ms > 0 => Ok(DurabilitySetting::Interval { ms }),
+            (_, Some(ms @ 1..=DurabilitySetting::INTERVAL_MS_MAX)) => {
+                Ok(DurabilitySetting::Interval { ms })
+            }
             _ => Err(ConfigError::value(
                 "durability",
-                format!("`{text}` is none of always, interval=MS (MS at least 1) and os"),
+                format!(
+                    "`{text}` is none of always, interval=MS (MS from 1 to {}) and os",
+                    DurabilitySetting::INTERVAL_MS_MAX
+                ),
             )),
         }
     }
@@ -441,7 +451,7 @@ mod tests {
         check("always", DurabilitySetting::Always);
         check("interval=50", DurabilitySetting::Interval { ms: 50 });
         check("os", DurabilitySetting::Os);
-        for bad in ["never", "interval=0", "interval=", "interval=x"] {
+        for bad in ["never", "interval=0", "interval=", "interval=x", "interval=3600001"] {
             let text = error(&format!("durability = \"{bad}\""));
             assert!(text.contains("durability") && text.contains(bad), "{text}");
         }
