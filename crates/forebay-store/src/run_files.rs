@@ -36,6 +36,7 @@ pub(crate) fn check_runs(
             // Header and footer say nothing that the log does not, and each record has a checksum of its own.
             let read = load_run(disk, id, run, &mut messages);
             found = found.and(read);
+            keep_rising(&mut messages);
         }
         let (offset, what, kept) = match found {
             Ok(()) => continue,
@@ -70,6 +71,19 @@ pub(crate) fn check_runs(
     }
     image.replay.runs.extend(rescued);
     Ok(damaged)
+}
+
+/// A checksum says that a message is what was written at its place, and not that a file was not put together by hand: each number is
+/// taken once, and none that is below one before.
+fn keep_rising(messages: &mut Vec<(Seq, Home, Vec<u8>)>) {
+    let mut last = None;
+    messages.retain(|(seq, ..)| {
+        let rises = last.is_none_or(|last| last < *seq);
+        if rises {
+            last = Some(*seq);
+        }
+        rises
+    });
 }
 
 /// Writes `messages` of the damaged `run` to a file of their own, and syncs it.
@@ -158,4 +172,18 @@ fn put_aside(disk: &dyn Disk, run: RunId) -> Result<String, OpenError> {
     let (name, aside) = (run_file(run), lost_run_file(run));
     disk.rename(&name, &aside).map_err(OpenError::io(format!("rename {name}")))?;
     Ok(aside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_file_that_was_put_together_by_hand_each_message_is_taken_once_and_in_order() {
+        let of = |seqs: &[Seq]| seqs.iter().map(|&seq| (seq, Home::NONE, Vec::new())).collect();
+        let mut messages: Vec<_> = of(&[0, 3, 3, 1, 2, 4, 4, 9]);
+        keep_rising(&mut messages);
+        assert_eq!(messages, of(&[0, 3, 4, 9]));
+        keep_rising(&mut Vec::new());
+    }
 }
