@@ -472,31 +472,3 @@ fn salvage_takes_the_records_before_the_damage_and_counts_the_others() {
         "{what}"
     );
 }
-
-/// What is in runs is read when its turn comes: that a start goes well does not say that they are whole.
-#[test]
-fn a_run_that_is_damaged_ends_the_store_each_time_it_is_read_and_the_error_leads_on() {
-    let (disk, mut store, homes) = filled(4);
-    let mut builder = RunBuilder::new();
-    for (seq, home) in (1..).zip(homes) {
-        builder.push(seq, home, &payload(seq));
-    }
-    let run = store.write_run(QUEUE, builder, true);
-    pump(&disk, &mut store, 1_000_000).unwrap();
-    let (name, at) = place(&disk, &payload(3));
-    disk.flip_bit(&name, at * 8);
-    let record_at = at - 20;
-    for _ in 0..2 {
-        let (mut store, _) = opened(&disk, small());
-        store.read_run(run, 1);
-        let failed = pump(&disk, &mut store, 20_000).unwrap_err().to_string();
-        for part in [&format!("{name} is damaged at byte {record_at}"), "--salvage"] {
-            assert!(failed.contains(part), "{failed}");
-        }
-    }
-    let (mut store, recovered) = opened(&disk, Options { salvage: true, ..small() });
-    let rescued = &recovered.queues[0].runs[0];
-    assert_eq!(rescued.messages, 2);
-    store.read_run(rescued.id, 1);
-    pump(&disk, &mut store, 20_000).unwrap();
-}

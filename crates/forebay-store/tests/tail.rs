@@ -7,10 +7,10 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use forebay_store::fault_disk::Call;
-use forebay_store::{
-    Disk, Durability, Lane, MemDisk, Options, RunBuilder, Store, check, open, perform,
+use forebay_store::{Disk, Durability, Lane, MemDisk, Options, Store, check, open, perform};
+use support::small_store::{
+    QUEUE, contents, expected, filled, opened, payload, pump, small, spilled,
 };
-use support::small_store::{QUEUE, contents, expected, filled, opened, payload, pump, small};
 
 /// Another queue.
 const OTHER: u64 = 8;
@@ -105,14 +105,7 @@ fn what_a_failed_sync_lost_of_a_store_that_syncs_seldom_is_kept() {
 #[test]
 fn a_run_is_there_until_a_new_segment_says_that_it_is_empty() {
     for (calls, seed) in (0..24).flat_map(|calls| [(calls, 1), (calls, 2)]) {
-        let (disk, mut store, homes) = filled(2);
-        let mut builder = RunBuilder::new();
-        for (seq, home) in (1..).zip(homes) {
-            builder.push(seq, home, &payload(seq));
-        }
-        let run = store.write_run(QUEUE, builder, true);
-        pump(&disk, &mut store, 100_000_000).unwrap();
-        pump(&disk, &mut store, 101_000_000).unwrap();
+        let (disk, mut store, run) = spilled(2);
         store.settle_run(run);
         store.put_meta(b"queue", b"eight");
         end_in_a_failed_sync(&disk, store, 102_000_000);
