@@ -335,10 +335,7 @@ impl Publisher {
             let mut tally = self.tally.borrow_mut();
             window.together(now_us, tally.tell(self.number, confirmed, window.service_us()));
             drop(tally);
-            let reading = kernel.read();
-            window.link_full(reading.map_or(0, |reading| reading.unsent_bytes));
-            window.least_rtt(reading.map_or(0, |reading| reading.least_rtt_us));
-            window.network(now_us, reading.map(|reading| reading.rtt_us));
+            window.network(now_us, kernel.read());
         }
     }
 }

@@ -76,6 +76,7 @@ use crate::carried::Carried;
 use crate::commit_cost::CommitTime;
 use crate::commit_fill::{FILL_MAX_US, fill_messages};
 use crate::crowd::Crowd;
+use crate::kernel_reading::KernelReading;
 use crate::network_rtt::{DISTANT_MIN_US, NetworkRtt};
 use crate::rabbitmq_work::RabbitMqWork;
 use crate::together::Together;
@@ -243,16 +244,6 @@ impl DelayTarget {
     /// Whether the broker tells how it reads.
     pub(crate) fn has_visits(&self) -> bool {
         self.broker.visit_bytes() > 0
-    }
-
-    /// The kernel has seen no shorter round trip for some minutes.
-    pub(crate) fn set_least_rtt(&mut self, us: u64) {
-        self.network.set_least(us);
-    }
-
-    /// So many bytes wait for the link.
-    pub(crate) fn set_unsent(&mut self, bytes: u64) {
-        self.network.set_unsent(bytes);
     }
 
     /// Messages of a window that wait in the kernel for a narrow link beyond what keeps TCP busy: nobody need guess for them
@@ -426,13 +417,13 @@ impl DelayTarget {
     pub(crate) fn set_network(
         &mut self,
         now_us: u64,
-        rtt_us: Option<u64>,
+        reading: Option<KernelReading>,
         window: f64,
         latency_us: f64,
     ) -> bool {
         self.quickest_us = u64::MAX;
         let before_us = self.network.get();
-        let longer = self.network.set(now_us, rtt_us, window, latency_us);
+        let longer = self.network.set(now_us, reading, window, latency_us);
         // From here on `s` has the network's part in it, or no longer.
         match (before_us, self.network.get()) {
             (Some(part_us), None) => self.service_least += part_us as f64,

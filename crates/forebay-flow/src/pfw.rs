@@ -47,6 +47,7 @@ use crate::commit_cost::CommitTime;
 use crate::delay_target::{DelayTarget, NETWORK_ALLOWANCE_MAX_US, VISIT_ALLOWANCE_MAX_US};
 use crate::edge::{Edge, STEPS};
 use crate::ewma::Ewma;
+use crate::kernel_reading::KernelReading;
 use crate::round::Round;
 use crate::startup::{INITIAL_BYTES, Startup, Step};
 use crate::together::Together;
@@ -435,12 +436,12 @@ impl Window for Pfw {
         }
     }
 
-    fn network(&mut self, now_us: u64, rtt_us: Option<u64>) -> bool {
+    fn network(&mut self, now_us: u64, reading: Option<KernelReading>) -> bool {
         // A connection that rests shows the same reading again and again, which says nothing about it.
-        if rtt_us.is_some() && !std::mem::take(&mut self.confirmed_since_reading) {
+        if reading.is_some() && !std::mem::take(&mut self.confirmed_since_reading) {
             return false;
         }
-        let longer = self.delay.set_network(now_us, rtt_us, self.window, self.measured_us);
+        let longer = self.delay.set_network(now_us, reading, self.window, self.measured_us);
         if longer {
             // What the window learned was about another route. While the reading lagged it was even cut.
             self.restart();
@@ -478,14 +479,6 @@ impl Window for Pfw {
 
     fn service_us(&self) -> Option<u64> {
         self.delay.service_us()
-    }
-
-    fn least_rtt(&mut self, us: u64) {
-        self.delay.set_least_rtt(us);
-    }
-
-    fn link_full(&mut self, unsent_bytes: u64) {
-        self.delay.set_unsent(unsent_bytes);
     }
 
     fn wants_full_packets(&self) -> bool {

@@ -79,6 +79,7 @@ impl Startup {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel_reading::KernelReading;
 
     const NEAR: u64 = 100;
     const FAR: u64 = 100_000;
@@ -86,7 +87,12 @@ mod tests {
     /// Of a publisher whose route takes `network_us` and whose broker takes a millisecond, so many messages of 200 bytes.
     fn target(network_us: u64, mean_us: f64, window: f64) -> DelayTarget {
         let mut target = DelayTarget::new(false, u64::MAX);
-        target.set_network(0, Some(network_us), 8.0, (network_us + 1_000) as f64);
+        target.set_network(
+            0,
+            Some(KernelReading::of(network_us)),
+            8.0,
+            (network_us + 1_000) as f64,
+        );
         target.add(0, network_us + 1_000);
         target.set(mean_us, mean_us, window, 200.0);
         target

@@ -19,6 +19,7 @@
 use crate::amount::Amount;
 use crate::broker_kind::BrokerKind;
 use crate::commit_cost::CommitTime;
+use crate::kernel_reading::KernelReading;
 use crate::together::Together;
 
 /// What the gate held at the moment of an event.
@@ -109,24 +110,11 @@ pub trait Window {
     /// The broker refused a message (`basic.nack`); `load` as in [`Window::confirmed`].
     fn rejected(&mut self, now_us: u64, load: Load);
 
-    /// The kernel's smoothed round trip (Linux `TCP_INFO.tcpi_rtt`), at most ten times a second; `None`
-    /// where there is none, as over TLS proxies or in memory. Zero counts as none. True if with this one the route has become
-    /// much longer, which is told once.
-    fn network(&mut self, now_us: u64, rtt_us: Option<u64>) -> bool {
-        let _ = (now_us, rtt_us);
+    /// What the kernel tells of the connection, at most ten times a second; `None` where it tells nothing, as over TLS proxies or in
+    /// memory. True if with this reading the route has become much longer, which is told once.
+    fn network(&mut self, now_us: u64, reading: Option<KernelReading>) -> bool {
+        let _ = (now_us, reading);
         false
-    }
-
-    /// The least round trip that the kernel has seen for some minutes (`TCP_INFO.tcpi_min_rtt`); 0: it does not say. Told before
-    /// the [`network`](Window::network) of the same reading.
-    fn least_rtt(&mut self, us: u64) {
-        let _ = us;
-    }
-
-    /// So many bytes wait in the kernel though the peer has room for them: it is the link that they wait for. Told before the
-    /// [`network`](Window::network) of the same reading.
-    fn link_full(&mut self, unsent_bytes: u64) {
-        let _ = unsent_bytes;
     }
 
     /// Whether messages should leave in full packets: so small are they, and a link that carries little is what they wait

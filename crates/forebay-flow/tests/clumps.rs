@@ -11,7 +11,8 @@
 use std::collections::VecDeque;
 
 use forebay_flow::{
-    Admission, Amount, BrokerKind, Fixed, Gate, Pfw, PfwOptions, Sample, WAITERS_MAX, Window,
+    Admission, Amount, BrokerKind, Fixed, Gate, KernelReading, Pfw, PfwOptions, Sample,
+    WAITERS_MAX, Window,
 };
 
 const WAY_US: u64 = 16_500;
@@ -37,7 +38,7 @@ struct Way {
 
 impl Way {
     fn new(mut window: Box<dyn Window>) -> Way {
-        window.network(0, Some(2 * WAY_US));
+        window.network(0, Some(KernelReading::of(2 * WAY_US)));
         Way {
             gate: Gate::new(window.window(), WAITERS_MAX),
             window,
@@ -115,7 +116,7 @@ impl Way {
         self.publish(0);
         for now_us in (0..10 * S).step_by(STEP_US as usize) {
             if now_us.is_multiple_of(S / 10) {
-                self.window.network(now_us, Some(2 * WAY_US + now_us / S));
+                self.window.network(now_us, Some(KernelReading::of(2 * WAY_US + now_us / S)));
             }
             self.broker(now_us);
             let latencies_us = self.confirmed(now_us);

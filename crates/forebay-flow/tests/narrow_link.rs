@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use forebay_flow::{Amount, BrokerKind, Load, Pfw, PfwOptions, Sample, Window};
+use forebay_flow::{Amount, BrokerKind, KernelReading, Load, Pfw, PfwOptions, Sample, Window};
 
 const RTT_US: u64 = 33_000;
 const SEGMENT_BYTES: u64 = 1_448;
@@ -42,7 +42,7 @@ impl Narrow {
         let publisher = |seed| {
             let mut window = Pfw::new(PfwOptions { seed, ..PfwOptions::default() });
             window.broker(BrokerKind::FairVisits { bytes: 65_536 });
-            window.network(0, Some(RTT_US));
+            window.network(0, Some(KernelReading::of(RTT_US)));
             let in_flight = VecDeque::new();
             Publisher {
                 window,
@@ -96,8 +96,9 @@ impl Narrow {
         if now_us >= publisher.read_us + S / 10 {
             publisher.read_us = now_us;
             let unsent = (publisher.in_flight.len() - publisher.sent) as u64;
-            publisher.window.link_full(unsent * message_bytes);
-            publisher.window.network(now_us, Some(publisher.rtt_us as u64));
+            let rtt = KernelReading::of(publisher.rtt_us as u64);
+            let reading = KernelReading { unsent_bytes: unsent * message_bytes, ..rtt };
+            publisher.window.network(now_us, Some(reading));
         }
         let messages = publisher.in_flight.len();
         let in_flight = Amount::new(messages as u32, messages as u64 * self.body_bytes);

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use forebay_flow::{
-    Admission, Aimd, Amount, BrokerKind, CommitTime, Fixed, Gate, Gradient2, HalfDrain, Pfw,
-    PfwOptions, Phase, Sample, Vegas, Window,
+    Admission, Aimd, Amount, BrokerKind, CommitTime, Fixed, Gate, Gradient2, HalfDrain,
+    KernelReading, Pfw, PfwOptions, Phase, Sample, Vegas, Window,
 };
 use proptest::prelude::*;
 
@@ -119,7 +119,7 @@ impl Client {
             Event::Reject { place } => self.settle(place % self.in_flight.len().max(1), false),
             Event::Pause { us } => self.now_us += us,
             Event::Network { us } => {
-                self.window.network(self.now_us, us);
+                self.window.network(self.now_us, us.map(KernelReading::of));
             }
             Event::Commits(told) => self.window.commit_time(told),
             Event::Block => {
@@ -325,7 +325,7 @@ fn the_window_that_was_too_large_is_approached_slowly() {
 fn beside_many() -> Client {
     let mut client = pfw();
     client.window.broker(BrokerKind::FairVisits { bytes: 65_536 });
-    client.window.network(0, Some(50));
+    client.window.network(0, Some(KernelReading::of(50)));
     client.window.commit_time(CommitTime { us: 0, publishers: 500, ..CommitTime::default() });
     client
 }
@@ -335,7 +335,7 @@ fn beside_many() -> Client {
 fn a_window_follows_the_part_that_its_broker_asks_for_at_once() {
     let mut client = pfw();
     client.window.broker(BrokerKind::FairVisits { bytes: 65_536 });
-    client.window.network(0, Some(50));
+    client.window.network(0, Some(KernelReading::of(50)));
     let told = |part_permille| CommitTime { us: 0, publishers: 4, part_permille };
     client.window.commit_time(told(1_000));
     for _ in 0..300 {

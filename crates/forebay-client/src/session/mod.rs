@@ -43,12 +43,11 @@ use std::collections::BTreeMap;
 use std::task::{Context, Waker};
 
 use events::Todo;
-use forebay_flow::CommitTime;
+use forebay_flow::{CommitTime, KernelReading};
 use slab::Slab;
 
 use crate::error::{Lost, Refusal};
 use crate::happening::Happening;
-use crate::kernel_reading::KernelReading;
 use crate::machine::{Machine, Options, State};
 use crate::outcome::Unheard;
 

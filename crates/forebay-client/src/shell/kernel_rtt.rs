@@ -12,7 +12,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::kernel_reading::KernelReading;
+use forebay_flow::KernelReading;
 
 /// One open question and answer socket for one connection; what the windows of [publishers](crate::Publisher)
 /// hear, also for those who drive a [machine](crate::machine) themselves.
@@ -21,6 +21,7 @@ pub struct KernelRtt {
     #[cfg(target_os = "linux")]
     socket: rustix::fd::OwnedFd,
     request: [u8; REQUEST_BYTES],
+    same_machine: bool,
     /// In all, until the reading before; `None` before the first one.
     peer_full_us: Option<u64>,
 }
@@ -50,7 +51,13 @@ impl KernelRtt {
             )
             .ok()?;
             rustix::net::connect(&socket, &netlink::SocketAddrNetlink::new(0, 0)).ok()?;
-            Some(KernelRtt { socket, request: request(local, peer), peer_full_us: None })
+            let same_machine = is_same_machine(local, peer);
+            Some(KernelRtt {
+                socket,
+                request: request(local, peer),
+                same_machine,
+                peer_full_us: None,
+            })
         }
         #[cfg(not(target_os = "linux"))]
         {
@@ -76,11 +83,18 @@ impl KernelRtt {
                 rtt_us: told.rtt_us,
                 least_rtt_us: told.least_rtt_us,
                 unsent_bytes,
+                same_machine: self.same_machine,
             })
         }
         #[cfg(not(target_os = "linux"))]
         None
     }
+}
+
+/// By their addresses: a tunnel or a container on this machine has one of its own, and counts as another.
+fn is_same_machine(local: SocketAddr, peer: SocketAddr) -> bool {
+    let peer = peer.ip().to_canonical();
+    peer.is_loopback() || peer == local.ip().to_canonical()
 }
 
 fn request(local: SocketAddr, peer: SocketAddr) -> [u8; REQUEST_BYTES] {
@@ -171,6 +185,7 @@ mod tests {
         assert!((1..1_000_000).contains(&told.rtt_us), "{told:?} on loopback");
         assert!((1..=told.rtt_us).contains(&told.least_rtt_us), "{told:?}");
         assert_eq!(told.unsent_bytes, 0);
+        assert!(told.same_machine);
     }
 
     #[test]
@@ -189,6 +204,19 @@ mod tests {
             assert!(began.elapsed().as_secs() < 20, "it is the peer that has no room");
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn a_peer_with_our_own_address_is_on_this_machine() {
+        let is_same = |local: &str, peer: &str| {
+            let with_port = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 5672);
+            is_same_machine(with_port(local), with_port(peer))
+        };
+        assert!(is_same("127.0.0.1", "127.0.0.2"));
+        assert!(is_same("::1", "::1"));
+        assert!(is_same("::ffff:192.0.2.1", "192.0.2.1"));
+        assert!(!is_same("192.0.2.1", "192.0.2.2"));
+        assert!(!is_same("2001:db8::1", "2001:db8::2"));
     }
 
     #[test]

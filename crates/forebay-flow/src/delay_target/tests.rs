@@ -213,7 +213,7 @@ fn what_is_on_a_long_way_keeps_the_disk_busy_and_needs_no_commits_in_flight() {
     let added_us = |network_us| {
         let mut target = DelayTarget::new(false, u64::MAX);
         target.set_broker(telling(65_536));
-        target.set_network(0, Some(network_us), 0.0, network_us as f64);
+        target.set_network(0, Some(KernelReading::of(network_us)), 0.0, network_us as f64);
         target.add(0, network_us + 10_000);
         target.add(1, network_us + 30_000); // the least is of a quiet moment
         let mean_us = network_us as f64 + 10_000.0;
@@ -230,7 +230,7 @@ fn what_is_on_a_long_way_keeps_the_disk_busy_and_needs_no_commits_in_flight() {
 fn a_turn_of_the_scheduler_is_no_distance_and_neither_is_a_way_that_a_slow_broker_outlasts() {
     let is_distant = |network_us, service_us| {
         let mut target = DelayTarget::new(false, u64::MAX);
-        target.set_network(0, Some(network_us), 0.0, network_us as f64);
+        target.set_network(0, Some(KernelReading::of(network_us)), 0.0, network_us as f64);
         target.add(0, network_us + service_us);
         target.set((network_us + service_us) as f64, 0.0, 100.0, 200.0);
         target.is_distant()
@@ -263,7 +263,7 @@ fn filling(publishers: u32, network_us: u64, latency_us: f64, window: f64) -> De
     let mut target = DelayTarget::new(false, u64::MAX);
     target.set_broker(telling(65_536));
     target.set_commit(CommitTime { us: 0, publishers, ..CommitTime::default() });
-    target.set_network(0, Some(network_us), 0.0, latency_us);
+    target.set_network(0, Some(KernelReading::of(network_us)), 0.0, latency_us);
     target.add(0, network_us + 100);
     target.set(latency_us, latency_us, window, 200.0);
     target
@@ -290,7 +290,7 @@ fn asked(
     let mut target = DelayTarget::new(false, u64::MAX);
     target.set_broker(telling(65_536));
     target.set_commit(CommitTime { us: commit_us, publishers: 20, part_permille });
-    target.set_network(0, Some(network_us), 0.0, 4_000.0);
+    target.set_network(0, Some(KernelReading::of(network_us)), 0.0, 4_000.0);
     target.add(0, network_us + 100);
     target.set(4_000.0, 4_000.0, window, bytes);
     target
@@ -399,7 +399,7 @@ fn a_member_of_a_crowd_does_not_take_its_queue_for_the_base() {
 fn far_away_nobody_is_a_crowd() {
     let mut target = waiting(50_000.0, 32.0);
     assert!(target.crowd.is_known());
-    target.set_network(0, Some(10_000), 0.0, 50_000.0);
+    target.set_network(0, Some(KernelReading::of(10_000)), 0.0, 50_000.0);
     target.set(50_000.0, 50_000.0, 32.0, 800.0);
     assert!(!target.crowd.is_known());
 }
@@ -418,11 +418,11 @@ fn behind_a_full_link(bytes_per_s: f64) -> DelayTarget {
 fn of_size(size_bytes: f64, bytes_per_s: f64) -> DelayTarget {
     let mut target = DelayTarget::new(false, u64::MAX);
     target.set_broker(telling(65_536));
-    target.set_network(0, Some(33_000), 0.0, 33_000.0);
+    target.set_network(0, Some(KernelReading::of(33_000)), 0.0, 33_000.0);
     target.add(0, 34_000);
     target.add(1, 60_000);
-    target.set_unsent(10_000);
-    target.set_network(100_000, Some(33_001), 8.0, 34_000.0);
+    let full = KernelReading { unsent_bytes: 10_000, ..KernelReading::of(33_001) };
+    target.set_network(100_000, Some(full), 8.0, 34_000.0);
     let window = 0.1 * bytes_per_s / (size_bytes + OVERHEAD_BYTES);
     target.set(100_000.0, 100_000.0, window, size_bytes);
     target

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use forebay_flow::{Admission, Amount, CommitTime, Gate, Sample, WAITERS_MAX, Window};
+use forebay_flow::{
+    Admission, Amount, CommitTime, Gate, KernelReading, Sample, WAITERS_MAX, Window,
+};
 
 use super::outcome::Outcome;
 use super::random::Random;
@@ -49,7 +51,8 @@ impl Flow {
             told: CommitTime::default(),
             confirmed: 0,
         };
-        flow.window.network(0, flow.reading(&mut Random(index as u64)));
+        let reading = flow.reading(&mut Random(index as u64));
+        flow.window.network(0, reading.map(KernelReading::of));
         flow
     }
 
@@ -109,8 +112,9 @@ impl Flow {
         if now_us >= self.polled_us + POLL_US {
             self.polled_us = now_us;
             let reading = self.reading(random);
-            self.window.least_rtt(self.first_kernel_us);
-            self.window.network(now_us, reading);
+            let least_rtt_us = self.first_kernel_us;
+            let with_least = |rtt_us| KernelReading { least_rtt_us, ..KernelReading::of(rtt_us) };
+            self.window.network(now_us, reading.map(with_least));
         }
         for _ in 0..messages {
             let (sent_us, called_us) = self.in_flight.pop_front().expect("confirmed once");

@@ -1,11 +1,10 @@
 //! A publisher's channel comes and goes: with its connection, by the broker's will, or because it is no good.
 
-use forebay_flow::{BrokerKind, CommitTime, Together};
+use forebay_flow::{BrokerKind, CommitTime, KernelReading, Together};
 
 use super::{Ledger, SETTLED, Wakeups};
 use crate::error::{Lost, Refusal};
 use crate::happening::PublisherChannelFault;
-use crate::kernel_reading::KernelReading;
 use crate::machine::Machine;
 use crate::outcome::{Unconfirmed, UnknownReason};
 
@@ -91,9 +90,7 @@ impl Ledger {
 
     /// True if to its window the route has become longer, and somebody had to wait for that window lately.
     pub(crate) fn network(&mut self, now_us: u64, reading: Option<KernelReading>) -> bool {
-        self.window.link_full(reading.map_or(0, |reading| reading.unsent_bytes));
-        self.window.least_rtt(reading.map_or(0, |reading| reading.least_rtt_us));
-        let longer = self.window.network(now_us, reading.map(|reading| reading.rtt_us));
+        let longer = self.window.network(now_us, reading);
         std::mem::take(&mut self.waited) && longer
     }
 

@@ -335,7 +335,7 @@ fn fast_work(messages: u32, sole: bool) -> (u32, u64) {
         (0..broker.consumers.len()).for_each(|at| broker.send(at));
         now_us += 5_000;
         broker.tell(&mut session, &mut unread, usize::MAX, now_us);
-        let reading = KernelReading { rtt_us: 10_000, least_rtt_us: 0, unsent_bytes: 0 };
+        let reading = KernelReading::of(10_000);
         session.network(now_us, Some(reading));
         loop {
             let (intake, machine) = session.intake(key);

@@ -241,7 +241,6 @@ struct Heard {
     commit_us: AtomicU32,
     publishers: AtomicU32,
     unsent_bytes: AtomicU64,
-    least_rtt_us: AtomicU64,
     carried: AtomicU64,
 }
 
@@ -270,12 +269,10 @@ impl Window for Listening {
 
     fn rejected(&mut self, _now_us: u64, _load: Load) {}
 
-    fn least_rtt(&mut self, us: u64) {
-        self.1.least_rtt_us.store(us, Ordering::Relaxed);
-    }
-
-    fn link_full(&mut self, unsent_bytes: u64) {
+    fn network(&mut self, _now_us: u64, reading: Option<KernelReading>) -> bool {
+        let unsent_bytes = reading.map_or(0, |reading| reading.unsent_bytes);
         self.1.unsent_bytes.store(unsent_bytes, Ordering::Relaxed);
+        false
     }
 
     fn wants_full_packets(&self) -> bool {
@@ -313,9 +310,8 @@ fn a_window_hears_what_the_kernel_tells() {
     let (mut rig, heard) = Listening::rig();
     rig.publish(b"one");
     for unsent_bytes in [7_000, 0] {
-        let reading = KernelReading { rtt_us: 33_000, least_rtt_us: 31_000, unsent_bytes };
+        let reading = KernelReading { unsent_bytes, ..KernelReading::of(33_000) };
         rig.session.network(rig.now_us, Some(reading));
-        assert_eq!(heard.least_rtt_us.load(Ordering::Relaxed), 31_000);
         assert_eq!(heard.unsent_bytes.load(Ordering::Relaxed), unsent_bytes);
         assert_eq!(rig.session.wants_full_packets(), unsent_bytes > 0, "and has its way");
     }

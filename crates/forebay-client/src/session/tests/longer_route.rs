@@ -4,7 +4,8 @@ use forebay_flow::{Fixed, Load, Sample, Window, WindowState};
 
 use super::*;
 
-const NEAR: KernelReading = KernelReading { rtt_us: 100, least_rtt_us: 100, unsent_bytes: 0 };
+const NEAR: KernelReading =
+    KernelReading { rtt_us: 100, least_rtt_us: 100, unsent_bytes: 0, same_machine: false };
 const FAR: KernelReading = KernelReading { rtt_us: 10_000, ..NEAR };
 
 /// Lets in one message more with each confirm, and takes 10 ms for a longer route.
@@ -21,8 +22,8 @@ impl Window for Growing {
 
     fn rejected(&mut self, _: u64, _: Load) {}
 
-    fn network(&mut self, _: u64, rtt_us: Option<u64>) -> bool {
-        rtt_us == Some(FAR.rtt_us)
+    fn network(&mut self, _: u64, reading: Option<KernelReading>) -> bool {
+        reading == Some(FAR)
     }
 
     fn blocked(&mut self, _: u64) {}

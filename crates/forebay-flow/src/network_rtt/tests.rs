@@ -1,0 +1,247 @@
+use super::*;
+
+fn rtt(rtt_us: u64) -> Option<KernelReading> {
+    Some(KernelReading::of(rtt_us))
+}
+
+/// The kernel has seen a shorter one in the last minutes.
+fn rtt_beside(least_rtt_us: u64, rtt_us: u64) -> Option<KernelReading> {
+    Some(KernelReading { least_rtt_us, ..KernelReading::of(rtt_us) })
+}
+
+#[test]
+fn the_second_largest_of_five_counts() {
+    let mut network = NetworkRtt::default();
+    assert_eq!(network.get(), None);
+    for (reading, counts) in [(5, 5), (90, 5), (6, 6), (7, 7), (8, 8), (8, 8), (1, 8), (50, 8)] {
+        network.set(0, rtt(reading), 8.0, 0.0);
+        assert_eq!(network.get(), Some(counts));
+    }
+}
+
+#[test]
+fn a_longer_route_is_told_once() {
+    let mut network = NetworkRtt::default();
+    let readings = [100, 101, 900, 901].into_iter().chain((0..30).map(|us| 10_000 + us));
+    let longer: Vec<bool> = readings.map(|us| network.set(0, rtt(us), 8.0, 0.0)).collect();
+    assert_eq!(longer.iter().filter(|&&told| told).count(), 1);
+    assert!(!longer[..4 + LONGER_READINGS as usize].contains(&true), "{longer:?}");
+    assert!(network.get() >= Some(10_000));
+}
+
+#[test]
+fn what_our_own_window_adds_is_no_longer_route() {
+    let mut network = NetworkRtt::default();
+    for reading in 0..100 {
+        // It doubles with every reading, and the queue with it.
+        let window = 8.0 * f64::from(1u32 << (reading / 10).min(10));
+        let queue_us = 100 * (window as u64 - 8);
+        assert!(!network.set(reading * 100_000, rtt(10_000 + reading + queue_us), window, 0.0));
+    }
+    assert!(network.get() <= Some(11_600));
+}
+
+#[test]
+fn a_longer_route_is_told_though_there_always_was_a_queue() {
+    let mut network = NetworkRtt::default();
+    let mut told = 0;
+    for reading in 0..200 {
+        // The window grew while the link filled, and has been the same since.
+        let window = if reading < 5 { 100.0 } else { 1_500.0 };
+        let route_us = if reading < 100 { 10_000 } else { 100_000 };
+        let queue_us = if reading < 5 { 0 } else { 6_000 };
+        let rtt_us = route_us + queue_us + reading;
+        let longer = network.set(reading * 100_000, rtt(rtt_us), window, rtt_us as f64);
+        assert!(!longer || reading > 100, "with reading {reading}");
+        told += u32::from(longer);
+    }
+    assert_eq!(told, 1);
+    assert!(network.get() >= Some(100_000));
+}
+
+#[test]
+fn a_broker_that_reads_later_and_later_is_no_longer_route() {
+    let mut network = NetworkRtt::default();
+    for reading in 0..200 {
+        let window = if reading < 20 { 10.0 } else { 70.0 };
+        let rtt_us = 60 + reading + 500 * (reading / 5) * (reading / 5);
+        assert!(!network.set(
+            reading * 100_000,
+            rtt_beside(50, rtt_us),
+            window,
+            1.2 * rtt_us as f64
+        ));
+    }
+}
+
+#[test]
+fn a_reading_that_is_less_than_most_of_the_latency_is_no_longer_route() {
+    let mut network = NetworkRtt::default();
+    for reading in 0..100 {
+        let rtt_us = if reading < 20 { 50 + reading } else { 2_500 + reading };
+        assert!(!network.set(reading * 100_000, rtt(rtt_us), 100.0, 6_000.0));
+    }
+    assert!(network.get() <= Some(1_050));
+    let mut longer = false;
+    for reading in 100..110 {
+        longer |= network.set(reading * 100_000, rtt(2_500 + reading), 100.0, 3_000.0);
+    }
+    assert!(longer);
+}
+
+#[test]
+fn no_route_to_this_machine_becomes_longer() {
+    let told = |same_machine| {
+        let mut network = NetworkRtt::default();
+        let mut read = |reading: u64| {
+            let now_us = reading * 100_000;
+            let rtt_us = if reading < 20 { 50 } else { 41_000 } + reading % 7;
+            (0..10).for_each(|confirm| network.confirmed(now_us, 41_300 + 3_000 * confirm));
+            let reading =
+                KernelReading { same_machine, least_rtt_us: 50, ..KernelReading::of(rtt_us) };
+            network.set(now_us, Some(reading), 54.0, 55_000.0)
+        };
+        ((0..100).filter(|&reading| read(reading)).count(), network.get())
+    };
+    assert_eq!(told(false).0, 1);
+    let (longer, believed_us) = told(true);
+    assert_eq!(longer, 0);
+    assert!(believed_us <= Some(1_100), "{believed_us:?}");
+}
+
+/// RabbitMQ's kernel acknowledges when RabbitMQ reads, and confirms come soon after it.
+fn late(network: &mut NetworkRtt, reading: u64) -> bool {
+    let now_us = reading * 100_000;
+    (0..10).for_each(|confirm| network.confirmed(now_us, 7_000 + 1_000 * confirm));
+    network.set(now_us, rtt_beside(1, 13_000 + reading % 7), 20.0, 12_000.0)
+}
+
+#[test]
+fn a_peer_that_acknowledges_late_is_near() {
+    let mut network = NetworkRtt::default();
+    network.set(0, rtt_beside(1, 500), 200.0, 0.0);
+    for reading in 1..300 {
+        assert!(!late(&mut network, reading));
+        assert!(network.get() <= Some(1_002), "reading {reading}: {:?}", network.get());
+    }
+}
+
+#[test]
+fn a_longer_route_is_seen_before_the_kernel_forgets_the_one_before() {
+    let mut network = NetworkRtt::default();
+    let mut longer = 0;
+    for reading in 0..100 {
+        let rtt_us = if reading < 20 { 100 } else { 10_000 } + reading % 7;
+        network.confirmed(reading * 100_000, rtt_us + 500);
+        let latency_us = rtt_us as f64 + 800.0;
+        longer +=
+            u32::from(network.set(reading * 100_000, rtt_beside(100, rtt_us), 8.0, latency_us));
+    }
+    assert_eq!(longer, 1);
+    assert!(network.get() >= Some(10_000));
+    // Nothing is as quick as that by mistake.
+    for reading in 100..130 {
+        assert!(!late(&mut network, reading));
+    }
+    assert!(network.get() <= Some(1_200), "{:?}", network.get());
+}
+
+#[test]
+fn a_longer_route_is_seen_behind_a_machine_that_acknowledges_late() {
+    let mut network = NetworkRtt::default();
+    let mut longer = 0;
+    for reading in 0..60 {
+        // The window grows beside the busy machine, and then the route is longer.
+        let (rtt_us, window) =
+            if reading < 30 { (2_500, 8 * (1 + reading)) } else { (10_000, 200) };
+        network.confirmed(reading * 100_000, rtt_us + 2_000);
+        let rtt_us = rtt_us + reading % 7;
+        let latency_us = rtt_us as f64 + 4_000.0;
+        longer += u32::from(network.set(
+            reading * 100_000,
+            rtt_beside(50, rtt_us),
+            window as f64,
+            latency_us,
+        ));
+    }
+    assert_eq!(longer, 1);
+    assert!(network.get() >= Some(10_000));
+}
+
+#[test]
+fn a_link_is_full_while_its_queue_is_most_of_the_wait_and_ten_seconds_longer() {
+    let mut network = NetworkRtt::default();
+    let mut read = |reading: u64, rtt_us, latency_us| {
+        network.set(reading * 100_000, rtt(rtt_us + reading % 2), 8.0, latency_us);
+        network.is_full()
+    };
+    assert!(!(0..10).any(|reading| read(reading, 33_000, 34_000.0)));
+    // The broker's queue, whatever its kernel adds before it acknowledges.
+    assert!(!(10..20).any(|reading| read(reading, 60_000, 200_000.0)));
+    assert!((20..30).any(|reading| read(reading, 130_000, 140_000.0)));
+    assert!((30..100).all(|reading| read(reading, 33_000, 34_000.0)));
+    assert!(!read(140, 33_000, 34_000.0));
+}
+
+#[test]
+fn bytes_that_are_not_sent_show_a_full_link_unless_it_is_one_machine() {
+    for (rtt_us, full) in [(33_000, true), (100, false)] {
+        let mut network = NetworkRtt::default();
+        network.set(0, rtt(rtt_us), 8.0, 0.0);
+        assert!(!network.is_full());
+        let reading = KernelReading { unsent_bytes: 10_000, ..KernelReading::of(rtt_us + 1) };
+        network.set(100_000, Some(reading), 8.0, rtt_us as f64);
+        assert_eq!(network.is_full(), full);
+        assert_eq!((network.take_unsent(), network.take_unsent()), (10_000, 0));
+    }
+}
+
+#[test]
+fn a_longer_route_is_seen_behind_what_tcp_holds_back() {
+    let longer_with = |unsent: &dyn Fn(u64) -> u64| {
+        let mut network = NetworkRtt::default();
+        let mut read = |reading: u64| {
+            let now_us = reading * 100_000;
+            let (rtt_us, latency_us) = if reading < 30 { (1_500, 6_000) } else { (10_700, 26_000) };
+            (0..10).for_each(|confirm| network.confirmed(now_us, latency_us - 500 * confirm));
+            let unsent_bytes = if reading < 30 { 0 } else { unsent(reading) };
+            let told = KernelReading { unsent_bytes, ..KernelReading::of(rtt_us + reading % 7) };
+            network.set(now_us, Some(told), 1_200.0, latency_us as f64)
+        };
+        (0..60).filter(|&reading| read(reading)).count()
+    };
+    assert_eq!(longer_with(&|_| 0), 0, "it may be the broker's queue");
+    assert_eq!(longer_with(&|reading| if reading % 4 == 0 { 0 } else { 100_000 }), 1);
+    assert_eq!(longer_with(&|reading| if reading % 4 == 0 { 100_000 } else { 0 }), 0);
+}
+
+#[test]
+fn a_queue_that_goes_again_is_no_longer_route() {
+    let mut network = NetworkRtt::default();
+    for reading in 0..100 {
+        let queue_us = if reading % 20 < LONGER_READINGS as u64 { 50_000 } else { 0 };
+        network.set(reading * 100_000, rtt(10_000 + reading), 8.0, 0.0);
+        assert!(!network.set(reading * 100_000, rtt(10_000 + reading + queue_us), 8.0, 0.0));
+    }
+}
+
+#[test]
+fn a_value_that_stands_still_is_not_believed_until_it_moves() {
+    let mut network = NetworkRtt::default();
+    for _ in 0..=FROZEN_READINGS {
+        network.set(0, rtt(50), 8.0, 0.0);
+    }
+    assert_eq!(network.get(), None);
+    network.set(0, rtt(51), 8.0, 0.0);
+    assert!(network.get().is_some());
+}
+
+#[test]
+fn none_and_zero_forget_what_was() {
+    for nothing in [None, rtt(0)] {
+        let mut network = NetworkRtt::default();
+        network.set(0, rtt(50), 8.0, 0.0);
+        network.set(0, nothing, 8.0, 0.0);
+        assert_eq!(network.get(), None);
+    }
+}
