@@ -279,6 +279,16 @@ impl Shard {
     /// Takes out what is next of what is too many, so many messages at most. Consumers have taken what they can. Returns whether there
     /// is more.
     fn shorten(&mut self, key: QueueKey) -> bool {
+        let dropped = self.counters.dropped;
+        let more = self.drop_some(key);
+        if self.counters.dropped > dropped {
+            // What is next now may expire before what has gone.
+            self.plan_levels(key);
+        }
+        more
+    }
+
+    fn drop_some(&mut self, key: QueueKey) -> bool {
         for _ in 0..EXPIRE_MESSAGES {
             if !self.is_too_long(key) {
                 return false;

@@ -57,6 +57,33 @@ fn of_too_many_bytes_the_oldest_go() {
     assert_eq!(bodies(&mut rig, reader, "q"), ["0987654321"]);
 }
 
+/// Behind one that would have stayed for ever, or for longer.
+#[test]
+fn what_is_next_when_too_many_have_gone_expires_in_its_time() {
+    for first in [None, Some("60000")] {
+        for priorities in [0, 3] {
+            let mut rig = Rig::new();
+            let id = rig.client();
+            declare_with(&mut rig, id, "dead", false, &TableBuf::new());
+            let arguments = TableBuf::new()
+                .with("x-max-length", Value::I32(2))
+                .with("x-max-priority", Value::I32(priorities));
+            declare_with(&mut rig, id, "q", false, &to_dead(arguments));
+            for (body, expiration) in [("goes", first), ("expires", Some("1000")), ("stays", None)]
+            {
+                let priority = Some(if body == "stays" { 0 } else { 3 });
+                let expiration = expiration.map(short);
+                let properties = Properties { expiration, priority, ..Properties::default() };
+                rig.publish_with(id, "", "q", false, &properties, body.as_bytes());
+                rig.trace(id);
+            }
+            rig.pass(1_100);
+            assert_eq!(bodies(&mut rig, id, "dead"), ["goes", "expires"]);
+            assert_eq!(bodies(&mut rig, id, "q"), ["stays"]);
+        }
+    }
+}
+
 /// The bodies of a backlog on disk count when they are read.
 #[test]
 fn a_limit_in_bytes_holds_over_restarts_and_for_what_lies_on_disk() {
