@@ -33,8 +33,12 @@ use crate::topology::{QueueKey, extra_routing_keys};
 /// Times to live go on over a restart: what waits here may wait for long.
 pub(crate) const CAPABILITY: &str = "forebay.lasting_expiry";
 
-/// Messages of one queue that expire, or are too many, before others have their turn.
-const EXPIRE_MESSAGES: usize = 256;
+/// Messages of one queue that expire, or are too many, before others have their turn:
+const EXPIRE_MESSAGES: u64 = 256;
+
+/// or, of more, one in so many of those that are left. Publishers bring thousands of small ones in a turn, and however many they are, they do
+/// not make a queue longer and longer.
+const EXPIRE_ONE_IN: u64 = 8;
 
 /// Dead letters wait for room: when it is looked for again, in microseconds, as a batch is written and as a disk is full.
 const BATCH_AGAIN_US: u64 = 1_000;
@@ -245,7 +249,8 @@ impl Shard {
         if self.is_at_end() {
             return true;
         }
-        for _ in 0..EXPIRE_MESSAGES {
+        let mut taken = 0;
+        loop {
             let Some(queue) = self.queues.get_mut(key.0 as usize).filter(|q| q.is_timed()) else {
                 return true;
             };
@@ -261,13 +266,13 @@ impl Shard {
                 }
                 continue;
             }
-            if self.letters_wait(key) {
+            if is_enough(taken, || queue.ready()) || self.letters_wait(key) {
                 return false;
             }
+            taken += 1;
             self.counters.expired += 1;
             self.bury_next(key, Reason::Expired);
         }
-        false
     }
 
     /// What is too many goes before somebody looks who was not there when it came; what consumers are still to be offered stays.
@@ -289,11 +294,12 @@ impl Shard {
     }
 
     fn drop_some(&mut self, key: QueueKey) -> bool {
-        for _ in 0..EXPIRE_MESSAGES {
+        let mut taken = 0;
+        loop {
             if !self.is_too_long(key) {
                 return false;
             }
-            if self.letters_wait(key) {
+            if is_enough(taken, || self.ready_in(key)) || self.letters_wait(key) {
                 return true;
             }
             let front = self.front(key);
@@ -305,10 +311,10 @@ impl Shard {
                 self.load_cold(front);
                 return false;
             }
+            taken += 1;
             self.counters.dropped += 1;
             self.bury_next(front, Reason::MaxLength);
         }
-        true
     }
 
     /// Notes a queue that is too long, for [`shorten_queues`](Shard::shorten_queues).
@@ -469,6 +475,11 @@ impl Shard {
         self.held_by = held_by;
         self.scratch_letters = queues;
     }
+}
+
+/// Whether so many of a queue are enough at a time; `left` tells how many are left in it.
+fn is_enough(taken: u64, left: impl FnOnce() -> u64) -> bool {
+    taken >= EXPIRE_MESSAGES && taken >= left() / EXPIRE_ONE_IN
 }
 
 impl Message {

@@ -296,6 +296,24 @@ fn many_that_expired_do_not_hold_up_everybody_else() {
     assert_eq!(["[first]", "[gone]", "[last]"].map(delivered), [1, 0, 1]);
 }
 
+/// As many expire as come, however many: what has expired does not fill the memory.
+#[test]
+fn thousands_that_expire_in_a_turn_are_soon_gone() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    declare_with(&mut rig, id, "q", false, &ttl(20));
+    rig.trace(id);
+    let one = crate::rig::publish_bytes("", "q", false, &Properties::default(), b"x");
+    for _ in 0..100 {
+        rig.now_us += 1_000;
+        rig.step(Input::Tick);
+        rig.bytes(id, &one.repeat(1_000));
+        rig.step(Input::Turn { busy: true });
+    }
+    let ready = rig.shard.status().ready;
+    assert!((20_000..30_000).contains(&ready), "{ready} of 100000 are there");
+}
+
 #[test]
 fn a_rejected_message_goes_to_the_dead_letters() {
     let mut rig = Rig::new();

@@ -1,10 +1,10 @@
 //! How much may wait in a queue, in messages and in bytes, and what becomes of more.
 
-use forebay_broker::ConnectionId;
+use forebay_broker::{ConnectionId, Input};
 use forebay_wire::{Properties, TableBuf, Value, basic, confirm, queue, tx};
 
 use crate::expiring::{bodies, declare_with, to_dead};
-use crate::rig::{Rig, consume, declare, short};
+use crate::rig::{Rig, consume, declare, publish_bytes, short};
 use crate::scene::Scene;
 
 #[test]
@@ -82,6 +82,25 @@ fn what_is_next_when_too_many_have_gone_expires_in_its_time() {
             assert_eq!(bodies(&mut rig, id, "q"), ["stays"]);
         }
     }
+}
+
+/// Thousands of small messages come in one turn.
+#[test]
+fn a_queue_does_not_become_longer_and_longer_however_many_come() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    let arguments = TableBuf::new().with("x-max-length", Value::I32(10));
+    declare_with(&mut rig, id, "q", false, &arguments);
+    rig.trace(id);
+    let one = publish_bytes("", "q", false, &Properties::default(), b"x");
+    for _ in 0..60 {
+        rig.bytes(id, &one.repeat(1_000));
+        rig.step(Input::Turn { busy: true });
+    }
+    let ready = rig.shard.status().ready;
+    assert!(ready < 10_000, "{ready} of 60000 wait");
+    rig.pass(100);
+    assert_eq!(rig.shard.status().ready, 10);
 }
 
 /// The bodies of a backlog on disk count when they are read.
@@ -313,7 +332,7 @@ fn who_asks_at_once_sees_no_more_than_may_wait() {
         rig.trace(id);
         let none = forebay_wire::Properties::default();
         let bodies = [b"1", b"2", b"3"];
-        let bytes = bodies.map(|body| crate::rig::publish_bytes("", "q", false, &none, body));
+        let bytes = bodies.map(|body| publish_bytes("", "q", false, &none, body));
         (id, bytes.concat())
     };
     let get = basic::Get { queue: short("q"), no_ack: true, ..basic::Get::default() };
