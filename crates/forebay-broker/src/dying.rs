@@ -12,16 +12,19 @@
 //!
 //! In a transaction letters are part of the commit, and [count for its bound](crate::tx).
 //!
+//! Their queue may go meanwhile. It does with a consumer that rejects what it has and leaves, if it is that consumer's own. They were rejected before,
+//! so their letters go their way all the same; only a crash before that takes them along.
+//!
 //! Memory: nothing that was not there before. A delivery was held by its channel, a refused message is counted until its letter is written.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use forebay_store::{Home, QueueId};
 
-use crate::dead_letters::Reason;
+use crate::dead_letters::{DeadLetters, Death, Reason};
 use crate::message::Message;
-use crate::queue::Entry;
+use crate::queue::{Entry, Queue};
 use crate::shard::Shard;
 use crate::topology::QueueKey;
 use crate::tx::Outcome;
@@ -41,12 +44,33 @@ enum Dying {
     Refused { queue: QueueKey, queue_id: QueueId, message: Arc<Message> },
 }
 
+impl Dying {
+    fn queue_id(&self) -> QueueId {
+        match self {
+            Dying::Rejected(delivery) => delivery.queue_id,
+            Dying::Refused { queue_id, .. } => *queue_id,
+        }
+    }
+}
+
+/// A queue that is no longer there, and what its letters need of it.
+#[derive(Debug)]
+struct PastQueue {
+    vhost: u32,
+    name: Box<[u8]>,
+    dead_letters: Box<DeadLetters>,
+    /// How many of it wait.
+    waiting: usize,
+}
+
 /// Those whose letters wait, in their order.
 #[derive(Debug, Default)]
 pub(crate) struct DyingMessages {
     waiting: VecDeque<Dying>,
     /// So many waited and do no longer: the number of the first of them.
     gone: u64,
+    /// Queues that went before the letters of some that wait were written.
+    past_queues: BTreeMap<QueueId, PastQueue>,
 }
 
 impl DyingMessages {
@@ -79,6 +103,36 @@ impl DyingMessages {
         let first = self.waiting.pop_front()?;
         self.gone += 1;
         Some(first)
+    }
+
+    /// A queue, or one of its levels, is no longer there.
+    pub(crate) fn queue_went(&mut self, queue: &mut Queue) {
+        let waiting = self.waiting.iter().filter(|dying| dying.queue_id() == queue.id).count();
+        if waiting > 0
+            && let Some(dead_letters) = queue.dead_letters.take()
+        {
+            let (vhost, name) = (queue.vhost, queue.name.clone());
+            let past = PastQueue { vhost, name, dead_letters, waiting };
+            self.past_queues.insert(queue.id, past);
+        }
+    }
+
+    /// The letter of one that waited, if its queue is no longer there, and the virtual host in which it goes its way.
+    fn past_letter(
+        &mut self,
+        id: QueueId,
+        message: &Message,
+        reason: Reason,
+        time_s: u64,
+    ) -> Option<(u32, Message)> {
+        let past = self.past_queues.get_mut(&id)?;
+        let death = Death { queue: &past.name, reason, time_s };
+        let letter = (past.vhost, past.dead_letters.letter(message, death));
+        past.waiting -= 1;
+        if past.waiting == 0 {
+            self.past_queues.remove(&id);
+        }
+        Some(letter)
     }
 }
 
@@ -130,6 +184,11 @@ impl Shard {
         match self.dying.pop()? {
             Dying::Rejected(delivery) => {
                 let bytes = delivery.entry.message.memory_bytes();
+                self.write_past_letter(
+                    delivery.queue_id,
+                    &delivery.entry.message,
+                    Reason::Rejected,
+                );
                 self.conclude(delivery, Outcome::Reject);
                 Some(bytes)
             }
@@ -138,9 +197,18 @@ impl Shard {
                 if self.queues.get(queue.0 as usize).is_some_and(|queue| queue.id == queue_id) {
                     self.write_letter(queue, &message, Reason::MaxLength);
                 }
+                self.write_past_letter(queue_id, &message, Reason::MaxLength);
                 self.release(message);
                 Some(bytes)
             }
+        }
+    }
+
+    /// Writes the letter of one whose queue is no longer there.
+    fn write_past_letter(&mut self, id: QueueId, message: &Message, reason: Reason) {
+        let time_s = self.time_s();
+        if let Some((vhost, letter)) = self.dying.past_letter(id, message, reason, time_s) {
+            self.post(vhost, letter);
         }
     }
 

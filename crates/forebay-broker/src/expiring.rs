@@ -445,14 +445,18 @@ impl Shard {
     pub(crate) fn write_letter(&mut self, key: QueueKey, message: &Message, reason: Reason) {
         let Some(queue) = self.queues.get(key.0 as usize) else { return };
         let Some(dead) = &queue.dead_letters else { return };
-        let time_s = self.clock_began_us.map_or(0, |began_us| (began_us + self.now_us) / 1_000_000);
-        let death = Death { queue: &queue.name, reason, time_s };
+        let death = Death { queue: &queue.name, reason, time_s: self.time_s() };
         let (vhost, letter) = (queue.vhost, dead.letter(message, death));
         self.post(vhost, letter);
     }
 
+    /// The time of day in seconds since 1970; 0 if nobody has said it.
+    pub(crate) fn time_s(&self) -> u64 {
+        self.clock_began_us.map_or(0, |began_us| (began_us + self.now_us) / 1_000_000)
+    }
+
     /// Takes a dead letter to its queues; nobody hears of it if there are none.
-    fn post(&mut self, vhost: u32, letter: Message) {
+    pub(crate) fn post(&mut self, vhost: u32, letter: Message) {
         let topology = &self.vhosts[vhost as usize].topology;
         let Some(from) = topology.exchange_key(&letter.exchange()) else { return };
         let raw = RawProperties::trusted(letter.raw_properties());

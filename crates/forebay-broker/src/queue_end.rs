@@ -129,6 +129,7 @@ impl Shard {
     /// A level, or a queue without levels, is gone, and what it was is returned. It was purged.
     fn remove_level(&mut self, key: QueueKey) -> Queue {
         let mut queue = *self.queues.remove(key.0 as usize);
+        self.dying.queue_went(&mut queue);
         if let Some(timer_us) = queue.timer_us {
             self.queue_timers.remove(&(timer_us, key));
         }

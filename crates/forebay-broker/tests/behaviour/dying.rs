@@ -2,10 +2,10 @@
 
 use forebay_broker::{Admission, ConnectionId, Input, ShardConfig};
 use forebay_store::perform;
-use forebay_wire::{Properties, TableBuf, Value, basic, tx};
+use forebay_wire::{Properties, TableBuf, Value, basic, queue, tx};
 
 use crate::expiring::{bind_to_fanout, bodies, declare_with, to_dead, ttl};
-use crate::rig::{Rig, consume, declare};
+use crate::rig::{Rig, consume, declare, short};
 use crate::scene::{Scene, body, one_round};
 
 const LARGE_BYTES: usize = 100_000;
@@ -113,6 +113,49 @@ fn whose_letter_waits_comes_back_after_a_crash_and_not_after_a_stop() {
         let found = ["letters", "dead"].map(|name| bodies(&mut scene.rig, id, name).len());
         assert_eq!(found, if is_killed { [50, 0] } else { [0, 50] });
     }
+}
+
+/// It may be the consumer's own, or one that goes with its last consumer.
+#[test]
+fn what_was_rejected_or_refused_before_its_queue_went_goes_to_the_dead_letters() {
+    let mut scene = Scene::patient(64 << 20);
+    let consumer = holding(&mut scene, 50);
+    let (id, other) = (scene.client(), scene.rig.client());
+    let refuses = TableBuf::new()
+        .with("x-max-length", Value::I32(0))
+        .with("x-overflow", Value::LongStr(b"reject-publish-dlx"));
+    for name in ["full", "full too"] {
+        declare_with(&mut scene.rig, id, name, true, &to_dead(refuses.clone()));
+        bind_to_fanout(&mut scene.rig, id, &[name]);
+    }
+    scene.work().expect("the disk works");
+    scene.rig.publish_with(id, "amq.fanout", "", false, &persistent(), &[b'r'; LARGE_BYTES]);
+    nack_all(&mut scene.rig, consumer);
+    assert_eq!(scene.rig.shard.letters_waiting(), 51, "one had room");
+    for name in ["letters", "full", "full too"] {
+        let delete = queue::Delete { queue: short(name), ..queue::Delete::default() };
+        scene.rig.method(other, 1, &delete);
+    }
+    // Another one takes its place, to which none of them belongs.
+    declare_with(&mut scene.rig, other, "letters", true, &TableBuf::new());
+    assert_eq!(scene.rig.shard.letters_waiting(), 51);
+    scene.work().expect("the disk works");
+    let reader = scene.rig.client();
+    let found = bodies(&mut scene.rig, reader, "dead");
+    let refused = found.iter().filter(|body| body.starts_with('r')).count();
+    assert_eq!((found.len(), refused), (52, 2));
+    let status = scene.rig.shard.status();
+    assert_eq!((status.ready, status.unacked, status.memory_bytes), (0, 0, 0));
+    // What is rejected when its queue is gone goes nowhere, as with RabbitMQ.
+    declare_with(&mut scene.rig, id, "past", true, &to_dead(TableBuf::new()));
+    scene.rig.publish(id, "past", b"late", true);
+    scene.rig.method(consumer, 1, &consume("past", "d", false));
+    scene.answers(consumer);
+    let delete = queue::Delete { queue: short("past"), ..queue::Delete::default() };
+    scene.rig.method(id, 1, &delete);
+    nack_all(&mut scene.rig, consumer);
+    scene.work().expect("the disk works");
+    assert_eq!(scene.rig.shard.status().memory_bytes, 0);
 }
 
 /// A publisher who has filled the disk: there is no room for another segment.
