@@ -36,7 +36,7 @@ const OUT_TOTAL_BYTES: u64 = 32 * 1024 * 1024;
 const OUT_SOFT_MIN_BYTES: usize = 16 * 1024;
 
 /// Why a queue's head stays.
-enum Undelivered {
+pub(crate) enum Undelivered {
     /// The queue is empty, or what is next lies on disk.
     NotInRam,
     /// No consumer can take it; what the last hope waits for.
@@ -156,7 +156,7 @@ impl Shard {
     }
 
     /// Delivers the head of a queue to the next consumer with credit.
-    fn deliver_one(&mut self, key: QueueKey, soft: usize) -> Result<usize, Undelivered> {
+    pub(crate) fn deliver_one(&mut self, key: QueueKey, soft: usize) -> Result<usize, Undelivered> {
         let Some(queue) = self.queues.get_mut(key.0 as usize) else {
             return Err(Undelivered::NotInRam);
         };

@@ -148,10 +148,26 @@ impl Shard {
             })
     }
 
-    /// Whether it takes what the broker itself puts into it. What consumers may still take does not make it full, and they are not asked here:
-    /// what they leave may die as well, and so on.
-    pub(crate) fn takes_more(&self, key: QueueKey, message: &Message) -> bool {
-        self.queues[key.0 as usize].dirty || !self.is_full(key, message.body().len() as u64)
+    /// Whether it takes what the broker itself puts into it. What its consumers can take, and get for that, does not make it full.
+    pub(crate) fn takes_more(&mut self, key: QueueKey, message: &Message) -> bool {
+        let body_bytes = message.body().len() as u64;
+        while self.is_full(key, body_bytes) {
+            if !self.hand_out_next(key) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// What is next goes to a consumer, if one takes it. What has expired does not, and stays: what leaves a letter here may come from
+    /// another letter, and so on.
+    fn hand_out_next(&mut self, key: QueueKey) -> bool {
+        let front = self.front(key);
+        let waits_for_a_visit = self.queues[key.0 as usize].dirty;
+        if !waits_for_a_visit || self.queues[front.0 as usize].is_due(self.now_us) {
+            return false;
+        }
+        self.deliver_one(key, self.out_soft_bytes()).is_ok()
     }
 
     /// Unless its consumers are still to be offered something, they have been offered all.
@@ -466,11 +482,11 @@ impl Shard {
         topology.route(from, &letter.routing_key(), &extra, raw, &mut self.route_set);
         let mut queues = std::mem::take(&mut self.scratch_letters);
         queues.clear();
-        let sound = |key: &QueueKey| {
-            let queue = &self.queues[key.0 as usize];
-            self.takes_more(*key, &letter) && !goes_round(&letter, &queue.name)
-        };
-        queues.extend(self.route_set.queues().iter().copied().filter(sound));
+        queues.extend(self.route_set.queues());
+        queues.retain(|key| {
+            !goes_round(&letter, &self.queues[key.0 as usize].name)
+                && self.takes_more(*key, &letter)
+        });
         self.counters.dead_lettered += u64::from(!queues.is_empty());
         let letter = self.shared(letter);
         // A queue that balances makes those wait who publish, and nobody does here.

@@ -39,7 +39,8 @@ impl Shard {
         if tag != 0 && !channel.unacked.contains(tag) {
             return Err(AmqpError::unknown_delivery_tag(tag));
         }
-        let upto = if tag == 0 { u64::MAX } else { tag };
+        // What is delivered meanwhile, as a dead letter, is not meant.
+        let upto = if tag == 0 { channel.delivery_tag } else { tag };
         if let Mode::Tx(transaction) = &mut channel.mode {
             while let Some((tag, delivery)) = channel.unacked.take_oldest(upto) {
                 let letter_bytes = letter_bytes(&self.queues, &delivery, outcome);

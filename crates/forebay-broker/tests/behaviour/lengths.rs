@@ -186,6 +186,55 @@ fn a_full_queue_refuses_what_its_consumers_cannot_take() {
     assert_eq!(rig.trace(reader).len(), 100);
 }
 
+/// One nack of a hundred, and the queue of their letters has room for five.
+#[test]
+fn letters_that_come_at_once_fill_a_queue_as_far_as_its_consumers_leave_room() {
+    for (no_ack, taken, left) in [(false, 1, 5), (true, 100, 0)] {
+        let mut rig = Rig::new();
+        let id = rig.client();
+        let arguments = TableBuf::new()
+            .with("x-max-length", Value::I32(5))
+            .with("x-overflow", Value::LongStr(b"reject-publish"));
+        declare_with(&mut rig, id, "dead", false, &arguments);
+        declare_with(&mut rig, id, "q", false, &to_dead(TableBuf::new()));
+        rig.method(id, 1, &consume("q", "c", false));
+        for _ in 0..100 {
+            rig.publish(id, "q", b"x", false);
+        }
+        rig.trace(id);
+        let reader = rig.client();
+        rig.method(reader, 1, &basic::Qos { prefetch_count: 1, ..basic::Qos::default() });
+        rig.method(reader, 1, &consume("dead", "d", no_ack));
+        rig.trace(reader);
+        rig.method(id, 1, &basic::Nack { delivery_tag: 0, multiple: true, requeue: false });
+        let lines = rig.trace(reader);
+        let came = lines.iter().filter(|line| line.contains("basic.deliver d")).count();
+        assert_eq!((came, rig.shard.status().ready), (taken, left));
+    }
+}
+
+/// It is delivered while the others are being rejected.
+#[test]
+fn who_rejects_all_and_has_their_letters_on_the_same_channel_keeps_these() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    let arguments = TableBuf::new()
+        .with("x-max-length", Value::I32(1))
+        .with("x-overflow", Value::LongStr(b"reject-publish"));
+    declare_with(&mut rig, id, "dead", false, &arguments);
+    declare_with(&mut rig, id, "q", false, &to_dead(TableBuf::new()));
+    rig.method(id, 1, &consume("q", "c", false));
+    rig.method(id, 1, &consume("dead", "d", false));
+    for _ in 0..100 {
+        rig.publish(id, "q", b"x", false);
+    }
+    rig.trace(id);
+    rig.method(id, 1, &basic::Nack { delivery_tag: 0, multiple: true, requeue: false });
+    let lines = rig.trace(id);
+    assert_eq!(lines.iter().filter(|line| line.contains("basic.deliver d")).count(), 100);
+    assert_eq!((rig.shard.status().unacked, rig.shard.status().ready), (100, 0));
+}
+
 #[test]
 fn what_is_refused_may_go_to_the_dead_letters() {
     let mut rig = Rig::new();
