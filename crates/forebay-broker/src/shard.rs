@@ -466,6 +466,8 @@ impl Shard {
                     self.batch_durable(batch);
                     self.budget_ingress();
                     self.write_some_letters();
+                    // Of what is too many some have room for their letters before publishers fill the next batch.
+                    self.shorten_queues();
                 }
                 Event::RunDurable { run, queue } => self.run_durable(run, queue),
                 Event::RunBlock { run, queue, messages, at_end } => {

@@ -1,6 +1,7 @@
 //! How much may wait in a queue, in messages and in bytes, and what becomes of more.
 
-use forebay_broker::{ConnectionId, Input};
+use forebay_broker::{Admission, ConnectionId, Input};
+use forebay_store::perform;
 use forebay_wire::{Properties, TableBuf, Value, basic, confirm, queue, tx};
 
 use crate::expiring::{bodies, declare_with, to_dead};
@@ -101,6 +102,44 @@ fn a_queue_does_not_become_longer_and_longer_however_many_come() {
     assert!(ready < 10_000, "{ready} of 60000 wait");
     rig.pass(100);
     assert_eq!(rig.shard.status().ready, 10);
+}
+
+/// Their dead letters need room in the log, and publishers come before each turn with more than there is.
+#[test]
+fn what_is_too_many_goes_though_publishers_fill_every_batch() {
+    let mut scene = Scene::patient(64 << 20);
+    let id = scene.client();
+    scene.rig.method(id, 1, &declare("dead", true));
+    let arguments = to_dead(TableBuf::new().with("x-max-length", Value::I32(10)));
+    declare_with(&mut scene.rig, id, "long", true, &arguments);
+    scene.answers(id);
+    let mut published = 0;
+    for _ in 0..300 {
+        loop {
+            match scene.rig.shard.admission(id) {
+                Admission::Open => {
+                    scene.rig.publish(id, "long", &[7; 1_000], true);
+                    published += 1;
+                }
+                Admission::Resume => scene.rig.bytes(id, &[]),
+                _ => break,
+            }
+        }
+        scene.rig.step(Input::Turn { busy: true });
+        let Some(request) = scene.rig.shard.poll_disk(scene.rig.now_us) else {
+            scene.rig.now_us += 100;
+            scene.rig.step(Input::Tick);
+            continue;
+        };
+        let completion = perform(&*scene.disk, request);
+        scene.rig.step(Input::Disk(completion));
+    }
+    let status = scene.rig.shard.status();
+    let waiting = status.queues.iter().find(|queue| queue.name == "long").map(|queue| queue.ready);
+    assert!(
+        published > 300 && waiting.is_some_and(|waiting| waiting < 100),
+        "{waiting:?} of {published}"
+    );
 }
 
 /// The bodies of a backlog on disk count when they are read.
