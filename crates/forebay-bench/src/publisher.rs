@@ -198,10 +198,10 @@ impl Publisher {
         }
     }
 
-    /// Messages that are due and not published: what waits at its source.
-    pub(crate) fn behind(&self, now_us: u64) -> u64 {
-        let due = self.schedule.due_by(now_us).unwrap_or(self.published);
-        due.saturating_sub(self.published)
+    /// Messages that were due by then, of those it is to publish; `None`: as many as possible.
+    pub(crate) fn due_by(&self, now_us: u64) -> Option<u64> {
+        let all = self.published.saturating_add(self.left);
+        Some(self.schedule.due_by(now_us)?.min(all))
     }
 
     /// Writes what is due and fits into the send buffer. True: a turn's share was used up or the
@@ -366,6 +366,18 @@ mod tests {
             publisher.settle(settled, now_us + 100, &mut confirm);
         }
         publisher.window().unwrap()
+    }
+
+    #[test]
+    fn who_has_published_all_that_was_asked_for_is_not_behind() {
+        let plan = Plan { messages: 10, rate: 100.0, ..Plan::default() };
+        let mut publisher = Publisher::new(&plan, 0);
+        publisher.start(0, 0, 1, None);
+        assert_eq!(publisher.due_by(45_000), Some(5));
+        for _ in 0..10 {
+            publisher.sent(SentAt { intended_us: 0, called_us: 0 });
+        }
+        assert_eq!(publisher.due_by(60_000_000), Some(10), "the schedule goes on without it");
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub(crate) struct Totals {
     depth: Option<u64>,
     unconfirmed: u64,
     unacked: u64,
+    /// Since they began, and of it what is not published: what waits at its source.
+    due: u64,
     behind: u64,
     window: u64,
 }
@@ -33,7 +35,9 @@ impl Totals {
                     totals.published += publisher.published;
                     totals.confirmed += publisher.confirmed;
                     totals.unconfirmed += publisher.unanswered();
-                    totals.behind += publisher.behind(at_us);
+                    let due = publisher.due_by(at_us).unwrap_or(publisher.published);
+                    totals.due += due;
+                    totals.behind += due.saturating_sub(publisher.published);
                     totals.window += publisher.window().unwrap_or(0);
                 }
                 Role::Consumer(consumer) => {
@@ -148,6 +152,8 @@ impl Measured {
         let rates: Vec<f64> = whole.map(of_interest).collect();
         let broker_cpu_s = spent(last, first);
         let messages = published.max(consumed).max(1) as f64;
+        // A measurement sees a part of a profile, and who has published all is asked for no more.
+        let evenly = plan.profile.is_empty() && !plan.is_counted();
         // Without consumers the curve is that of confirms.
         let timing = match plan.consumers > 0 && !plan.rpc {
             true => &self.end_to_end,
@@ -174,7 +180,10 @@ impl Measured {
             end_to_end_from_call: self.end_to_end.report_called(),
             curve: curve(timing.intended()),
             curve_from_call: curve(timing.called()),
-            target_per_s: plan.target_per_s(),
+            target_per_s: plan.target_per_s().map(|mean_per_s| match evenly {
+                true => mean_per_s,
+                false => (last.due - first.due) as f64 / seconds,
+            }),
             shares,
             generator_cores: (last.own_cpu_s - first.own_cpu_s) / seconds,
             generator_waited: (last.own_wait_s - first.own_wait_s) / seconds,
@@ -198,6 +207,27 @@ fn spent(now: Totals, before: Totals) -> Option<f64> {
 mod tests {
     use super::*;
     use crate::in_flight::SentAt;
+
+    #[test]
+    fn a_load_is_asked_for_what_was_due_while_it_was_measured() {
+        let report = |plan: &Plan| {
+            let first = Totals { due: 300, published: 300, consumed: 300, ..Totals::default() };
+            let mut measured = Measured::new(plan, first);
+            let last = Totals { at_us: 10_000_000, due: 16_300, ..first };
+            let last = Totals { published: 4_300, consumed: 4_300, ..last };
+            measured.sample(last, &mut Timing::new(true), &mut Timing::new(true));
+            measured.report(plan, &[], 0, (0, 0))
+        };
+        // A minute of it is 16,520 messages, and its first seconds hold nearly all of them.
+        let profile = ["2000:8", "10:52"].map(|piece| piece.parse().unwrap()).to_vec();
+        let burst = report(&Plan { profile, ..Plan::default() });
+        assert_eq!(burst.target_per_s, Some(1_600.0));
+        assert!(!burst.carried(), "400 a second came out of 1600");
+        let counted = report(&Plan { rate: 9_000.0, messages: 16_300, ..Plan::default() });
+        assert_eq!(counted.target_per_s, Some(1_600.0));
+        assert_eq!(report(&Plan { rate: 9_000.0, ..Plan::default() }).target_per_s, Some(9_000.0));
+        assert_eq!(report(&Plan::default()).target_per_s, None);
+    }
 
     #[test]
     fn each_second_counts_from_due_times_and_from_the_call() {
