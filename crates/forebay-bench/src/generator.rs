@@ -207,7 +207,7 @@ impl<'a> Generator<'a> {
         self.turns_until(until_us)?;
         let measured = self.measure()?;
         self.publishing = false;
-        let left_over = self.left_over();
+        let left_over = self.totals().left_over(self.plan);
         let drained = left_over.saturating_sub(self.drain()?);
         Ok(measured.report(self.plan, &self.actors, self.blocked, (left_over, drained)))
     }
@@ -321,19 +321,12 @@ impl<'a> Generator<'a> {
             })
     }
 
-    /// Published and not consumed, where somebody publishes and somebody consumes.
-    fn left_over(&self) -> u64 {
-        let (totals, both) = (self.totals(), self.plan.consumers.min(self.plan.publishers) > 0);
-        let expected = if both { totals.published * self.plan.copies() } else { 0 };
-        expected.saturating_sub(totals.consumed)
-    }
-
-    /// What is left over then.
+    /// Waits for what is left over; what is left of it then.
     fn drain(&mut self) -> Result<u64, LoadError> {
         let until_us = self.now_us() + (self.plan.drain * 1e6) as u64;
         self.doing = ("draining", self.now_us(), until_us);
         loop {
-            let (now_us, left_over) = (self.now_us(), self.left_over());
+            let (now_us, left_over) = (self.now_us(), self.totals().left_over(self.plan));
             if left_over == 0 || now_us >= until_us {
                 return Ok(left_over);
             }

@@ -134,6 +134,10 @@ pub struct Plan {
     #[arg(skip)]
     #[serde(skip)]
     pub new_queues_only: bool,
+    /// Messages of this run that a phase before it left in the queues
+    #[arg(skip)]
+    #[serde(skip)]
+    pub lying: u64,
     /// Which run messages are of
     #[arg(skip)]
     #[serde(skip)]

@@ -160,7 +160,7 @@ pub struct Report {
     pub broker_bytes_max: Option<u64>,
     /// How often the broker sent connection.blocked.
     pub blocked: u64,
-    /// Published and not consumed at the end of the measurement; only with consumers.
+    /// Published, in this phase or before it, not rejected and not consumed at the end of the measurement; only with consumers.
     pub left_over: u64,
     /// Of these, consumed in the drain: they are in no latency either.
     #[serde(default)]

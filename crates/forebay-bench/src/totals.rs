@@ -13,6 +13,8 @@ pub(crate) struct Totals {
     pub(crate) published: u64,
     pub(crate) consumed: u64,
     confirmed: u64,
+    rejected: u64,
+    strange: u64,
     own_cpu_s: f64,
     own_wait_s: f64,
     broker_cpu_s: Option<f64>,
@@ -34,6 +36,7 @@ impl Totals {
                 Role::Publisher(publisher) => {
                     totals.published += publisher.published;
                     totals.confirmed += publisher.confirmed;
+                    totals.rejected += publisher.rejected;
                     totals.unconfirmed += publisher.unanswered();
                     let due = publisher.due_by(at_us).unwrap_or(publisher.published);
                     totals.due += due;
@@ -42,12 +45,22 @@ impl Totals {
                 }
                 Role::Consumer(consumer) => {
                     totals.consumed += consumer.consumed;
+                    totals.strange += consumer.strange;
                     totals.unacked += consumer.unacked();
                 }
                 Role::Depth(_) => {}
             }
         }
         totals
+    }
+
+    /// Of this run and the phase before it, taken by the broker and not consumed, where somebody publishes and somebody consumes.
+    pub(crate) fn left_over(&self, plan: &Plan) -> u64 {
+        if plan.consumers.min(plan.publishers) == 0 {
+            return 0;
+        }
+        let taken = (self.published - self.rejected) * plan.copies();
+        (plan.lying + taken).saturating_sub(self.consumed - self.strange)
     }
 
     /// Adds what the system and the broker say, which costs more than counting.
@@ -207,6 +220,18 @@ fn spent(now: Totals, before: Totals) -> Option<f64> {
 mod tests {
     use super::*;
     use crate::in_flight::SentAt;
+
+    #[test]
+    fn what_somebody_else_left_is_not_what_this_run_published() {
+        let plan = Plan::default();
+        let totals = Totals { published: 100, consumed: 250, strange: 240, ..Totals::default() };
+        assert_eq!(totals.left_over(&plan), 90, "of a hundred ten came");
+        let rejecting = Totals { rejected: 60, ..totals };
+        assert_eq!(rejecting.left_over(&plan), 30, "what is rejected will never come");
+        let after_a_fill = Plan { lying: 1_000, ..plan };
+        assert_eq!(Totals { strange: 0, ..totals }.left_over(&after_a_fill), 850);
+        assert_eq!(totals.left_over(&Plan { consumers: 0, ..after_a_fill }), 0);
+    }
 
     #[test]
     fn a_load_is_asked_for_what_was_due_while_it_was_measured() {

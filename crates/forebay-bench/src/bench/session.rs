@@ -403,9 +403,9 @@ impl Session<'_> {
         if let Err(error) = topology::set_up(&first.plan) {
             return Ok(vec![(first.name, Outcome::Failed(error.to_string()))]);
         }
-        let mut outcomes = Vec::new();
+        let (mut outcomes, mut lying) = (Vec::new(), 0);
         for (number, phase) in phases.iter().enumerate() {
-            match self.load(target, &phase.plan) {
+            match self.load(target, &Plan { lying, ..phase.plan.clone() }) {
                 // Another phase needs all that this one was to publish.
                 Ok(report)
                     if number + 1 < phases.len() && report.published < phase.plan.messages =>
@@ -419,6 +419,8 @@ impl Session<'_> {
                     break;
                 }
                 Ok(mut report) => {
+                    lying =
+                        (report.published * phase.plan.copies()).saturating_sub(report.consumed);
                     report.broker.clone_from(&target.label);
                     outcomes.push((phase.name, Outcome::Report(report)));
                 }
