@@ -91,4 +91,10 @@ fn two_brokers_of_one_version_are_told_apart_and_what_was_measured_is_kept() {
     assert_eq!(runs.as_array().map(Vec::len), Some(1), "{runs}");
     let label = runs[0]["broker"].as_str().expect("a name");
     assert!(label.contains(" at 127.0.0.1:") && text(&ran.stdout).contains(label), "{label}");
+    // One beside itself, to see what is chance: two rows, and no figure of both.
+    let ran = bench(&[&run[..], &["--url", &url, "--url", &url]].concat());
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let runs = read(&json)["runs"].clone();
+    let labels: Vec<_> = runs.as_array().expect("runs").iter().map(|run| &run["broker"]).collect();
+    assert!(labels.len() == 2 && labels[0] != labels[1], "{labels:?}");
 }

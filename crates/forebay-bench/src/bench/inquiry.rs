@@ -76,7 +76,7 @@ fn answer(
 ) -> Result<(), BenchError> {
     let queue_prefix = own_name(Mark::fresh());
     let plan = target.plan(&Plan { queues: 1, queue_prefix, ..Plan::default() });
-    let broker = introduce(&plan, target, flags).map_err(failed)?;
+    let broker = introduce(&plan, target).map_err(failed)?;
     screen.say(&format!("{broker}{}", whose(target)));
     let link = match flags.link() {
         true => Some(start_link(flags, &target.url).map_err(BenchError::Failed)?),

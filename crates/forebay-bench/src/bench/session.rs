@@ -170,8 +170,7 @@ pub(super) fn joined(mut names: Vec<String>) -> String {
 
 pub(super) fn targets(flags: &Flags, screen: &mut dyn Screen) -> Result<Vec<Target>, BenchError> {
     if !flags.url.is_empty() {
-        let targets: Result<_, _> = flags.url.iter().map(|url| Target::at(url)).collect();
-        return targets.map_err(BenchError::Usage);
+        return Target::at_each(&flags.url).map_err(BenchError::Usage);
     }
     let parent = flags.dir.clone().unwrap_or_else(std::env::temp_dir);
     let parent = std::path::absolute(&parent)
@@ -189,18 +188,17 @@ fn is_in_memory(directory: &Path) -> bool {
     rustix::fs::statfs(directory).is_ok_and(|found| IN_MEMORY.contains(&(found.f_type as u32)))
 }
 
-/// What a broker calls itself, with its type of queues and, of several, with its address.
-pub(super) fn introduce(plan: &Plan, target: &Target, flags: &Flags) -> Result<String, LoadError> {
+/// What a broker calls itself, with its type of queues and, of several, with where it is.
+pub(super) fn introduce(plan: &Plan, target: &Target) -> Result<String, LoadError> {
     let mut name = topology::set_up(plan)?;
     topology::tear_down(plan)?;
     if let Some(kind) = &target.queue_type {
         name = format!("{name} {kind}");
     }
-    match crate::link::address_of(&target.url) {
-        // Two may be of the same product and version.
-        Ok(address) if flags.url.len() > 1 => Ok(format!("{name} at {address}")),
-        _ => Ok(name),
-    }
+    Ok(match &target.place {
+        Some(place) => format!("{name} at {place}"),
+        None => name,
+    })
 }
 
 struct Session<'a> {
@@ -239,7 +237,7 @@ impl Session<'_> {
     /// Everything on one broker.
     fn measure(&mut self, target: &mut Target, record: &mut Record) -> Result<(), BenchError> {
         let plan = target.plan(&self.plan);
-        target.label = introduce(&plan, target, self.flags).map_err(failed)?;
+        target.label = introduce(&plan, target).map_err(failed)?;
         self.screen.say(&format!("{}{}", target.label, whose(target)));
         let (plan, capacity_per_s) = self.scaled(target, plan)?;
         if let Some(target_per_s) = plan.target_per_s() {

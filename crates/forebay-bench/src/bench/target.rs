@@ -31,6 +31,8 @@ const FORWARDERS: [&str; 11] = [
 pub(crate) struct Target {
     /// For people; empty until the broker has introduced itself.
     pub(crate) label: String,
+    /// Where it is, if there are several.
+    pub(super) place: Option<String>,
     pub(crate) url: String,
     /// Its process, if it runs on this machine and we may look.
     pub(crate) pid: Option<u32>,
@@ -56,7 +58,7 @@ enum Process {
 impl Target {
     /// One that runs already.
     pub(crate) fn at(url: &str) -> Result<Target, String> {
-        let uri: AmqpUri = url.parse().map_err(|error| format!("cannot read the URL: {error}"))?;
+        let uri = read(url)?;
         let here = ["localhost", "127.0.0.1", "::1"].contains(&uri.host.as_str());
         let pid = if here { process::listener(uri.port) } else { None };
         let forwards =
@@ -64,12 +66,29 @@ impl Target {
         let pid = pid.filter(|pid| !forwards(pid));
         Ok(Target {
             label: String::new(),
+            place: None,
             url: url.to_owned(),
             pid,
             own: false,
             queue_type: None,
             _process: Process::NotOurs,
         })
+    }
+
+    /// Several, which are called differently though they may be of one product and version, or one broker.
+    pub(crate) fn at_each(urls: &[String]) -> Result<Vec<Target>, String> {
+        let mut targets = Vec::new();
+        let mut uris = Vec::new();
+        for url in urls {
+            targets.push(Target::at(url)?);
+            uris.push(read(url)?);
+        }
+        if urls.len() > 1 {
+            for (target, place) in targets.iter_mut().zip(places(&uris)) {
+                target.place = Some(place);
+            }
+        }
+        Ok(targets)
     }
 
     /// A broker of our own, on a new directory below `parent`.
@@ -81,6 +100,7 @@ impl Target {
         let served = Served::start(&program, &parent)?;
         Ok(Target {
             label: String::new(),
+            place: None,
             url: served.url.clone(),
             pid: Some(served.pid()),
             own: true,
@@ -96,6 +116,7 @@ impl Target {
         Ok(kinds
             .map(|kind| Target {
                 label: String::new(),
+                place: None,
                 url: node.url.clone(),
                 pid: Some(node.pid),
                 own: true,
@@ -117,6 +138,32 @@ impl Target {
     }
 }
 
+fn read(url: &str) -> Result<AmqpUri, String> {
+    url.parse().map_err(|error| format!("cannot read the URL: {error}"))
+}
+
+/// What tells them apart, a name each: addresses; where these are the same, virtual hosts; where these are, too, numbers.
+fn places(uris: &[AmqpUri]) -> Vec<String> {
+    let address = |uri: &AmqpUri| format!("{}:{}", uri.host, uri.port);
+    let named = uris.iter().enumerate().map(|(at, uri)| {
+        let mut name = address(uri);
+        let there = || uris.iter().enumerate().filter(|(_, other)| address(other) == address(uri));
+        let same: Vec<usize> =
+            there().filter(|(_, other)| other.vhost == uri.vhost).map(|(other, _)| other).collect();
+        if there().count() > same.len() {
+            name.push_str(&format!(", virtual host {}", uri.vhost));
+        }
+        if let [first, ..] = same[..]
+            && first < at
+        {
+            let number = same.iter().filter(|other| **other <= at).count();
+            name.push_str(&format!(" ({number})"));
+        }
+        name
+    });
+    named.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,5 +173,23 @@ mod tests {
         assert!(Target::at("http://localhost").unwrap_err().contains("URL"));
         let far = Target::at("amqp://broker.example:5672").unwrap();
         assert_eq!((far.pid, far.own), (None, false));
+    }
+
+    #[test]
+    fn brokers_are_told_apart_by_as_much_of_their_urls_as_that_takes() {
+        let places = |urls: &[&str]| {
+            let uris: Vec<AmqpUri> = urls.iter().map(|url| url.parse().unwrap()).collect();
+            places(&uris)
+        };
+        assert_eq!(places(&["amqp://a", "amqp://b/v"]), ["a:5672", "b:5672"]);
+        assert_eq!(
+            places(&["amqp://a/v", "amqp://a", "amqp://b"]),
+            ["a:5672, virtual host v", "a:5672, virtual host /", "b:5672"]
+        );
+        let twice = ["amqp://a", "amqp://me:x@a/%2f", "amqp://a/v", "amqp://a"];
+        let [first, second, other, third] = &places(&twice)[..] else { panic!("a name each") };
+        assert_eq!(first, "a:5672, virtual host /");
+        assert_eq!(other, "a:5672, virtual host v");
+        assert_eq!([second, third], [&format!("{first} (2)"), &format!("{first} (3)")]);
     }
 }
