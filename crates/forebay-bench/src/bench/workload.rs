@@ -180,7 +180,8 @@ impl Workload {
         if plan.messages > 0 {
             filling.messages = plan.messages;
         }
-        // Filling takes as long as it takes.
+        // Nobody consumes yet, and filling takes as long as it takes.
+        filling.consumed_messages = 0;
         filling.seconds = filling.seconds.max(3600.0);
         filling.steps.clear();
         let draining = Plan { messages: 0, warm_up: 0.0, ..plan.clone() };
@@ -223,5 +224,8 @@ mod tests {
             phases.iter().map(told).collect::<Vec<_>>(),
             [("fill", 0, 5_000), ("drain", 10, 0)]
         );
+        let until = workload.phases(&Plan { consumed_messages: 7, ..workload.plan() });
+        assert!(until.iter().all(|phase| phase.plan.check().is_ok()), "{until:?}");
+        assert_eq!(until.iter().map(|phase| phase.plan.consumed_messages).next_back(), Some(7));
     }
 }
