@@ -98,6 +98,18 @@ impl Axis {
     }
 }
 
+/// Those of one name are one with the values of all.
+fn joined(axes: &[Axis]) -> Vec<Axis> {
+    let mut all: Vec<Axis> = Vec::new();
+    for axis in axes {
+        match all.iter_mut().find(|other| other.name == axis.name) {
+            Some(other) => other.values.extend(axis.values.iter().cloned()),
+            None => all.push(axis.clone()),
+        }
+    }
+    all
+}
+
 /// All settings of a grid, the plan's own first, each once. Without axes that is the only one.
 pub(crate) fn settings(axes: &[Axis], plan: &Plan) -> Result<Vec<Setting>, String> {
     let rate = plan.mean_rate();
@@ -106,7 +118,7 @@ pub(crate) fn settings(axes: &[Axis], plan: &Plan) -> Result<Vec<Setting>, Strin
     }
     let own = Setting::of(plan);
     let mut fixed = vec![own];
-    for axis in axes {
+    for axis in joined(axes) {
         let mut wider = Vec::new();
         for setting in &fixed {
             wider.extend(axis.settings(*setting, rate.unwrap_or(0.0))?);
@@ -158,6 +170,17 @@ mod tests {
         assert_eq!(settings.len(), 7);
         let [three, one, many] = [3, 1, 500].map(Window::Fixed);
         assert_eq!(windows(&settings[1..]), [three, three, one, one, many, many]);
+    }
+
+    #[test]
+    fn values_of_one_thing_add_up_wherever_they_were_given() {
+        let plan = Plan { window: Window::Auto, ..Plan::default() };
+        let axes: Vec<Axis> = ["window=8", "prefetch=10,20", "window=64"]
+            .iter()
+            .map(|axis| axis.parse().unwrap())
+            .collect();
+        let [small, large] = [8, 64].map(Window::Fixed);
+        assert_eq!(windows(&settings(&axes, &plan).unwrap()[1..]), [small, small, large, large]);
     }
 
     #[test]
