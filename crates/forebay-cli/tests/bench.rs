@@ -380,6 +380,7 @@ fn what_makes_no_sense_is_refused_with_code_2() {
         (&["run", "--dir", "/", "--url", "amqp://h"], "--url or FOREBAY_URL names another"),
         (&["run", "backlog", "--scale", "auto"], "--scale 80%"),
         (&["run", "backlog", "--scale", "80%"], "this workload says itself"),
+        (&["run", "fanout", "--scale", "2"], "this load has none"),
         (&["report", "Cargo.toml", "--html", "report.html"], "Cargo.toml: "),
         (&["report", "--html", "report.html"], "FILES"),
         (&["run", "--url", "http://localhost"], "cannot read the URL"),

@@ -259,10 +259,46 @@ impl Flags {
             "--dir is for a broker of our own, and --url or FOREBAY_URL names another".to_owned()
         } else if let Some(dir) = self.dir.as_ref().filter(|dir| !dir.is_dir()) {
             format!("--dir: there is no directory {}", dir.display())
+        } else if let Some(wrong) = self.contradiction() {
+            wrong.to_owned()
         } else {
             return Ok(());
         };
         Err(wrong)
+    }
+
+    /// Two flags of which one would be ignored, or could only fail when the time has come.
+    fn contradiction(&self) -> Option<&'static str> {
+        let stalls = |step: &Step| matches!(step.what, StepKind::StallSeconds(_));
+        let written = [&self.json, &self.html, &self.svg, &self.csv].map(Option::as_ref);
+        let written: Vec<_> = written.into_iter().flatten().collect();
+        let twice = (1..written.len()).any(|at| written[..at].contains(&written[at]));
+        let fits_rate = matches!(self.scale, Some(Scale::Auto | Scale::Share(_)));
+        let all = [
+            (twice, "two of --json, --html, --svg and --csv name one file"),
+            (self.repeat == Some(0), "--repeat is at least 1"),
+            (
+                self.steps.iter().any(stalls) && !self.url.is_empty(),
+                "--step: only a broker of our own is made to stand still, and --url or FOREBAY_URL names another",
+            ),
+            (
+                self.knee && self.confirm.is_some(),
+                "--knee searches the window: leave --confirm out",
+            ),
+            (
+                self.knee && self.producers == Some(0),
+                "--knee searches the window of publishers, and there are none",
+            ),
+            (
+                fits_rate && self.rate.is_some(),
+                "--scale fits the rate to the capacity: leave --rate out",
+            ),
+            (
+                self.warm_up.is_some() && self.perftest.counts(),
+                "--warm-up: a load that ends after a number of messages begins with the first of them",
+            ),
+        ];
+        all.into_iter().find_map(|(wrong, why)| wrong.then_some(why))
     }
 
     /// Refuses what an experiment cannot do, rather than leave it out in silence.

@@ -98,8 +98,8 @@ fn repeated(
     screen: &mut dyn Screen,
     record: &mut Record,
 ) -> Result<(), BenchError> {
-    for repetition in 0..flags.repeat().max(1) {
-        let share = repetition as f64 / flags.repeat().max(1) as f64;
+    for repetition in 0..flags.repeat() {
+        let share = repetition as f64 / flags.repeat() as f64;
         screen.begin(experiment.name, share);
         let answer = once(experiment, place, share, screen);
         if !matches!(answer, Ok(Ok(_))) {

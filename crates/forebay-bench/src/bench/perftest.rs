@@ -14,7 +14,7 @@ pub(crate) struct PerfTest {
     cmessages: Option<u64>,
     /// Queues are called so, %d being a number, and deleted afterwards; what is there already is refused, unless
     /// --predeclared
-    #[arg(long, value_name = "PATTERN", requires = "queue_pattern_to")]
+    #[arg(long, value_name = "PATTERN", requires = "queue_pattern_to", conflicts_with = "queue")]
     queue_pattern: Option<String>,
     /// The first of these numbers
     #[arg(long, value_name = "N", default_value_t = 1, requires = "queue_pattern")]
@@ -74,6 +74,11 @@ impl PerfTest {
     /// Whether it says what queues are called.
     pub(super) fn names_queues(&self) -> bool {
         self.queue_pattern.is_some()
+    }
+
+    /// Whether it says how many messages there are.
+    pub(super) fn counts(&self) -> bool {
+        self.pmessages.is_some() || self.cmessages.is_some()
     }
 
     /// Of those that only loads understand, whether each was given.

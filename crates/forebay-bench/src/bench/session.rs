@@ -97,16 +97,13 @@ pub fn run(flags: &Flags, screen: &mut dyn Screen) -> Result<Ended, BenchError> 
                 .into(),
         ));
     }
-    if flags.repeat() == 0 {
-        return Err(BenchError::Usage("--repeat is at least 1".into()));
-    }
     if flags.judge > 0 && !Setting::of(&plan).tunes_itself() {
         return Err(BenchError::Usage(
             "--judge compares what tunes itself with the best of --grid: leave --confirm, --qos and --multi-ack-every out"
                 .into(),
         ));
     }
-    check_scale(flags, workload)?;
+    check_scale(flags, workload, &plan)?;
     check_peers(flags)?;
     // Whatever the rate will be, a grid that cannot be read is found now.
     let some_rate = match flags.scale {
@@ -129,7 +126,11 @@ pub fn run(flags: &Flags, screen: &mut dyn Screen) -> Result<Ended, BenchError> 
 }
 
 /// Some workloads say which share of the capacity they are, and some are measures of what goes.
-fn check_scale(flags: &Flags, workload: Option<&'static Workload>) -> Result<(), BenchError> {
+fn check_scale(
+    flags: &Flags,
+    workload: Option<&'static Workload>,
+    plan: &Plan,
+) -> Result<(), BenchError> {
     let fitted = workload.is_some_and(|known| known.share_of_capacity.is_some());
     let wrong = match flags.scale {
         Some(Scale::Auto) if !fitted => {
@@ -137,6 +138,9 @@ fn check_scale(flags: &Flags, workload: Option<&'static Workload>) -> Result<(),
         }
         Some(Scale::Share(_)) if !fitted && workload.is_some() => {
             "--scale N% is for stress-1 to stress-5 and for loads without a name: this workload says itself how fast it goes"
+        }
+        Some(Scale::Times(_)) if plan.target_per_s().is_none() => {
+            "--scale X takes a rate X times, and this load has none: it is as fast as it goes"
         }
         _ => return Ok(()),
     };

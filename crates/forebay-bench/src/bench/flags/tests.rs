@@ -143,6 +143,32 @@ fn what_would_be_cut_or_ignored_is_refused() {
 }
 
 #[test]
+fn two_flags_of_which_one_would_be_ignored_are_refused() {
+    let both = [
+        ("--json all --csv all", "one file"),
+        ("--repeat 0", "at least 1"),
+        ("churn --repeat 0", "at least 1"),
+        ("--step 1:stall=1 --url amqp://h", "a broker of our own"),
+        ("stress-2 --knee --confirm 50", "leave --confirm out"),
+        ("-p --knee -x 0", "there are none"),
+        ("stress-1 --rate 5 --scale auto", "leave --rate out"),
+        ("--rate 5 --scale 80%", "leave --rate out"),
+        ("-C 1000 --warm-up 3", "--warm-up"),
+    ];
+    for (line, told) in both {
+        let refused = flags(line).check().unwrap_err();
+        assert!(refused.contains(told), "{line}: {refused}");
+    }
+    let fits =
+        ["--json a --csv b", "--rate 5 --scale 2", "--variable-rate 9:1 --scale 80%", "--knee"];
+    for line in fits {
+        assert_eq!(flags(line).check(), Ok(()), "{line}");
+    }
+    let names = ["run", "-u", "q", "--queue-pattern", "q%d", "--queue-pattern-to", "2"];
+    assert!(Command::try_parse_from(names).is_err());
+}
+
+#[test]
 fn an_experiment_refuses_what_it_would_leave_out() {
     let flags = flags("mailbox --rate 5");
     let refused = flags.check_experiment(flags.experiment().unwrap()).unwrap_err();
