@@ -231,12 +231,23 @@ impl Report {
     }
 }
 
+impl Report {
+    /// The 99 % of that latency; `None`: nothing was timed, as of bodies without room for times, or without confirms.
+    pub(crate) fn p99_us(&self, intended: bool) -> Option<f64> {
+        let latency = self.latency(intended);
+        (latency.count > 0).then_some(latency.p99_us as f64)
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let thousands = |rate: f64| format!("{:.1} k/s", rate / 1e3);
         write!(f, "{}: published {}", self.broker, thousands(self.published_per_s))?;
         if self.plan.window != Window::None {
-            write!(f, ", confirmed {} ({})", thousands(self.confirmed_per_s), self.confirm)?;
+            write!(f, ", confirmed {}", thousands(self.confirmed_per_s))?;
+        }
+        if self.confirm.count > 0 {
+            write!(f, " ({})", self.confirm)?;
         }
         if self.plan.consumers > 0 {
             write!(f, ", consumed {}", thousands(self.consumed_per_s))?;

@@ -211,23 +211,24 @@ fn line(points: &Points<'_>, a: &Point<'_>, b: &Point<'_>, intended: bool) -> Op
     let each = |point: &Point<'_>, of: &dyn Fn(&Report) -> f64| -> Vec<f64> {
         point.reports.iter().map(|report| of(report)).collect()
     };
-    let p99 = |report: &Report| report.latency(intended).p99_us as f64 / 1e3;
     let (rate_a, rate_b) = (each(a, &Report::rate_per_s), each(b, &Report::rate_per_s));
-    let (p99_a, p99_b) = (each(a, &p99), each(b, &p99));
+    let (p99_a, p99_b) = (a.p99_us(intended), b.p99_us(intended));
+    let ms = |us: &[f64]| median(us).map_or("-".to_owned(), |us| format!("{:.2}", us / 1e3));
     // What is left when some have failed may be the quicker ones.
     let whole = a.failures.is_empty() && b.failures.is_empty();
     let runs = if whole { fewer(&rate_a, &rate_b) } else { 0 };
+    let timed = if whole { fewer(&p99_a, &p99_b) } else { 0 };
     // Whoever carries all that was asked for has the rate that was asked for.
     let tied = [a, b].iter().all(|point| point.reports.iter().all(|report| report.carried()));
     let name = named(points, a);
     Some(format!(
-        "{name} {:>8.0}  {:>8.0}  {:<21} | {:>8.2} {:>8.2}     {}",
+        "{name} {:>8.0}  {:>8.0}  {:<21} | {:>8} {:>8}     {}",
         median(&rate_a)?,
         median(&rate_b)?,
         told(Ratio::of(&rate_b, &rate_a, 1), if tied { 0 } else { runs }),
-        median(&p99_a)?,
-        median(&p99_b)?,
-        told(Ratio::of(&p99_b, &p99_a, 1), runs),
+        ms(&p99_a),
+        ms(&p99_b),
+        told(Ratio::of(&p99_b, &p99_a, 1), timed),
     ))
 }
 
@@ -327,9 +328,10 @@ mod tests {
                 (report.published_per_s, report.consumed_per_s) = (carried, carried);
                 report.target_per_s = Some(100.0);
                 let late_us = if carried < 100.0 { 5_000_000 } else { 3_000 };
-                report.end_to_end = LatencyReport { p99_us: late_us, ..LatencyReport::default() };
+                report.end_to_end =
+                    LatencyReport { count: 1, p99_us: late_us, ..LatencyReport::default() };
                 report.end_to_end_from_call =
-                    LatencyReport { p99_us: 2_000, ..LatencyReport::default() };
+                    LatencyReport { count: 1, p99_us: 2_000, ..LatencyReport::default() };
             }
             record
         };
@@ -343,6 +345,13 @@ mod tests {
         let free = record("X", Window::Auto, &[100.0; 5]);
         let text = compare(&paced(100.0), &free).unwrap();
         assert!(text.contains("B has no such times"), "{text}");
+    }
+
+    #[test]
+    fn messages_that_were_not_timed_have_no_latency() {
+        let a = record("X", Window::Auto, &[100.0]);
+        let text = compare(&a, &a).unwrap();
+        assert!(text.contains("|        -        -     -"), "{text}");
     }
 
     #[test]

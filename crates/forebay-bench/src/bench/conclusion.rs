@@ -4,6 +4,7 @@ use super::points::{Point, Points};
 use crate::report::Report;
 use crate::search::{Finding, WINDOW_MAX};
 use crate::setting::Window;
+use crate::spread::median;
 
 /// An interval whose upper end is so many times its lower one says little.
 const WIDE: f64 = 1.5;
@@ -28,10 +29,10 @@ pub(crate) fn conclusion(points: &Points<'_>) -> Option<Vec<String>> {
         many => format!(", {} in all", u64::from(finding.window) * many as u64),
     };
     lines.push(format!(
-        "Best window: {}{in_all}. It carries {:.0}/s at p99 {:.1} ms.",
+        "Best window: {}{in_all}. It carries {:.0}/s{}.",
         told(&finding),
         knee.median(Report::rate_per_s)?,
-        p99_ms(points, knee)?,
+        p99_ms(points, knee).map_or(String::new(), |ms| format!(" at p99 {ms:.1} ms")),
     ));
     if finding.interval.is_some_and(|(low, high)| f64::from(high) > WIDE * f64::from(low)) {
         lines.push("The runs vary too much to say it closer: try more --seconds, more --repeat, or a quieter machine.".into());
@@ -48,12 +49,15 @@ pub(crate) fn conclusion(points: &Points<'_>) -> Option<Vec<String>> {
         neighbour(points, |window| window >= finding.measured.saturating_mul(4), false)
     {
         let gain = more.median(Report::rate_per_s)? / knee.median(Report::rate_per_s)? - 1.0;
-        lines.push(format!(
-            "Beyond it only latency grows: {:+.0} % throughput and {:.1} times the p99 with {}.",
-            gain * 100.0,
-            p99_ms(points, more)? / p99_ms(points, knee)?,
-            more.setting.window,
-        ));
+        let (gain, window) = (gain * 100.0, more.setting.window);
+        let p99 = p99_ms(points, more).zip(p99_ms(points, knee).filter(|ms| *ms > 0.0));
+        lines.push(match p99 {
+            Some((more_ms, ms)) => format!(
+                "Beyond it only latency grows: {gain:+.0} % throughput and {:.1} times the p99 with {window}.",
+                more_ms / ms
+            ),
+            None => format!("Beyond it little is gained: {gain:+.0} % throughput with {window}."),
+        });
     }
     if knee.reports.iter().any(|report| report.generator_was_the_bottleneck()) {
         lines.push("The generator was busy all the time: the broker itself may carry more.".into());
@@ -87,7 +91,7 @@ fn neighbour<'a>(
 }
 
 fn p99_ms(points: &Points<'_>, point: &Point<'_>) -> Option<f64> {
-    point.median(|report| report.latency(points.intended).p99_us as f64 / 1e3)
+    median(&point.p99_us(points.intended)).map(|us| us / 1e3)
 }
 
 #[cfg(test)]
@@ -106,7 +110,8 @@ mod tests {
             windows.iter().flat_map(|row| (0..3).map(move |repetition| (row, repetition)))
         {
             let plan = Plan { window: Window::Fixed(window), publishers: 20, ..Plan::default() };
-            let p99 = LatencyReport { p99_us: p99_ms * 1_000, ..LatencyReport::default() };
+            let p99 =
+                LatencyReport { count: 1, p99_us: p99_ms * 1_000, ..LatencyReport::default() };
             record.runs.push(Run {
                 broker: "RabbitMQ".into(),
                 phase: String::new(),
@@ -148,6 +153,13 @@ Beyond it only latency grows: +5 % throughput and 4.0 times the p99 with 256.";
     fn one_at_a_time_may_be_enough_and_no_knee_is_said() {
         let told = told_of(&record(&[(1, 900.0, 2), (4, 910.0, 8), (16, 905.0, 30)]));
         assert!(told.contains("1 message a publisher") && !told.contains("With less"), "{told}");
+        let mut untimed = record(&[(1, 900.0, 2), (4, 910.0, 8), (16, 905.0, 30)]);
+        for run in &mut untimed.runs {
+            let Outcome::Report(report) = &mut run.outcome else { continue };
+            report.end_to_end_from_call = LatencyReport::default();
+        }
+        let told = told_of(&untimed);
+        assert!(!told.contains("p99") && told.contains("little is gained: +1 %"), "{told}");
         let told = told_of(&record(&[(16_384, 900.0, 2), (WINDOW_MAX, 9_100.0, 8)]));
         assert!(told.contains("no knee"), "{told}");
     }

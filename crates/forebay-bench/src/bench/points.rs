@@ -51,7 +51,8 @@ pub(crate) struct Judgement {
     pub(crate) best: Setting,
     pub(crate) knee: Setting,
     pub(crate) rate: Ratio,
-    pub(crate) p99: Ratio,
+    /// `None`: nothing was timed.
+    pub(crate) p99: Option<Ratio>,
     /// What failed of those that are compared, each a sentence: the ratios are of the others.
     pub(crate) failed: Vec<String>,
 }
@@ -72,10 +73,15 @@ impl Point<'_> {
         self.reports.iter().map(|report| of(report)).collect()
     }
 
+    /// Of the runs that timed something.
+    pub(crate) fn p99_us(&self, intended: bool) -> Vec<f64> {
+        self.reports.iter().filter_map(|report| report.p99_us(intended)).collect()
+    }
+
     fn shown(&self, intended: bool) -> Shown {
         Shown {
             rate_per_s: self.each(Report::rate_per_s),
-            p99_us: self.each(|report| report.latency(intended).p99_us as f64),
+            p99_us: self.p99_us(intended),
             first_per_s: Vec::new(),
             failed: self.failures.len() as u64,
         }
@@ -145,11 +151,10 @@ impl Points<'_> {
         let point = |setting| self.points.iter().find(|point| point.setting == setting);
         let (best_point, knee_point) = (point(best)?, point(knee)?);
         let rate = Report::rate_per_s;
-        let p99 = |report: &Report| report.latency(self.intended).p99_us as f64;
         let (rate, p99) = match self.judged_from {
             None => (
                 Ratio::of(&tuned.each(rate), &best_point.each(rate), SEED)?,
-                Ratio::of(&tuned.each(p99), &knee_point.each(p99), SEED)?,
+                Ratio::of(&tuned.p99_us(self.intended), &knee_point.p99_us(self.intended), SEED),
             ),
             Some(from) => {
                 let both = |of: &dyn Fn(&Report) -> f64, rival: &Point<'_>| {
@@ -157,7 +162,8 @@ impl Points<'_> {
                     let theirs = rival.of(|at| at >= from && tuned.repetitions.contains(&at));
                     Ratio::of_pairs(&ours.each(of), &theirs.each(of), SEED)
                 };
-                (both(&rate, best_point)?, both(&p99, knee_point)?)
+                let p99 = |report: &Report| report.p99_us(self.intended).unwrap_or(0.0);
+                (both(&rate, best_point)?, both(&p99, knee_point))
             }
         };
         let mut compared = vec![tuned, best_point, knee_point];
@@ -262,7 +268,8 @@ mod tests {
     use crate::setting::Credit;
 
     fn run(window: Window, rate: f64, p99_ms: u64, intended_p99_ms: u64) -> Run {
-        let latency = |ms: u64| LatencyReport { p99_us: ms * 1_000, ..LatencyReport::default() };
+        let latency =
+            |ms: u64| LatencyReport { count: 1, p99_us: ms * 1_000, ..LatencyReport::default() };
         let plan = Plan { window, prefetch: Credit::Auto, ..Plan::default() };
         let report = Report {
             published_per_s: rate,
@@ -304,7 +311,7 @@ mod tests {
         let judgement = points.judge().unwrap();
         assert_eq!(judgement.best.window, Window::Fixed(512));
         assert_eq!(judgement.knee.window, Window::Fixed(64));
-        assert_eq!((judgement.rate.value, judgement.p99.value), (0.975, 1.25));
+        assert_eq!((judgement.rate.value, judgement.p99.unwrap().value), (0.975, 1.25));
         assert_eq!(points.knee().unwrap().window, Window::Fixed(64));
     }
 
@@ -332,7 +339,7 @@ mod tests {
         assert_eq!(judgement.knee.window, Window::Fixed(64));
         assert!((judgement.rate.low() - 0.95).abs() < 1e-9, "{judgement:?}");
         assert!((judgement.rate.high() - 0.95).abs() < 1e-9, "{judgement:?}");
-        assert!((judgement.p99.value - 1.25).abs() < 0.06, "{judgement:?}");
+        assert!((judgement.p99.unwrap().value - 1.25).abs() < 0.06, "{judgement:?}");
         record.judged_from = None;
         assert!(Points::of(&record)[0].judge().unwrap().rate.low() < 0.9, "as if all chose");
     }
@@ -357,7 +364,27 @@ mod tests {
         ]);
         let all = Points::of(&record);
         assert!(all[0].intended);
-        assert_eq!(all[0].judge().unwrap().p99.value, 1.0);
+        assert_eq!(all[0].judge().unwrap().p99.unwrap().value, 1.0);
+    }
+
+    #[test]
+    fn a_setting_whose_messages_were_not_timed_is_not_the_quickest() {
+        let mut untimed = run(Window::None, 1_000.0, 0, 0);
+        let Outcome::Report(report) = &mut untimed.outcome else { panic!("it has figures") };
+        report.end_to_end.count = 0;
+        report.end_to_end_from_call.count = 0;
+        let timed = run(Window::Fixed(64), 990.0, 4, 4);
+        let record = record(vec![untimed.clone(), timed, run(Window::Auto, 980.0, 5, 5)]);
+        let judgement = Points::of(&record)[0].judge().unwrap();
+        assert_eq!(
+            (judgement.best.window, judgement.knee.window),
+            (Window::None, Window::Fixed(64))
+        );
+        assert_eq!(judgement.p99.unwrap().value, 1.25);
+        let mut record = record;
+        record.runs.remove(1);
+        let judgement = Points::of(&record)[0].judge().unwrap();
+        assert_eq!((judgement.rate.value, judgement.p99), (0.98, None));
     }
 
     #[test]

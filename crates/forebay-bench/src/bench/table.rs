@@ -114,14 +114,21 @@ fn row(point: &Point<'_>, intended: bool) -> String {
 }
 
 pub(crate) fn judged(judgement: &Judgement) -> String {
+    let knee = judgement.knee;
+    let p99 = judgement.p99.as_ref().map(|p99| {
+        format!(
+            ", p99 {} that of the knee (window {}, prefetch {})",
+            times(p99),
+            knee.window,
+            knee.prefetch
+        )
+    });
     format!(
-        "tuned by itself: {} of the best rate (window {}, prefetch {}), p99 {} that of the knee (window {}, prefetch {})",
+        "tuned by itself: {} of the best rate (window {}, prefetch {}){}",
         percent(&judgement.rate),
         judgement.best.window,
         judgement.best.prefetch,
-        times(&judgement.p99),
-        judgement.knee.window,
-        judgement.knee.prefetch,
+        p99.unwrap_or_default(),
     ) + &judgement.failed.iter().map(|failed| format!("; {failed}")).collect::<String>()
 }
 
