@@ -1,6 +1,7 @@
 //! The flags of `forebay bench run`, with the names that PerfTest's users know.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::grid::Axis;
@@ -222,6 +223,8 @@ impl Flags {
             connections: self.producers,
             size: self.size,
             messages: self.messages,
+            mark: Mark::fresh(),
+            stopped: Arc::default(),
         }
     }
 

@@ -18,6 +18,8 @@ use crate::occasion::Occasion;
 use crate::plan::Plan;
 use crate::stamp::Mark;
 
+/// How long an experiment may take to hear that nobody waits for it.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
 /// The screen is asked so often whether to go on.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -112,7 +114,7 @@ fn repeated(
     Ok(())
 }
 
-/// On a thread of its own, which nobody waits for when the screen asks for the end.
+/// On a thread of its own, which hardly anybody waits for when the screen asks for the end.
 fn once(
     experiment: &'static Experiment,
     place: &Place,
@@ -120,9 +122,9 @@ fn once(
     screen: &mut dyn Screen,
 ) -> Result<Result<Findings, String>, BenchError> {
     let (tell, told) = sync_channel(1);
-    let place = place.clone();
+    let there = place.clone();
     // Nobody may be there to hear it.
-    std::thread::spawn(move || drop(tell.send(experiment.run(&place))));
+    std::thread::spawn(move || drop(tell.send(experiment.run(&there))));
     loop {
         match told.recv_timeout(LOOK) {
             Ok(answer) => return Ok(answer),
@@ -133,6 +135,9 @@ fn once(
         }
         let progress = Progress { doing: "measuring", share, last: None };
         if screen.progress(progress).is_break() {
+            // Until it hears of that it may declare again what is deleted then.
+            place.stop();
+            let _ = told.recv_timeout(STOP_PATIENCE);
             return Err(BenchError::Stopped);
         }
     }
@@ -146,7 +151,7 @@ fn clean_up(experiment: &Experiment, place: &Place) {
     let Ok(connection) = Connection::open(&place.url) else { return };
     for queue in experiment.queues {
         if let Ok(mut channel) = connection.channel() {
-            let _ = channel.delete_queue(queue);
+            let _ = channel.delete_queue(&place.queue(queue));
         }
     }
     let _ = connection.close();

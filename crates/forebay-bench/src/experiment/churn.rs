@@ -34,8 +34,9 @@ const WAYS: [(&str, Once); 4] = [
 pub(super) fn run(place: &Place) -> Result<Findings, String> {
     let connection = Connection::open(&place.url).map_err(told)?;
     let mut channel = connection.channel().map_err(told)?;
-    channel.delete_queue(QUEUE).map_err(told)?;
-    channel.declare_queue(QUEUE, how(place, true)).map_err(told)?;
+    let queue = place.queue(QUEUE);
+    channel.delete_queue(&queue).map_err(told)?;
+    channel.declare_queue(&queue, how(place, true)).map_err(told)?;
     let before_bytes = place.resident_bytes();
     let mut cases = Vec::new();
     for (name, once) in WAYS {
@@ -43,7 +44,7 @@ pub(super) fn run(place: &Place) -> Result<Findings, String> {
         let per_s = count as f64 / place.length.as_secs_f64();
         cases.push(Case::new(name).with("done", per_s, "/s").with_latency(&latency));
     }
-    channel.delete_queue(QUEUE).map_err(told)?;
+    channel.delete_queue(&queue).map_err(told)?;
     let grown_mb = place
         .resident_bytes()
         .zip(before_bytes)
@@ -62,8 +63,9 @@ fn churn(place: &Place, once: Once) -> Result<(u64, LatencyReport), String> {
                 scope.spawn(move || {
                     let mut latency = Latency::new();
                     let mut connection = None;
-                    let name = QUEUES[1 + client];
+                    let name = &place.queue(QUEUES[1 + client]);
                     while began.elapsed() < place.length {
+                        place.goes_on()?;
                         let from = Instant::now();
                         once(place, &mut connection, name)?;
                         latency.record(0, from.elapsed().as_micros() as u64, 1);
@@ -102,7 +104,8 @@ fn publish_once(connection: &Connection, place: &Place) -> Result<(), String> {
     let mut channel = connection.channel().map_err(told)?;
     channel.confirm_select(1).map_err(told)?;
     let body = vec![b'x'; place.size.unwrap_or(100)];
-    let publication = Publication { routing_key: QUEUE, body: &body, ..Publication::default() };
+    let queue = &place.queue(QUEUE);
+    let publication = Publication { routing_key: queue, body: &body, ..Publication::default() };
     channel.publish(&publication).map_err(told)?;
     channel.wait_settled().map_err(told)?;
     channel.close().map_err(told)

@@ -35,7 +35,7 @@ pub(super) fn run(place: &Place) -> Result<Findings, String> {
             cases.push(case(&format!("{callers} callers at a time"), callers, &enqueued));
             pipelined.push(enqueued);
         }
-        queue::delete(&connection, QUEUE).await?;
+        queue::delete(&connection, place, QUEUE).await?;
         connection.close().await.map_err(told)?;
         let mut demands = Vec::new();
         if let [one, .., many] = &pipelined[..] {
@@ -72,7 +72,8 @@ async fn enqueue(
     turn: Option<Arc<Mutex<()>>>,
 ) -> Result<Enqueued, String> {
     queue::fresh(connection, place, QUEUE).await?;
-    let publisher = connection.publisher(Route::queue(QUEUE)).build().await.map_err(told)?;
+    let route = Route::queue(place.queue(QUEUE));
+    let publisher = connection.publisher(route).build().await.map_err(told)?;
     let message = Message::new(vec![b'x'; place.size.unwrap_or(200)]);
     let began = Instant::now();
     let caller = Caller { publisher, message, turn, began, length: place.length };

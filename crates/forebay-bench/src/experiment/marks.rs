@@ -74,7 +74,7 @@ pub(super) fn run(place: &Place) -> Result<Findings, String> {
             }
             add(&mut findings, every, &without, &with);
         }
-        queue::delete(&connection, QUEUE).await?;
+        queue::delete(&connection, place, QUEUE).await?;
         connection.close().await.map_err(told)?;
         Ok(findings)
     })
@@ -118,7 +118,7 @@ async fn go(
 ) -> Result<Way, String> {
     queue::fresh(connection, place, QUEUE).await?;
     let broker_s = || place.pid.and_then(running_seconds);
-    let publisher = connection.publisher(Route::queue(QUEUE));
+    let publisher = connection.publisher(Route::queue(place.queue(QUEUE)));
     let publisher = match marked {
         Some(every) => publisher.explain(every),
         None => publisher,
@@ -131,15 +131,20 @@ async fn go(
     }
     publisher.idle().await;
     let between = own_cpu_seconds();
-    take(connection, messages, marked).await?;
+    take(connection, place, messages, marked).await?;
     let each = |seconds: f64| seconds * 1e6 / messages as f64;
     let broker = broker_s().zip(brokers).map(|(after, before)| each(after - before));
     Ok(Way { publisher: each(between - own), broker, consumer: each(own_cpu_seconds() - between) })
 }
 
 /// By a pipeline, until all are settled.
-async fn take(connection: &Connection, messages: u64, marked: Option<u64>) -> Result<(), String> {
-    let consumer = connection.consumer(QUEUE).workers(WORKERS);
+async fn take(
+    connection: &Connection,
+    place: &Place,
+    messages: u64,
+    marked: Option<u64>,
+) -> Result<(), String> {
+    let consumer = connection.consumer(place.queue(QUEUE)).workers(WORKERS);
     let consumer = if marked.is_some() { consumer.explain() } else { consumer };
     let source = QueueSource(consumer.build().await.map_err(told)?);
     let (left, all) = (AtomicU64::new(messages), Arc::new(Notify::new()));

@@ -17,6 +17,8 @@ mod overhead;
 mod queue;
 mod queue_source;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use forebay_client::Connection;
@@ -24,6 +26,7 @@ use forebay_client::Connection;
 pub(crate) use findings::{Case, Demand, Findings, Found, Row, number};
 
 use crate::process;
+use crate::stamp::Mark;
 
 /// A question to a broker.
 #[derive(Clone, Copy)]
@@ -35,7 +38,7 @@ pub(crate) struct Experiment {
     pub(crate) look_at: &'static str,
     /// It asks no broker anything.
     pub(crate) alone: bool,
-    /// The queues that it declares, and deletes at its end.
+    /// The queues that it declares, and deletes at its end, by what [`Place::queue`] makes names of.
     pub(crate) queues: &'static [&'static str],
     /// The flags of loads that it understands.
     pub(crate) takes: &'static [&'static str],
@@ -141,9 +144,28 @@ pub(crate) struct Place {
     pub(crate) connections: Option<usize>,
     pub(crate) size: Option<usize>,
     pub(crate) messages: Option<u64>,
+    /// Of the queues: others may ask the same broker the same, or have one of that name.
+    pub(crate) mark: Mark,
+    /// Nobody waits for the answer any more.
+    pub(crate) stopped: Arc<AtomicBool>,
 }
 
 impl Place {
+    /// What a queue is called here.
+    pub(crate) fn queue(&self, name: &str) -> String {
+        format!("{name}-{}", self.mark.hex())
+    }
+
+    /// From now on nothing new is begun.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// Refuses to begin something that would be left behind.
+    fn goes_on(&self) -> Result<(), String> {
+        if self.stopped.load(Ordering::Relaxed) { Err("it was stopped".into()) } else { Ok(()) }
+    }
+
     /// Memory of the broker and all that it started, if it is known.
     fn resident_bytes(&self) -> Option<u64> {
         self.pid.and_then(process::usage_of_tree).map(|usage| usage.resident_bytes)
@@ -206,6 +228,8 @@ mod tests {
             connections: None,
             size: None,
             messages: None,
+            mark: Mark::default(),
+            stopped: Arc::default(),
         };
         assert_eq!(at("amqp://h").idle_url(), "amqp://h?heartbeat=0");
         assert_eq!(at("amqp://h?a=b").idle_url(), "amqp://h?a=b&heartbeat=0");

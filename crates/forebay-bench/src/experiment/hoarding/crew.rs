@@ -95,7 +95,7 @@ impl Crew {
         occupancy.set(workers as u32, 0);
         let mut consumers = Vec::with_capacity(sources);
         for _ in 0..sources {
-            let consumer = connection.consumer(QUEUE).workers(workers as u16);
+            let consumer = connection.consumer(place.queue(QUEUE)).workers(workers as u16);
             let consumer = match held {
                 Held::Tuned => consumer.occupancy(occupancy.clone()),
                 Held::Fixed(deliveries) => {
@@ -219,8 +219,9 @@ pub(super) struct Jobs {
 }
 
 impl Jobs {
-    pub(super) async fn new(connection: &Connection) -> Result<Jobs, String> {
-        let publisher = connection.publisher(Route::queue(QUEUE)).build().await.map_err(told)?;
+    pub(super) async fn new(connection: &Connection, place: &Place) -> Result<Jobs, String> {
+        let route = Route::queue(place.queue(QUEUE));
+        let publisher = connection.publisher(route).build().await.map_err(told)?;
         Ok(Jobs { publisher, began: Instant::now(), next: 0, came: BTreeMap::new() })
     }
 

@@ -180,7 +180,7 @@ async fn together(
     for process in 0..processes {
         crew.hire(place, workers_of(process, processes), sources, held).await?;
     }
-    let mut jobs = Jobs::new(&connection).await?;
+    let mut jobs = Jobs::new(&connection, place).await?;
     let mut worst_ms: f64 = 0.0;
     for _ in 0..ROUNDS {
         jobs.together(WORKERS, JOB).await?;
@@ -188,7 +188,7 @@ async fn together(
         let spans: Vec<Span> = done.iter().map(|job| jobs.span(job)).collect();
         worst_ms = worst_ms.max(latest_ms(&spans));
     }
-    finish(connection, crew).await?;
+    finish(connection, place, crew).await?;
     Ok(worst_ms)
 }
 
@@ -197,7 +197,7 @@ async fn together(
 async fn jobs_first(place: &Place, held: Held, name: &str) -> Result<(f64, Drawn), String> {
     let connection = place.connect().await?;
     queue::fresh(&connection, place, QUEUE).await?;
-    let mut jobs = Jobs::new(&connection).await?;
+    let mut jobs = Jobs::new(&connection, place).await?;
     jobs.together(WORKERS, JOB).await?;
     let mut crew = Crew::new();
     for process in 0..2 {
@@ -205,7 +205,7 @@ async fn jobs_first(place: &Place, held: Held, name: &str) -> Result<(f64, Drawn
     }
     jobs.came_now(0..WORKERS as u64);
     let done = crew.done(WORKERS).await?;
-    finish(connection, crew).await?;
+    finish(connection, place, crew).await?;
     let spans: Vec<Span> = done.iter().map(|job| jobs.span(job)).collect();
     let latest_ms = latest_ms(&spans);
     let title = format!("{name}: the last one started after {latest_ms:.0} ms");
@@ -227,7 +227,7 @@ async fn mixed(
     for _ in 0..MIXED_PROCESSES {
         crew.hire(place, MIXED_WORKERS, sources, held).await?;
     }
-    let mut jobs = Jobs::new(&connection).await?;
+    let mut jobs = Jobs::new(&connection, place).await?;
     // Consumers that have seen short jobs only, as they would most of the time.
     let mut count = 0;
     while count < SHORT_JOBS_MAX / 10 {
@@ -244,15 +244,15 @@ async fn mixed(
         tokio::time::sleep(SHORT).await;
     }
     let done = crew.done(count + LONG_JOBS).await?;
-    finish(connection, crew).await?;
+    finish(connection, place, crew).await?;
     let spans: Vec<Span> = done.iter().map(|job| jobs.span(job)).collect();
     let worst_ms = ms(worst_wait_beside_idle_us(&spans, MIXED_PROCESSES * MIXED_WORKERS));
     let title = format!("{name}: a job waited {worst_ms:.0} ms beside an idle worker");
     Ok((worst_ms, jobs.drawn(title, &done)))
 }
 
-async fn finish(connection: Connection, crew: Crew) -> Result<(), String> {
+async fn finish(connection: Connection, place: &Place, crew: Crew) -> Result<(), String> {
     drop(crew);
-    queue::delete(&connection, QUEUE).await?;
+    queue::delete(&connection, place, QUEUE).await?;
     connection.close().await.map_err(told)
 }

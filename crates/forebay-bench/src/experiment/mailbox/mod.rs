@@ -72,18 +72,18 @@ pub(super) fn run(place: &Place) -> Result<Findings, String> {
         for _ in 0..ROUNDS {
             for (waiting, rounds) in waiting.iter().zip(&mut mail) {
                 queue::fresh(&connection, place, QUEUE).await?;
-                let latency = calls(&connection, *waiting).await?;
+                let latency = calls(&connection, place, *waiting).await?;
                 rounds.p50_us.push(latency.p50_us.max(1) as f64);
                 rounds.p99_us.push(latency.p99_us as f64);
             }
             for (throttled, rounds) in &mut pace {
                 queue::fresh(&connection, place, QUEUE).await?;
-                rounds.p50_us.push(handled(&connection, letters, *throttled).await?);
+                rounds.p50_us.push(handled(&connection, place, letters, *throttled).await?);
             }
         }
         service.abort();
-        queue::delete(&connection, QUEUE).await?;
-        queue::delete(&connection, SERVICE).await?;
+        queue::delete(&connection, place, QUEUE).await?;
+        queue::delete(&connection, place, SERVICE).await?;
         connection.close().await.map_err(told)?;
         let mut findings = judged(&waiting, &mail, &pace.map(|(_, rounds)| rounds));
         match erlang::cases(&waiting, letters, CALLS, ROUNDS).await? {
@@ -117,11 +117,14 @@ fn judged(waiting: &[u64], mail: &[Rounds], [throttled, unthrottled]: &[Rounds; 
 /// What a pipeline of one worker does with each letter, as soon as it may: calls, each timed, and tells when it is done.
 async fn calling(
     connection: &Connection,
+    place: &Place,
     latency: Arc<Mutex<Latency>>,
     may: Arc<Semaphore>,
 ) -> Result<(Running, mpsc::Receiver<Result<(), String>>), String> {
-    let consumer = connection.consumer(QUEUE).workers(1).build().await.map_err(told)?;
-    let (caller, service) = (Arc::new(connection.caller()), Arc::new(Route::queue(SERVICE)));
+    let consumer =
+        connection.consumer(place.queue(QUEUE)).workers(1).build().await.map_err(told)?;
+    let (caller, service) =
+        (Arc::new(connection.caller()), Arc::new(Route::queue(place.queue(SERVICE))));
     let (tell, done) = mpsc::channel(1);
     let handler = move |_: Item<Received>| {
         let (caller, service) = (caller.clone(), service.clone());
@@ -159,12 +162,17 @@ async fn one_done(done: &mut mpsc::Receiver<Result<(), String>>) -> Result<(), S
 }
 
 /// Calls of a handler on the connection that its messages come by.
-async fn calls(connection: &Connection, waiting: u64) -> Result<LatencyReport, String> {
-    let publisher = connection.publisher(Route::queue(QUEUE)).build().await.map_err(told)?;
+async fn calls(
+    connection: &Connection,
+    place: &Place,
+    waiting: u64,
+) -> Result<LatencyReport, String> {
+    let route = Route::queue(place.queue(QUEUE));
+    let publisher = connection.publisher(route).build().await.map_err(told)?;
     fill(&publisher, waiting).await?;
     let latency = Arc::new(Mutex::new(Latency::new()));
     let may = Arc::new(Semaphore::new(0));
-    let (_running, mut done) = calling(connection, latency.clone(), may.clone()).await?;
+    let (_running, mut done) = calling(connection, place, latency.clone(), may.clone()).await?;
     for _ in 0..HANDLED {
         // Those that wait go on waiting, also where there are none. Calls are made when nothing else happens, here and there.
         publisher.publish(mail()).await.map_err(told)?.await.map_err(told)?;
@@ -177,10 +185,16 @@ async fn calls(connection: &Connection, waiting: u64) -> Result<LatencyReport, S
 
 /// Calls of a handler for each of so many letters, whose publisher does not wait, or waits for each to be handled; the mean
 /// time of a call in all of it, in microseconds.
-async fn handled(connection: &Connection, letters: u64, throttled: bool) -> Result<f64, String> {
-    let publisher = connection.publisher(Route::queue(QUEUE)).build().await.map_err(told)?;
+async fn handled(
+    connection: &Connection,
+    place: &Place,
+    letters: u64,
+    throttled: bool,
+) -> Result<f64, String> {
+    let route = Route::queue(place.queue(QUEUE));
+    let publisher = connection.publisher(route).build().await.map_err(told)?;
     let (latency, may) = (Arc::new(Mutex::new(Latency::new())), Semaphore::new(letters as usize));
-    let (_running, mut done) = calling(connection, latency, Arc::new(may)).await?;
+    let (_running, mut done) = calling(connection, place, latency, Arc::new(may)).await?;
     let allowed = if throttled { 1 } else { letters as usize };
     let allowed = Arc::new(Semaphore::new(allowed));
     let began = Instant::now();
@@ -232,7 +246,7 @@ fn mail() -> Message {
 /// Answers every call, on a connection of its own.
 async fn serve(place: &Place) -> Result<JoinHandle<Result<(), String>>, String> {
     let connection = place.connect().await?;
-    let mut requests = connection.consumer(SERVICE).build().await.map_err(told)?;
+    let mut requests = connection.consumer(place.queue(SERVICE)).build().await.map_err(told)?;
     let replies = connection.publisher(Route::queue("")).allow_unroutable().build().await;
     let replies = replies.map_err(told)?;
     Ok(tokio::spawn(async move {
