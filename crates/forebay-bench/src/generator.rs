@@ -480,6 +480,7 @@ impl<'a> Generator<'a> {
             (Event::Delivery(reply), Role::Publisher(publisher)) => {
                 publisher.replied(reply.body, now_us, confirm);
             }
+            (Event::Returned(_), Role::Publisher(publisher)) => publisher.returned += 1,
             (Event::Opened, _) => opened = true,
             (Event::Reply { method, .. }, role) => {
                 ready |= role.is_last_reply(&method);

@@ -61,6 +61,8 @@ pub(crate) struct Publisher {
     properties: Vec<u8>,
     body: Vec<u8>,
     mark: Mark,
+    /// What no queue takes comes back: queues and bindings are somebody's.
+    mandatory: bool,
     permits: Permits,
     in_flight: InFlight,
     schedule: Schedule,
@@ -81,6 +83,8 @@ pub(crate) struct Publisher {
     /// In it.
     number: u64,
     pub(crate) rejected: u64,
+    /// By the broker, as no queue took them.
+    pub(crate) returned: u64,
 }
 
 impl Publisher {
@@ -114,6 +118,7 @@ impl Publisher {
             properties,
             body: vec![b'.'; plan.size],
             mark: plan.mark,
+            mandatory: plan.predeclared,
             permits,
             in_flight: InFlight::default(),
             schedule: Schedule::new(plan.rate, &plan.profile),
@@ -128,6 +133,7 @@ impl Publisher {
             tally: Rc::default(),
             number: number as u64,
             rejected: 0,
+            returned: 0,
         }
     }
 
@@ -231,7 +237,7 @@ impl Publisher {
             self.channel,
             ShortStr::truncated(&self.exchange),
             ShortStr::truncated(&self.routing_key),
-            false,
+            self.mandatory,
             RawProperties::trusted(&self.properties),
             &self.body,
         );

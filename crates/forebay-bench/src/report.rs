@@ -113,6 +113,9 @@ pub struct Report {
     pub confirmed: u64,
     /// Messages rejected (nacked) in the whole run.
     pub rejected: u64,
+    /// Messages that the broker returned in the whole run, as no queue took them; only of queues that were there before.
+    #[serde(default)]
+    pub returned: u64,
     /// Messages consumed in it.
     pub consumed: u64,
     /// Of all consumed in the whole run, how many were marked as redelivered.
@@ -265,6 +268,7 @@ impl fmt::Display for Report {
         }
         for (count, what) in [
             (self.rejected, "rejected"),
+            (self.returned, "returned as no queue took them"),
             (self.blocked, "times blocked"),
             (self.redelivered, "redelivered"),
             (self.strange, "of another run"),

@@ -14,6 +14,7 @@ pub(crate) struct Totals {
     pub(crate) consumed: u64,
     confirmed: u64,
     rejected: u64,
+    returned: u64,
     strange: u64,
     own_cpu_s: f64,
     own_wait_s: f64,
@@ -37,6 +38,7 @@ impl Totals {
                     totals.published += publisher.published;
                     totals.confirmed += publisher.confirmed;
                     totals.rejected += publisher.rejected;
+                    totals.returned += publisher.returned;
                     totals.unconfirmed += publisher.unanswered();
                     let due = publisher.due_by(at_us).unwrap_or(publisher.published);
                     totals.due += due;
@@ -54,12 +56,13 @@ impl Totals {
         totals
     }
 
-    /// Of this run and the phase before it, taken by the broker and not consumed, where somebody publishes and somebody consumes.
+    /// Of this run and the phase before it, taken by a queue and not consumed, where somebody publishes and somebody consumes.
     pub(crate) fn left_over(&self, plan: &Plan) -> u64 {
         if plan.consumers.min(plan.publishers) == 0 {
             return 0;
         }
-        let taken = (self.published - self.rejected) * plan.copies();
+        let refused = self.rejected + self.returned;
+        let taken = self.published.saturating_sub(refused) * plan.copies();
         (plan.lying + taken).saturating_sub(self.consumed - self.strange)
     }
 
@@ -141,12 +144,14 @@ impl Measured {
     ) -> Report {
         let (first, last) = (self.first, self.last);
         let seconds = ((last.at_us - first.at_us) as f64 / 1e6).max(1e-6);
-        let (mut shares, mut rejected, mut redelivered, mut strange) = (Vec::new(), 0, 0, 0);
+        let (mut shares, mut rejected, mut returned) = (Vec::new(), 0, 0);
+        let (mut redelivered, mut strange) = (0, 0);
         for actor in actors {
             match &actor.role {
                 Role::Publisher(publisher) => {
                     shares.push(publisher.published);
                     rejected += publisher.rejected;
+                    returned += publisher.returned;
                 }
                 Role::Consumer(consumer) => {
                     redelivered += consumer.redelivered;
@@ -179,6 +184,7 @@ impl Measured {
             published,
             confirmed,
             rejected,
+            returned,
             consumed,
             redelivered,
             strange,

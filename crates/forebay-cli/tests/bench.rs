@@ -277,6 +277,9 @@ fn a_number_of_messages_goes_through_an_exchange_into_queues_that_stay_what_they
     for queue in ["orders-1", "orders-2"] {
         assert_eq!(channel.purge_queue(queue).expect("it is there"), 100, "{queue}");
     }
+    // With a key that leads nowhere a broker confirms all of it, and none is anywhere.
+    let missing = run(&[&theirs[..], &pattern, &["-k", "b.a", "--predeclared"]].concat());
+    assert_eq!((&missing["confirmed"], &missing["returned"]), (&100.into(), &100.into()));
     // Its own are gone afterwards, and the exchange with them.
     let report = run(&["-D", "200", "-e", "passing", "--queues", "2", "-x", "2", "-y", "2"]);
     assert!(report["consumed"].as_u64() >= Some(400), "{report}");

@@ -191,6 +191,10 @@ pub(crate) fn remarks(points: &Points<'_>, intended: bool) -> Vec<String> {
     }
     for (count, what) in [
         (reports().map(|report| report.rejected).sum::<u64>(), "messages were rejected"),
+        (
+            reports().map(|report| report.returned).sum(),
+            "messages were returned: no queue took them, and a broker confirms those sooner than others",
+        ),
         (reports().map(|report| report.blocked).sum(), "times connection.blocked came"),
         (reports().map(|report| report.redelivered).sum(), "messages were redelivered"),
         (
