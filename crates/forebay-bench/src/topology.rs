@@ -15,9 +15,10 @@ pub(crate) fn set_up(plan: &Plan) -> Result<String, LoadError> {
     let connection = connect(plan)?;
     let mut made = Made { queues: 0, exchange: false };
     let done = made.all(plan, &connection);
-    if done.is_err() && !plan.keep {
-        // The reason why it failed is what matters.
-        let _ = made.undo(plan, &connection);
+    // The reason why it failed is what matters.
+    if done.is_err() && !plan.keep && made.undo(plan, &connection).is_err() {
+        // Some errors end the connection.
+        let _ = connect(plan).and_then(|another| made.undo(plan, &another));
     }
     let server = connection.server();
     let broker = format!("{} {}", server.product, server.version);
@@ -59,6 +60,10 @@ impl Made {
             }
         }
         let mut channel = connection.channel().map_err(told)?;
+        // Before the exchange: one that goes with its last queue stays if it has never had any.
+        for number in 0..plan.queues {
+            self.queue(plan, number, &mut channel).map_err(told)?;
+        }
         if let Some((name, kind)) = plan.exchange() {
             // One that was named goes with the queues that are bound to it. Somebody else's does not, and the broker
             // refuses to take it for this one.
@@ -67,9 +72,10 @@ impl Made {
             let how = DeclareExchange { passive, auto_delete, ..Default::default() };
             channel.declare_exchange(&name, kind, how).map_err(told)?;
             self.exchange = !passive;
-        }
-        for number in 0..plan.queues {
-            self.queue(plan, number, &mut channel).map_err(told)?;
+            for number in (0..plan.queues).filter(|_| !passive) {
+                let (queue, key) = (plan.queue(number), plan.routing_key(number));
+                channel.bind_queue(&queue, &name, &key).map_err(told)?;
+            }
         }
         Ok(())
     }
@@ -99,9 +105,6 @@ impl Made {
         self.queues = number + 1;
         if !plan.keep {
             channel.purge_queue(&name)?;
-        }
-        if let Some((exchange, _)) = plan.exchange() {
-            channel.bind_queue(&name, &exchange, &plan.routing_key(number))?;
         }
         Ok(())
     }

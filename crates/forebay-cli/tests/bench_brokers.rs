@@ -54,6 +54,26 @@ fn queues_that_are_somebodys_are_neither_emptied_nor_deleted() {
 }
 
 #[test]
+fn what_cannot_be_set_up_leaves_nothing_there() {
+    use forebay_client::blocking::{DeclareExchange, DeclareQueue};
+    let home = Dir::new("bench-not-set-up");
+    let broker = Start::in_memory(home.path()).ready();
+    let run = ["run", "--url", &broker.url(), "--seconds", "0.3", "-u", "passing", "-e", "events"];
+    // A queue that is refused when its exchange would be there, and an exchange whose queue would.
+    for more in [["--queue-args", "x-max-length=-1"], ["--type", "nonsense"]] {
+        let refused = bench(&[&run[..], &more].concat());
+        assert_eq!(refused.status.code(), Some(1), "{more:?}: {}", text(&refused.stderr));
+        let connection = broker.connect();
+        let mut channel = connection.channel().expect("a channel");
+        let passive = DeclareExchange { passive: true, ..Default::default() };
+        assert!(channel.declare_exchange("events", "direct", passive).is_err(), "{more:?}");
+        let mut channel = connection.channel().expect("a channel");
+        let passive = DeclareQueue { passive: true, ..Default::default() };
+        assert!(channel.declare_queue("passing.0", passive).is_err(), "{more:?}");
+    }
+}
+
+#[test]
 fn what_waited_in_a_backlog_is_timed_from_when_it_was_published() {
     let home = Dir::new("bench-backlog");
     let broker = Start::in_memory(home.path()).ready();

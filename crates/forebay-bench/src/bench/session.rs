@@ -432,8 +432,7 @@ impl Session<'_> {
                     if matches!(error, LoadError::Stopped)
                         || self.screen.progress(progress).is_break()
                     {
-                        // What can be cleaned up is; the stop is what matters.
-                        let _ = topology::tear_down(&first.plan);
+                        self.clean_up(&first.plan);
                         return Err(BenchError::Stopped);
                     }
                     outcomes.push((phase.name, Outcome::Failed(error.to_string())));
@@ -441,10 +440,16 @@ impl Session<'_> {
                 }
             }
         }
-        if let Err(error) = topology::tear_down(&first.plan) {
-            self.screen.say(&format!("  the queues could not be deleted: {error}"));
-        }
+        self.clean_up(&first.plan);
         Ok(outcomes)
+    }
+
+    fn clean_up(&mut self, plan: &Plan) {
+        if let Err(error) = topology::tear_down(plan) {
+            let (queue, more) = (plan.queue(0), plan.queues - 1);
+            let others = if more > 0 { format!(" and {more} more") } else { String::new() };
+            self.screen.say(&format!("  queue {queue}{others} could not be deleted: {error}"));
+        }
     }
 
     /// One run of the generator, through the link if there is one.
