@@ -68,7 +68,10 @@ fn churn(place: &Place, once: Once) -> Result<(u64, LatencyReport), String> {
                         place.goes_on()?;
                         let from = Instant::now();
                         once(place, &mut connection, name)?;
-                        latency.record(0, from.elapsed().as_micros() as u64, 1);
+                        // What ends after the end does not count.
+                        if began.elapsed() <= place.length {
+                            latency.record(0, from.elapsed().as_micros() as u64, 1);
+                        }
                     }
                     if let Some(connection) = connection {
                         connection.close().map_err(told)?;
@@ -138,4 +141,28 @@ fn how(place: &Place, durable: bool) -> DeclareQueue {
     }
     let durable = durable || place.queue_type.as_deref() == Some("quorum");
     DeclareQueue { durable, arguments, ..DeclareQueue::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ends_after_the_end_is_not_done_in_the_time() {
+        let place = Place::somewhere("", std::time::Duration::from_millis(20));
+        let slow: Once = |place, _, _| {
+            std::thread::sleep(place.length);
+            Ok(())
+        };
+        assert_eq!(churn(&place, slow).unwrap().0, 0);
+        assert!(churn(&place, |_, _, _| Ok(())).unwrap().0 > 0);
+    }
+
+    #[test]
+    fn clients_that_are_stopped_begin_nothing_more() {
+        let place = Place::somewhere("", std::time::Duration::from_millis(20));
+        place.stop();
+        let never: Once = |_, _, _| panic!("it was begun");
+        assert_eq!(churn(&place, never).unwrap_err(), "it was stopped");
+    }
 }

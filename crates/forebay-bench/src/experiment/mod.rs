@@ -209,6 +209,23 @@ fn told(error: impl std::fmt::Display) -> String {
 mod tests {
     use super::*;
 
+    impl Place {
+        /// Without flags.
+        pub(in crate::experiment) fn somewhere(url: &str, length: Duration) -> Place {
+            Place {
+                url: url.into(),
+                pid: None,
+                queue_type: None,
+                length,
+                connections: None,
+                size: None,
+                messages: None,
+                mark: Mark::default(),
+                stopped: Arc::default(),
+            }
+        }
+    }
+
     #[test]
     fn names_are_found_and_are_no_workloads_names() {
         for experiment in &EXPERIMENTS {
@@ -220,17 +237,7 @@ mod tests {
 
     #[test]
     fn a_connection_that_nobody_serves_has_no_heartbeats() {
-        let at = |url: &str| Place {
-            url: url.into(),
-            pid: None,
-            queue_type: None,
-            length: Duration::ZERO,
-            connections: None,
-            size: None,
-            messages: None,
-            mark: Mark::default(),
-            stopped: Arc::default(),
-        };
+        let at = |url: &str| Place::somewhere(url, Duration::ZERO);
         assert_eq!(at("amqp://h").idle_url(), "amqp://h?heartbeat=0");
         assert_eq!(at("amqp://h?a=b").idle_url(), "amqp://h?a=b&heartbeat=0");
     }
