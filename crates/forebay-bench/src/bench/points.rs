@@ -137,6 +137,22 @@ impl Points<'_> {
         }
     }
 
+    /// What one of its points is called beside the others: by its window, and by what else is needed to tell them apart.
+    pub(crate) fn called(&self, point: &Point<'_>) -> String {
+        let Setting { window, prefetch, ack_every } = point.setting;
+        let differs =
+            |same: &dyn Fn(&Setting) -> bool| self.points.iter().any(|other| !same(&other.setting));
+        let mut name = format!("window {window}");
+        if differs(&|other| other.prefetch == prefetch) {
+            name.push_str(&format!(", prefetch {prefetch}"));
+        }
+        if differs(&|other| other.ack_every == ack_every) {
+            let ack = if ack_every == 0 { "auto".to_owned() } else { ack_every.to_string() };
+            name.push_str(&format!(", ack {ack}"));
+        }
+        name
+    }
+
     /// Whether its messages had due times.
     pub(crate) fn is_paced(&self) -> bool {
         let mut reports = self.points.iter().flat_map(|point| &point.reports);
@@ -168,9 +184,8 @@ impl Points<'_> {
         };
         let mut compared = vec![tuned, best_point, knee_point];
         compared.dedup_by_key(|point| point.setting);
-        let failed = |point: &&Point<'_>| {
-            Some(format!("window {}: {}", point.setting.window, point.failed()?))
-        };
+        let failed =
+            |point: &&Point<'_>| Some(format!("{}: {}", self.called(point), point.failed()?));
         let failed = compared.iter().filter_map(failed).collect();
         Some(Judgement { best, knee, rate, p99, failed })
     }

@@ -149,6 +149,24 @@ fn times(ratio: &Ratio) -> String {
     }
 }
 
+/// Of the runs that timed something, as in the row of the table.
+fn medians(point: &Point<'_>, intended: bool) -> Option<LatencyReport> {
+    let timed = || point.reports.iter().map(|report| report.latency(intended));
+    let of = |what: fn(&LatencyReport) -> u64| {
+        let values: Vec<f64> =
+            timed().filter(|each| each.count > 0).map(|each| what(&each) as f64).collect();
+        median(&values).map(|value| value as u64)
+    };
+    Some(LatencyReport {
+        count: timed().map(|each| each.count).sum(),
+        p50_us: of(|each| each.p50_us)?,
+        p90_us: of(|each| each.p90_us)?,
+        p99_us: of(|each| each.p99_us)?,
+        p999_us: of(|each| each.p999_us)?,
+        max_us: of(|each| each.max_us)?,
+    })
+}
+
 /// What else there is to say about a broker and phase, where latencies are shown from when messages were due, `intended`,
 /// or from the call; a sentence each.
 pub(crate) fn remarks(points: &Points<'_>, intended: bool) -> Vec<String> {
@@ -159,14 +177,11 @@ pub(crate) fn remarks(points: &Points<'_>, intended: bool) -> Vec<String> {
         say(format!("capacity {capacity_per_s:.0}/s: the same shape, as fast as it goes"));
     }
     // The other latency, so that both are told.
-    for point in &points.points {
-        let Some(report) = point.reports.first() else { continue };
-        if report.target_per_s.is_none() {
-            continue;
-        }
+    for point in points.points.iter().filter(|_| points.is_paced()) {
         let other = if intended { "from the call" } else { "from when they were due" };
-        let latency = report.latency(!intended);
-        say(format!("window {}: {other} {latency}", point.setting.window));
+        if let Some(latency) = medians(point, !intended) {
+            say(format!("{}: {other} {latency}", points.called(point)));
+        }
     }
     if reports().any(Report::generator_was_the_bottleneck) {
         say("the generator used up its core: rates are its own, not the broker's".into());
@@ -184,8 +199,8 @@ pub(crate) fn remarks(points: &Points<'_>, intended: bool) -> Vec<String> {
         let open = point.median(Report::seconds_open).unwrap_or(0.0);
         if open >= OPEN_SECONDS {
             say(format!(
-                "window {}: at the end {open:.1} s of the load had not arrived, and is in no latency",
-                point.setting.window
+                "{}: at the end {open:.1} s of the load had not arrived, and is in no latency",
+                points.called(point)
             ));
         }
     }
@@ -208,8 +223,51 @@ pub(crate) fn remarks(points: &Points<'_>, intended: bool) -> Vec<String> {
     }
     for point in &points.points {
         for why in &point.failures {
-            say(format!("window {}: FAILED: {why}", point.setting.window));
+            say(format!("{}: FAILED: {why}", points.called(point)));
         }
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::record::{Outcome, Run};
+    use crate::occasion::Occasion;
+    use crate::plan::Plan;
+    use crate::setting::{Credit, Window};
+
+    #[test]
+    fn what_is_said_of_a_setting_is_of_all_its_runs_and_of_no_other_setting() {
+        let mut record = Record::new(Occasion::default(), "free", "");
+        for (prefetch, call_ms) in [(10, 1), (10, 3), (10, 4), (500, 9)] {
+            let plan =
+                Plan { window: Window::Auto, prefetch: Credit::Fixed(prefetch), ..Plan::default() };
+            let latency = |p99_us| LatencyReport { count: 1, p99_us, ..LatencyReport::default() };
+            let report = Report {
+                target_per_s: Some(100.0),
+                published_per_s: 100.0,
+                consumed_per_s: 100.0,
+                end_to_end: latency(10_000),
+                end_to_end_from_call: latency(call_ms * 1_000),
+                plan: plan.clone(),
+                ..Report::default()
+            };
+            record.runs.push(Run {
+                broker: "B".into(),
+                phase: String::new(),
+                setting: Setting::of(&plan),
+                repetition: 0,
+                capacity_per_s: None,
+                outcome: Outcome::Report(report),
+            });
+        }
+        let text = table(&record);
+        for told in [
+            "window auto, prefetch 10: from the call p50 0.00 p99 3.00 ",
+            "window auto, prefetch 500: from the call p50 0.00 p99 9.00 ",
+        ] {
+            assert!(text.contains(told), "{told} in {text}");
+        }
+    }
 }
