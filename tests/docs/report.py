@@ -1,4 +1,5 @@
 """The report of `forebay bench run --html`, opened in Chromium without a window: every chart has ink, on paper too, and nobody complains."""
+import json
 import re
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ PATIENCE_S = 120
 CHARTS = ["Throughput over time", "p99 latency over time", "Median latency over time", "Throughput against latency", "Latency by percentile",
           "Fairness between publishers", "Where messages wait", "CPU and memory"]  # fmt: skip
 ENQUEUE = ["enqueued, /s", "p50, ms", "p99, ms"]
+NOTE = "there was no Erlang to compare with"
 # Appended to a copy of the page: how many pixels of each canvas are drawn on, and which colour text has.
 PROBE = """<script>addEventListener("load", () => setTimeout(() => {
   const inked = (canvas) => canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.filter((value, index) => index % 4 === 3 && value > 0).length;
@@ -60,8 +62,12 @@ def check(binary, directory):
     look(page, directory, CHARTS)
     bench(binary, "run", "enqueue", "--seconds", "0.3", "--repeat", "2", "--dir", directory, "--html", page, "--json", records[1])
     look(page, directory, ENQUEUE)
+    # What could not be measured is told as well.
+    record = json.loads(records[1].read_text())
+    record["found"][0]["answers"][0]["Ok"]["notes"] = [NOTE]
+    records[1].write_text(json.dumps(record))
     bench(binary, "report", *records, "--html", page)
-    look(page, directory, ["Throughput over time, with nothing set", "p99 latency over time, with nothing set", *CHARTS, *ENQUEUE])
+    look(page, directory, ["Throughput over time, with nothing set", "p99 latency over time, with nothing set", *CHARTS, *ENQUEUE], f">note {NOTE}<")
 
 
 def bench(binary, *arguments):
@@ -70,7 +76,7 @@ def bench(binary, *arguments):
         raise RuntimeError(f"bench ended with code {done.returncode}: {done.stderr}")
 
 
-def look(page, directory, titles):
+def look(page, directory, titles, text=""):
     page.write_text(page.read_text().replace("</body>", PROBE))
     grounds = []
     for dark in (False, True):
@@ -80,6 +86,8 @@ def look(page, directory, titles):
         missing = [title for title in titles if f"<h3>{title}" not in document]
         if missing:
             raise RuntimeError(f"no such chart: {missing}")
+        if text not in document:
+            raise RuntimeError(f"it does not say: {text}")
         found = re.search(r'data-charts="(\d+)"', document)
         ink = re.search(r'data-ink="([\d ]+)"', document)
         if not found or not ink:

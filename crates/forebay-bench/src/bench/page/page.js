@@ -295,6 +295,7 @@ function experiment(data, main) {
     for (const answer of answers) {
       if (answer.Err != null) main.append(verdict("FAILED:", answer.Err));
       for (const { what, met } of answer.Ok?.demands ?? []) main.append(verdict(met ? "pass" : "FAIL", what));
+      for (const note of answer.Ok?.notes ?? []) main.append(element("p", { class: "quiet" }, `note ${note}`));
     }
   }
   data.timelines.forEach((svg, index) => {
