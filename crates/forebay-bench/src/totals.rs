@@ -169,7 +169,9 @@ impl Measured {
         let whole = self.samples.iter().filter(|sample| sample.seconds > 0.5);
         let rates: Vec<f64> = whole.map(of_interest).collect();
         let broker_cpu_s = spent(last, first);
-        let messages = published.max(consumed).max(1) as f64;
+        // Of none there is no cost of each.
+        let messages = Some(published.max(consumed)).filter(|messages| *messages > 0);
+        let us_each = |(cpu_s, messages): (f64, u64)| cpu_s * 1e6 / messages as f64;
         // A measurement sees a part of a profile, and who has published all is asked for no more.
         let evenly = plan.profile.is_empty() && !plan.is_counted();
         // Without consumers the curve is that of confirms.
@@ -207,7 +209,7 @@ impl Measured {
             generator_cores: (last.own_cpu_s - first.own_cpu_s) / seconds,
             generator_waited: (last.own_wait_s - first.own_wait_s) / seconds,
             broker_cores: broker_cpu_s.map(|cpu_s| cpu_s / seconds),
-            broker_cpu_us_per_message: broker_cpu_s.map(|cpu_s| cpu_s * 1e6 / messages),
+            broker_cpu_us_per_message: broker_cpu_s.zip(messages).map(us_each),
             broker_bytes_max: self.samples.iter().filter_map(|sample| sample.broker_bytes).max(),
             blocked,
             left_over,
@@ -237,6 +239,22 @@ mod tests {
         let after_a_fill = Plan { lying: 1_000, ..plan };
         assert_eq!(Totals { strange: 0, ..totals }.left_over(&after_a_fill), 850);
         assert_eq!(totals.left_over(&Plan { consumers: 0, ..after_a_fill }), 0);
+    }
+
+    #[test]
+    fn where_nothing_went_through_no_message_cost_anything() {
+        let plan = Plan::default();
+        let us = |published| {
+            let [first, last] = [1.0, 2.0].map(|cpu_s| {
+                let broker_cpu_s = Some(cpu_s);
+                Totals { at_us: (cpu_s * 1e6) as u64, broker_cpu_s, ..Totals::default() }
+            });
+            let mut measured = Measured::new(&plan, first);
+            let last = Totals { published, ..last };
+            measured.sample(last, &mut Timing::new(false), &mut Timing::new(false));
+            measured.report(&plan, &[], 0, (0, 0)).broker_cpu_us_per_message
+        };
+        assert_eq!((us(0), us(1_000)), (None, Some(1_000.0)));
     }
 
     #[test]
