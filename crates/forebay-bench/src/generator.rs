@@ -266,7 +266,7 @@ impl<'a> Generator<'a> {
             let sample = measured.sample(totals, &mut self.confirm, &mut self.end_to_end);
             self.last = Some(sample);
             let moved = sample.published + sample.confirmed + sample.consumed > 0.0;
-            still_s = if moved { 0.0 } else { still_s + sample.seconds };
+            still_s = if moved || totals.are_early() { 0.0 } else { still_s + sample.seconds };
             if self.plan.is_counted() && still_s >= STANDSTILL_SECONDS {
                 let blocked = self.blocked;
                 return Err(LoadError::Broker(format!(

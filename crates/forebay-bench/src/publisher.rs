@@ -210,6 +210,11 @@ impl Publisher {
         Some(self.schedule.due_by(now_us)?.min(all))
     }
 
+    /// Whether there is more to publish, and none of it is due yet.
+    pub(crate) fn is_early(&self, now_us: u64) -> bool {
+        self.left > 0 && self.due_by(now_us) == Some(self.published)
+    }
+
     /// Writes what is due and fits into the send buffer. True: a turn's share was used up or the
     /// buffer is full, and there is more to do.
     pub(crate) fn publish(&mut self, machine: &mut Machine, now_us: u64) -> bool {
@@ -384,6 +389,7 @@ mod tests {
             publisher.sent(SentAt { intended_us: 0, called_us: 0 });
         }
         assert_eq!(publisher.due_by(60_000_000), Some(10), "the schedule goes on without it");
+        assert!(!publisher.is_early(60_000_000), "there is no more");
     }
 
     #[test]

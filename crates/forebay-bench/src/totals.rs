@@ -26,6 +26,8 @@ pub(crate) struct Totals {
     /// Since they began, and of it what is not published: what waits at its source.
     due: u64,
     behind: u64,
+    /// Publishers whose next message is not due yet.
+    early: u64,
     window: u64,
 }
 
@@ -42,6 +44,7 @@ impl Totals {
                     totals.unconfirmed += publisher.unanswered();
                     let due = publisher.due_by(at_us).unwrap_or(publisher.published);
                     totals.due += due;
+                    totals.early += u64::from(publisher.is_early(at_us));
                     totals.behind += due.saturating_sub(publisher.published);
                     totals.window += publisher.window().unwrap_or(0);
                 }
@@ -64,6 +67,11 @@ impl Totals {
         let refused = self.rejected + self.returned;
         let taken = self.published.saturating_sub(refused) * plan.copies();
         (plan.lying + taken).saturating_sub(self.consumed - self.strange)
+    }
+
+    /// Whether all is through that was due, and more will be: nothing moves, and nothing is wrong.
+    pub(crate) fn are_early(&self) -> bool {
+        self.early > 0 && self.behind + self.unconfirmed == 0
     }
 
     /// Adds what the system and the broker say, which costs more than counting.
@@ -239,6 +247,15 @@ mod tests {
         let after_a_fill = Plan { lying: 1_000, ..plan };
         assert_eq!(Totals { strange: 0, ..totals }.left_over(&after_a_fill), 850);
         assert_eq!(totals.left_over(&Plan { consumers: 0, ..after_a_fill }), 0);
+    }
+
+    #[test]
+    fn a_silence_between_due_times_is_no_standstill() {
+        let early = Totals { early: 1, published: 9, ..Totals::default() };
+        assert!(early.are_early());
+        assert!(!Totals { unconfirmed: 1, ..early }.are_early(), "the broker does not answer");
+        assert!(!Totals { behind: 1, ..early }.are_early(), "it does not take them");
+        assert!(!Totals { early: 0, ..early }.are_early(), "all are published, and not consumed");
     }
 
     #[test]
