@@ -45,9 +45,11 @@ pub fn compare(a: &Record, b: &Record) -> Result<String, String> {
     }
     let _ = writeln!(text, "\n{HEAD}");
     let mut pairs = 0;
-    for points_a in &all_a {
-        let Some(points_b) = partner(points_a, &all_a, &all_b) else { continue };
-        let _ = writeln!(text, "{}: {}", points_a.name(), basis(points_a, points_b));
+    let (names_a, names_b) = (names(&all_a), names(&all_b));
+    for (at, points_a) in all_a.iter().enumerate() {
+        let Some(other) = partner(at, &names_a, &names_b) else { continue };
+        let points_b = &all_b[other];
+        let _ = writeln!(text, "{}: {}", both(points_a, points_b), basis(points_a, points_b));
         if let Some(loads) = different_loads(points_a, points_b) {
             let _ = writeln!(text, "{}: the loads differ: {loads}", points_a.broker);
         }
@@ -68,15 +70,26 @@ pub fn compare(a: &Record, b: &Record) -> Result<String, String> {
             }
         }
     }
-    for (name, here, there) in [("A", &all_a, &all_b), ("B", &all_b, &all_a)] {
-        for points in here.iter().filter(|points| partner(points, here, there).is_none()) {
-            let _ = writeln!(text, "{}: only in {name}", points.name());
+    for (name, all, here, there) in
+        [("A", &all_a, &names_a, &names_b), ("B", &all_b, &names_b, &names_a)]
+    {
+        for at in (0..all.len()).filter(|&at| partner(at, here, there).is_none()) {
+            let _ = writeln!(text, "{}: only in {name}", all[at].name());
         }
     }
     match pairs {
         0 => Err("the two files have no setting in common that both measured".into()),
         _ => Ok(text),
     }
+}
+
+fn names<'a>(all: &[Points<'a>]) -> Vec<Name<'a>> {
+    all.iter().map(|points| (points.phase, points.broker)).collect()
+}
+
+/// What the two are called.
+fn both(a: &Points<'_>, b: &Points<'_>) -> String {
+    if a.broker == b.broker { a.name() } else { format!("{}, and in B {}", a.name(), b.broker) }
 }
 
 /// Where both latencies count from: if one side carried what was asked for, a side that did not is late, and that is what
@@ -123,15 +136,22 @@ fn different_fields<T: Serialize>(a: Option<&T>, b: Option<&T>) -> Option<String
 }
 
 /// One line for each figure that both have.
-fn compare_found(all_a: &[Found], all_b: &[Found]) -> Result<String, String> {
+fn compare_found<'a>(all_a: &'a [Found], all_b: &'a [Found]) -> Result<String, String> {
     let mut text = String::new();
     let mut pairs = 0;
-    for found_a in all_a {
-        let alone = all_a.len() == 1 && all_b.len() == 1;
-        let same = |found: &&Found| alone || found.broker == found_a.broker;
-        let Some(found_b) = all_b.iter().find(same) else { continue };
+    let names = |all: &'a [Found]| -> Vec<Name<'a>> {
+        all.iter().map(|found| ("", &*found.broker)).collect()
+    };
+    let (names_a, names_b) = (names(all_a), names(all_b));
+    for (at, found_a) in all_a.iter().enumerate() {
+        let Some(other) = partner(at, &names_a, &names_b) else { continue };
+        let found_b = &all_b[other];
         let rows_b = found_b.rows();
-        let _ = writeln!(text, "\n{:<44} |        A         B  B/A (95 %)", found_a.broker);
+        let name = match found_a.broker == found_b.broker {
+            true => found_a.broker.clone(),
+            false => format!("{}, and in B {}", found_a.broker, found_b.broker),
+        };
+        let _ = writeln!(text, "\n{name:<44} |        A         B  B/A (95 %)");
         for row in found_a.rows() {
             let same = |other: &&Row<'_>| (other.case, other.figure) == (row.case, row.figure);
             let Some(other) = rows_b.iter().find(same) else { continue };
@@ -167,6 +187,13 @@ fn compare_found(all_a: &[Found], all_b: &[Found]) -> Result<String, String> {
                 writeln!(text, "met of what is asked: A {met_a} of {of_a}, B {met_b} of {of_b}");
         }
     }
+    for (name, all, here, there) in
+        [("A", all_a, &names_a, &names_b), ("B", all_b, &names_b, &names_a)]
+    {
+        for at in (0..all.len()).filter(|&at| partner(at, here, there).is_none()) {
+            let _ = writeln!(text, "{}: only in {name}", all[at].broker);
+        }
+    }
     match pairs {
         0 => Err("the two files have no figure in common that both measured".into()),
         _ => Ok(text),
@@ -176,16 +203,20 @@ fn compare_found(all_a: &[Found], all_b: &[Found]) -> Result<String, String> {
 const HEAD: &str = "\
 broker, phase                window prefetch |   rate A    rate B  B/A (95 %)             |    p99 A    p99 B ms  B/A (95 %)";
 
-/// Who is compared with one of those here.
-fn partner<'a>(
-    points: &Points<'_>,
-    here: &[Points<'_>],
-    there: &'a [Points<'a>],
-) -> Option<&'a Points<'a>> {
-    let alone = is_alone(here, points.phase) && is_alone(there, points.phase);
-    there
-        .iter()
-        .find(|other| other.phase == points.phase && (alone || other.broker == points.broker))
+/// A phase and a broker.
+type Name<'a> = (&'a str, &'a str);
+
+/// Who there is compared with number `at` here: whoever is called alike, or if it is the only one here without a namesake the
+/// only one there, as of a broker whose version is another.
+fn partner(at: usize, here: &[Name<'_>], there: &[Name<'_>]) -> Option<usize> {
+    let name = here[at];
+    let only = |all: &[Name<'_>], others: &[Name<'_>]| {
+        let unknown = |other: &Name<'_>| other.0 == name.0 && !others.contains(other);
+        let mut unknown = (0..all.len()).filter(|&index| unknown(&all[index]));
+        unknown.next().filter(|_| unknown.next().is_none())
+    };
+    let namesake = there.iter().position(|other| *other == name);
+    namesake.or_else(|| only(here, there).and_then(|_| only(there, here)))
 }
 
 /// What failed on either side, and is in no figure of a line.
@@ -200,11 +231,6 @@ fn named(points: &Points<'_>, point: &Point<'_>) -> String {
     let Setting { window, prefetch, ack_every } = point.setting;
     let ack = if ack_every == 0 { String::new() } else { format!(", ack {ack_every}") };
     format!("{:<27} {window:>7} {prefetch:>8}{ack} |", points.name())
-}
-
-/// Whether a record has one broker for this phase, which then may be called anything.
-fn is_alone(all: &[Points<'_>], phase: &str) -> bool {
-    all.iter().filter(|points| points.phase == phase).count() == 1
 }
 
 fn line(points: &Points<'_>, a: &Point<'_>, b: &Point<'_>, intended: bool) -> Option<String> {
@@ -282,6 +308,25 @@ mod tests {
         let b = record("Forebay", Window::Auto, &[200.0, 201.0, 199.0, 200.0, 200.0]);
         let text = compare(&a, &b).unwrap();
         assert!(text.contains("2.00 (1.98 to 2.02)*"), "{text}");
+    }
+
+    #[test]
+    fn another_version_is_compared_though_others_were_measured_beside_it() {
+        let beside = |version: &str, rate: f64| {
+            let mut all = record(version, Window::Auto, &[rate]);
+            all.runs.extend(record("RabbitMQ 3 classic", Window::Auto, &[50.0]).runs);
+            all
+        };
+        let text = compare(&beside("Forebay 1", 100.0), &beside("Forebay 2", 300.0)).unwrap();
+        assert!(
+            text.contains("Forebay 1, and in B Forebay 2: ") && text.contains("3.00"),
+            "{text}"
+        );
+        assert!(text.contains("1.00") && !text.contains("only in"), "{text}");
+        let mut more = beside("Forebay 2", 300.0);
+        more.runs.extend(record("Forebay 3", Window::Auto, &[400.0]).runs);
+        let text = compare(&beside("Forebay 1", 100.0), &more).unwrap();
+        assert!(text.contains("Forebay 1: only in A"), "which of the two is not known: {text}");
     }
 
     #[test]
