@@ -73,25 +73,35 @@ impl Host {
 
     /// A connection to it, which nobody has begun to open.
     pub(crate) fn connect(&self, name: &str) -> io::Result<Peer> {
-        let tcp = self.dial()?;
+        let (host, tcp) = self.dial()?;
         tcp.set_nodelay(true)?;
         let stream = match &self.tls {
             None => Stream::Tcp(tcp),
             Some(tls) => {
                 tcp.set_read_timeout(Some(HANDSHAKE_PATIENCE))?;
-                let stream = tls.connect(&self.uri.host, tcp).map_err(io::Error::other)?;
+                let stream = tls.connect(host, tcp).map_err(io::Error::other)?;
                 Stream::Tls(Box::new(stream))
             }
         };
         Peer::over(stream, &self.uri, name)
     }
 
-    fn dial(&self) -> io::Result<TcpStream> {
+    /// The first of its hosts that answers.
+    fn dial(&self) -> io::Result<(&str, TcpStream)> {
         let mut last = io::Error::other("the host has no address");
-        for address in (self.uri.host.as_str(), self.uri.port).to_socket_addrs()? {
-            match connect_tcp(address, HANDSHAKE_PATIENCE) {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = error,
+        for (host, port) in self.uri.hosts() {
+            let addresses = match (host, port).to_socket_addrs() {
+                Ok(addresses) => addresses,
+                Err(error) => {
+                    last = error;
+                    continue;
+                }
+            };
+            for address in addresses {
+                match connect_tcp(address, HANDSHAKE_PATIENCE) {
+                    Ok(stream) => return Ok((host, stream)),
+                    Err(error) => last = error,
+                }
             }
         }
         Err(last)
@@ -204,4 +214,21 @@ impl Peer {
 
 fn is_momentary(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn of_several_hosts_the_first_that_answers_is_taken() {
+        let [gone, there] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [nobody, port] = [&gone, &there].map(|bound| bound.local_addr().unwrap().port());
+        drop(gone);
+        let host = Host::of(&format!("amqp://127.0.0.1:{nobody},127.0.0.1:{port}")).unwrap();
+        let peer = host.connect("test").unwrap();
+        assert_eq!(peer.socket().peer_addr().unwrap().port(), port);
+    }
 }
