@@ -59,7 +59,8 @@ pub(crate) fn conclusion(points: &Points<'_>) -> Option<Vec<String>> {
             None => format!("Beyond it little is gained: {gain:+.0} % throughput with {window}."),
         });
     }
-    if knee.reports.iter().any(|report| report.generator_was_the_bottleneck()) {
+    let deciding = || knee.reports.iter().chain(&best.reports);
+    if deciding().any(|report| report.generator_was_the_bottleneck()) {
         lines.push("The generator was busy all the time: the broker itself may carry more.".into());
     }
     Some(lines)
@@ -147,6 +148,15 @@ Best window: 38 messages a publisher (95 %: 38 to 38), 760 in all. It carries 19
 With less it carries less: 40 % with 16.
 Beyond it only latency grows: +5 % throughput and 4.0 times the p99 with 256.";
         assert_eq!(told_of(&record), expected);
+    }
+
+    #[test]
+    fn a_best_rate_that_is_the_generators_is_told() {
+        let mut record = record(&[(16, 9_600.0, 2), (64, 10_000.0, 4), (256, 9_900.0, 12)]);
+        assert!(!told_of(&record).contains("generator"));
+        let Outcome::Report(report) = &mut record.runs[3].outcome else { panic!("it has figures") };
+        report.generator_cores = 1.0;
+        assert!(told_of(&record).contains("The generator was busy"), "the rate is that of 64");
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub(crate) struct Points<'a> {
     pub(crate) broker: &'a str,
     pub(crate) phase: &'a str,
     pub(crate) capacity_per_s: Option<f64>,
+    /// That is the generator's, who was the bottleneck.
+    pub(crate) capacity_of_generator: bool,
     /// Latency counts from the intended time.
     pub(crate) intended: bool,
     /// Windows were searched, and only they differ.
@@ -109,6 +111,7 @@ impl Points<'_> {
                         broker: &run.broker,
                         phase: &run.phase,
                         capacity_per_s: run.capacity_per_s,
+                        capacity_of_generator: record.capacity_of_generator.contains(&run.broker),
                         intended: false,
                         searched: record.searched,
                         judged_from: record.judged_from,

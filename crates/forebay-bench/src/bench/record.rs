@@ -28,6 +28,9 @@ pub struct Record {
     /// Repetitions from this one on had no part in the choice of the best setting, and only they judge; `None`: all do both.
     #[serde(default)]
     pub judged_from: Option<usize>,
+    /// Brokers whose capacity was measured while the generator was the bottleneck: it is the generator's.
+    #[serde(default)]
+    pub capacity_of_generator: Vec<String>,
     /// In the order in which they were made.
     pub runs: Vec<Run>,
     /// What an experiment found, a broker each; empty for loads.
@@ -105,6 +108,7 @@ impl Record {
             about: about.to_owned(),
             searched: false,
             judged_from: None,
+            capacity_of_generator: Vec::new(),
             runs: Vec::new(),
             found: Vec::new(),
             asked: None,

@@ -243,7 +243,7 @@ impl Session<'_> {
         let plan = target.plan(&self.plan);
         target.label = introduce(&plan, target).map_err(failed)?;
         self.screen.say(&format!("{}{}", target.label, whose(target)));
-        let (plan, capacity_per_s) = self.scaled(target, plan)?;
+        let (plan, capacity_per_s) = self.scaled(target, plan, record)?;
         if let Some(target_per_s) = plan.target_per_s() {
             let rate = plan.mean_rate().unwrap_or(0.0);
             self.screen.say(&format!(
@@ -310,7 +310,12 @@ impl Session<'_> {
     }
 
     /// The plan with the rate that it will have on this broker, and the capacity if that was asked for.
-    fn scaled(&mut self, target: &Target, plan: Plan) -> Result<(Plan, Option<f64>), BenchError> {
+    fn scaled(
+        &mut self,
+        target: &Target,
+        plan: Plan,
+        record: &mut Record,
+    ) -> Result<(Plan, Option<f64>), BenchError> {
         let share = match self.flags.scale(self.workload) {
             Scale::Times(times) => return Ok((scaled_by(&plan, times), None)),
             Scale::Share(share) => Some(share),
@@ -325,6 +330,7 @@ impl Session<'_> {
                     [(_, Outcome::Report(report))] => {
                         if report.generator_was_the_bottleneck() {
                             self.screen.say(BOTTLENECK);
+                            record.capacity_of_generator.push(target.label.clone());
                         }
                         report.source_per_s()
                     }

@@ -174,7 +174,11 @@ pub(crate) fn remarks(points: &Points<'_>, intended: bool) -> Vec<String> {
     let reports = || points.points.iter().flat_map(|point| point.reports.iter().copied());
     let mut say = |line: String| lines.push(line);
     if let Some(capacity_per_s) = points.capacity_per_s {
-        say(format!("capacity {capacity_per_s:.0}/s: the same shape, as fast as it goes"));
+        let whose = match points.capacity_of_generator {
+            true => "; the generator was the bottleneck, and the broker's is above",
+            false => "",
+        };
+        say(format!("capacity {capacity_per_s:.0}/s: the same shape, as fast as it goes{whose}"));
     }
     // The other latency, so that both are told.
     for point in points.points.iter().filter(|_| points.is_paced()) {
@@ -236,6 +240,23 @@ mod tests {
     use crate::occasion::Occasion;
     use crate::plan::Plan;
     use crate::setting::{Credit, Window};
+
+    #[test]
+    fn a_capacity_that_is_the_generators_is_not_told_as_the_brokers() {
+        let mut record = Record::new(Occasion::default(), "stress-1", "");
+        record.runs.push(Run {
+            broker: "B".into(),
+            phase: String::new(),
+            setting: Setting::of(&Plan::default()),
+            repetition: 0,
+            capacity_per_s: Some(60_000.0),
+            outcome: Outcome::Report(Report::default()),
+        });
+        assert!(!table(&record).contains("bottleneck"));
+        record.capacity_of_generator.push("B".into());
+        let text = table(&record);
+        assert!(text.contains("capacity 60000/s") && text.contains("was the bottleneck"), "{text}");
+    }
 
     #[test]
     fn what_is_said_of_a_setting_is_of_all_its_runs_and_of_no_other_setting() {
