@@ -12,6 +12,10 @@ use crate::step::{Step, StepKind};
 
 /// The most that is asked for of anything, a second or in seconds: what is above is a slip of the hand.
 const NUMBER_MAX: f64 = 1e9;
+/// Of publishers, consumers or queues: a system has ports for fewer.
+const COUNT_MAX: usize = 1_000_000;
+/// Of a body: what a RabbitMQ can be told to take at most.
+const SIZE_BYTES_MAX: usize = 512 << 20;
 
 /// A load: publishers, consumers, queues, sizes, rates, times.
 #[derive(clap::Args, Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -187,10 +191,15 @@ impl Plan {
         let sane = |value: f64| value.is_finite() && (0.0..=NUMBER_MAX).contains(&value);
         let slows = |step: &Step| matches!(step.what, StepKind::Consumers(_));
         let bounded = !self.no_ack && self.prefetch != Credit::Unbounded;
-        let wrong = if self.publishers + self.consumers == 0 {
+        let wrong = if [self.publishers, self.consumers, self.queues].iter().any(|n| *n > COUNT_MAX)
+        {
+            "there are a million publishers, consumers and queues at most"
+        } else if self.publishers + self.consumers == 0 {
             "there is nothing to do without publishers and consumers"
         } else if self.queues == 0 {
             "at least one queue is needed"
+        } else if self.size > SIZE_BYTES_MAX {
+            "a message has 512 MiB at most"
         } else if !sane(self.rate)
             || !sane(self.seconds)
             || !sane(self.warm_up)

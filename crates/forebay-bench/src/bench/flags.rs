@@ -306,6 +306,9 @@ impl Flags {
 
     /// Refuses what an experiment cannot do, rather than leave it out in silence.
     pub(crate) fn check_experiment(&self, experiment: &Experiment) -> Result<(), String> {
+        let (publishers, size) = (self.producers.unwrap_or(1), self.size.unwrap_or(0));
+        let sizes = Plan { publishers, size, ..Plan::default() };
+        sizes.check().map_err(|error| error.to_string())?;
         let somewhere = [
             ("--url", !self.url.is_empty()),
             ("--peers", self.peers),

@@ -61,7 +61,7 @@ impl PerfTest {
             plan.queue_pattern = Some(pattern.clone());
             plan.queue_from = self.queue_pattern_from;
             // None at all, if it ends before it begins: the plan's check says so.
-            plan.queues = (to + 1).saturating_sub(self.queue_pattern_from);
+            plan.queues = to.saturating_add(1).saturating_sub(self.queue_pattern_from);
         } else if self.predeclared && plan.queues == 1 {
             plan.queue_pattern = Some(plan.queue_prefix.clone());
         }
