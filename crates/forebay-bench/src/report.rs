@@ -15,7 +15,7 @@ const CROWDED: f64 = 0.2;
 /// From this share of the target on, a load that was asked for was also carried.
 const CARRIED: f64 = 0.98;
 /// From so many seconds of the load on, what had not arrived is told.
-pub(crate) const OPEN_SECONDS: f64 = 0.5;
+const OPEN_SECONDS: f64 = 0.5;
 
 /// One second of the measurement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -195,11 +195,27 @@ impl Report {
     }
 
     /// Seconds of the load that had not arrived when the measurement ended: published and not consumed, or due and not
-    /// even published. None of them has a latency.
+    /// even published; infinitely many where nothing arrives. None of them has a latency.
     pub fn seconds_open(&self) -> f64 {
         let behind = self.samples.last().map_or(0, |sample| sample.behind);
         let open = self.left_over as f64 + behind as f64 * self.plan.copies() as f64;
-        if self.rate_per_s() > 0.0 { open / self.rate_per_s() } else { 0.0 }
+        if open > 0.0 { open / self.rate_per_s() } else { 0.0 }
+    }
+
+    /// What had not come of a number of messages that was asked for when the time was over.
+    pub(crate) fn cut_short(&self) -> Option<String> {
+        let Plan { publishers, messages, consumed_messages, window, .. } = self.plan;
+        let (published, consumed) = match publishers {
+            0 => (0, messages.max(consumed_messages)),
+            _ => (messages, consumed_messages),
+        };
+        let (settled, how) = match window {
+            Window::None if !self.plan.rpc => (self.published, "published"),
+            _ => (self.confirmed + self.rejected, "published and answered"),
+        };
+        let all = [(published, settled, how), (consumed, self.consumed, "consumed")];
+        let (asked, came, how) = all.into_iter().find(|(asked, came, _)| came < asked)?;
+        Some(format!("{came} of {asked} messages were {how} when the time was over"))
     }
 
     /// What the load is about: messages consumed a second, or calls; where nobody consumes those that the broker took, which
@@ -277,15 +293,26 @@ impl fmt::Display for Report {
                 write!(f, ", {count} {what}")?;
             }
         }
-        if self.seconds_open() >= OPEN_SECONDS {
-            let open = self.seconds_open();
-            write!(f, ", at the end {open:.1} s of the load had not arrived, in no latency")?;
+        if let Some(open) = not_arrived(self.seconds_open()) {
+            write!(f, ", at the end {open}, in no latency")?;
+        }
+        if let Some(cut) = self.cut_short() {
+            write!(f, ", {cut}")?;
         }
         if self.plan.drain > 0.0 && self.left_over > 0 {
             let (drained, left_over) = (self.drained, self.left_over);
             write!(f, ", {drained} of {left_over} left over came in the drain, in no latency")?;
         }
         Ok(())
+    }
+}
+
+/// What to say of seconds of a load that had not arrived, if it is to be said.
+pub(crate) fn not_arrived(seconds: f64) -> Option<String> {
+    match seconds {
+        f64::INFINITY => Some("nothing of the load had arrived".to_owned()),
+        OPEN_SECONDS.. => Some(format!("{seconds:.1} s of the load had not arrived")),
+        _ => None,
     }
 }
 
@@ -365,6 +392,35 @@ mod tests {
         let told = report.to_string();
         assert!(told.ends_with("150 of 200 left over came in the drain, in no latency"), "{told}");
         assert_eq!(Report::default().seconds_open(), 0.0);
+        let plan = Plan { window: Window::Auto, ..Plan::default() };
+        let stuck = Report { left_over: 3, plan, ..Report::default() }.to_string();
+        assert!(stuck.contains("confirmed 0.0 k/s") && !stuck.contains("p50"), "{stuck}");
+        assert!(
+            stuck.ends_with(", at the end nothing of the load had arrived, in no latency"),
+            "{stuck}"
+        );
+    }
+
+    #[test]
+    fn a_number_of_messages_that_was_not_reached_is_told() {
+        let told = |plan: Plan, published: u64, confirmed: u64, consumed: u64| {
+            Report { plan, published, confirmed, rejected: 1, consumed, ..Report::default() }
+                .cut_short()
+        };
+        let asked = Plan { messages: 100, window: Window::Auto, ..Plan::default() };
+        let unanswered = told(asked.clone(), 100, 9, 50).unwrap();
+        assert_eq!(
+            unanswered,
+            "10 of 100 messages were published and answered when the time was over"
+        );
+        assert_eq!(told(asked.clone(), 100, 99, 0), None, "one was rejected, and answered");
+        let unconfirmed = Plan { window: Window::None, ..asked };
+        assert!(told(unconfirmed.clone(), 7, 0, 0).unwrap().starts_with("7 of 100"));
+        let taken = Plan { publishers: 0, ..unconfirmed };
+        assert!(told(taken, 0, 0, 99).unwrap().contains("99 of 100 messages were consumed"));
+        let both = Plan { consumed_messages: 5, ..Plan::default() };
+        assert_eq!((told(both.clone(), 0, 0, 5), told(both, 9, 9, 4).is_some()), (None, true));
+        assert_eq!(told(Plan::default(), 0, 0, 0), None, "nobody asked for a number");
     }
 
     #[test]

@@ -326,8 +326,10 @@ impl Session<'_> {
             Some(share) => {
                 let load = capacity_plan(&plan);
                 let report = self.phases(target, &[Phase { name: "capacity", plan: load }])?;
+                let mut blocked = 0;
                 let capacity_per_s = match &report[..] {
                     [(_, Outcome::Report(report))] => {
+                        blocked = report.blocked;
                         if report.generator_was_the_bottleneck() {
                             self.screen.say(BOTTLENECK);
                             record.capacity_of_generator.push(target.label.clone());
@@ -338,9 +340,9 @@ impl Session<'_> {
                     _ => 0.0,
                 };
                 if capacity_per_s <= 0.0 {
-                    return Err(BenchError::Failed(
-                        "the broker carried nothing while its capacity was measured".into(),
-                    ));
+                    return Err(BenchError::Failed(format!(
+                        "the broker carried nothing while its capacity was measured; connection.blocked came {blocked} times"
+                    )));
                 }
                 self.screen.say(&format!(
                     "  capacity {capacity_per_s:.0}/s (same shape, as fast as it goes); load {:.0} % of it",

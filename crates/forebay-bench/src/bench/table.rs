@@ -8,7 +8,7 @@ use super::points::{Judgement, Point, Points};
 use super::record::Record;
 use super::workload::WORKLOADS;
 use crate::experiment::{EXPERIMENTS, Found};
-use crate::report::{LatencyReport, OPEN_SECONDS, Report};
+use crate::report::{LatencyReport, Report, not_arrived};
 use crate::spread::{Ratio, median};
 
 /// The workloads that have names, one paragraph each.
@@ -200,12 +200,11 @@ pub(crate) fn remarks(points: &Points<'_>, intended: bool) -> Vec<String> {
         say("every setting carried the load: rates say nothing here, latencies do".into());
     }
     for point in &points.points {
-        let open = point.median(Report::seconds_open).unwrap_or(0.0);
-        if open >= OPEN_SECONDS {
-            say(format!(
-                "{}: at the end {open:.1} s of the load had not arrived, and is in no latency",
-                points.called(point)
-            ));
+        if let Some(open) = not_arrived(point.median(Report::seconds_open).unwrap_or(0.0)) {
+            say(format!("{}: at the end {open}, and is in no latency", points.called(point)));
+        }
+        if let Some(cut) = point.reports.iter().find_map(|report| report.cut_short()) {
+            say(format!("{}: {cut}", points.called(point)));
         }
     }
     for (count, what) in [
