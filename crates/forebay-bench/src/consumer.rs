@@ -47,6 +47,8 @@ pub(crate) struct Consumer {
     acked_tag: u64,
     delivered_tag: u64,
     pub(crate) consumed: u64,
+    /// When the first of them came.
+    pub(crate) first_us: Option<u64>,
     pub(crate) redelivered: u64,
     /// Of all consumed, those that are not of this run.
     pub(crate) strange: u64,
@@ -93,6 +95,7 @@ impl Consumer {
             acked_tag: 0,
             delivered_tag: 0,
             consumed: 0,
+            first_us: None,
             redelivered: 0,
             strange: 0,
         }
@@ -100,6 +103,7 @@ impl Consumer {
 
     /// Takes one delivery, and works on it at once if it needs no time.
     pub(crate) fn take(&mut self, delivery: &Delivery<'_>, now_us: u64, latency: &mut Timing) {
+        self.first_us.get_or_insert(now_us);
         self.redelivered += u64::from(delivery.redelivered);
         self.delivered_tag = delivery.delivery_tag;
         if let (Some(replies), Some(body)) = (&mut self.replies, delivery.body.first_chunk()) {

@@ -242,9 +242,13 @@ impl<'a> Generator<'a> {
     }
 
     fn measure(&mut self) -> Result<Measured, LoadError> {
-        self.confirm.clear();
-        self.end_to_end.clear();
-        let totals = self.totals();
+        let mut totals = self.totals();
+        if self.plan.is_counted() {
+            totals = totals.at_first_delivery();
+        } else {
+            self.confirm.clear();
+            self.end_to_end.clear();
+        }
         let mut measured =
             Measured::new(self.plan, totals.with_processes(self.plan, &mut self.actors));
         let begin_us = measured.first.at_us;
@@ -254,7 +258,8 @@ impl<'a> Generator<'a> {
         let mut steps: Vec<_> = self.plan.steps.clone();
         steps.sort_by(|a, b| b.at_s.total_cmp(&a.at_s));
         let mut still_s = 0.0;
-        while measured.last.at_us < end_us && !self.is_done() {
+        // A number of messages may have come while the last ones were connecting.
+        while measured.last.at_us < end_us && (measured.samples.is_empty() || !self.is_done()) {
             self.ask_depth()?;
             let until_us = end_us.min(measured.last.at_us + 1_000_000);
             while let Some(step) = steps.pop_if(|step| at_us(step.at_s) < until_us) {

@@ -16,6 +16,8 @@ pub(crate) struct Totals {
     rejected: u64,
     returned: u64,
     strange: u64,
+    /// When the first delivery came.
+    first_us: Option<u64>,
     own_cpu_s: f64,
     own_wait_s: f64,
     broker_cpu_s: Option<f64>,
@@ -51,6 +53,8 @@ impl Totals {
                 Role::Consumer(consumer) => {
                     totals.consumed += consumer.consumed;
                     totals.strange += consumer.strange;
+                    let first_us = totals.first_us.into_iter().chain(consumer.first_us);
+                    totals.first_us = first_us.min();
                     totals.unacked += consumer.unacked();
                 }
                 Role::Depth(_) => {}
@@ -72,6 +76,12 @@ impl Totals {
     /// Whether all is through that was due, and more will be: nothing moves, and nothing is wrong.
     pub(crate) fn are_early(&self) -> bool {
         self.early > 0 && self.behind + self.unconfirmed == 0
+    }
+
+    /// Where a number of messages is counted from: the first delivery, which may have come before everybody was there.
+    pub(crate) fn at_first_delivery(self) -> Totals {
+        let at_us = self.first_us.map_or(self.at_us, |first_us| first_us.min(self.at_us));
+        Totals { at_us, consumed: 0, ..self }
     }
 
     /// Adds what the system and the broker say, which costs more than counting.

@@ -54,6 +54,31 @@ fn queues_that_are_somebodys_are_neither_emptied_nor_deleted() {
 }
 
 #[test]
+fn a_number_of_messages_is_counted_from_the_first_of_them() {
+    use forebay_client::blocking::{DeclareQueue, Publication};
+    let home = Dir::new("bench-counted");
+    let broker = Start::in_memory(home.path()).ready();
+    let connection = broker.connect();
+    let mut channel = connection.channel().expect("a channel");
+    channel.declare_queue("orders", DeclareQueue::default()).expect("declared");
+    channel.confirm_select(500).expect("confirms");
+    for _ in 0..500 {
+        let order = Publication { routing_key: "orders", ..Publication::default() };
+        channel.publish(&order).expect("published");
+    }
+    channel.wait_settled().expect("confirmed");
+    let (json, _) = files(&home);
+    let (url, path) = (broker.url(), json.to_str().expect("UTF-8"));
+    // The first of so many consumers takes them all before the last one is there.
+    let taking = ["run", "--url", &url, "-p", "-u", "orders", "-x", "0", "-y", "20", "-D", "25"];
+    let taken = bench(&[&taking[..], &["--json", path]].concat());
+    assert!(taken.status.success(), "{}", text(&taken.stderr));
+    let report = &read(&json)["runs"][0]["outcome"]["report"];
+    assert_eq!(report["consumed"], 500, "{report}");
+    assert!(report["consumed_per_s"].as_f64() > Some(0.0), "{report}");
+}
+
+#[test]
 fn what_cannot_be_set_up_leaves_nothing_there() {
     use forebay_client::blocking::{DeclareExchange, DeclareQueue};
     let home = Dir::new("bench-not-set-up");
