@@ -55,6 +55,13 @@ pub struct Sample {
     pub window: u64,
 }
 
+impl Sample {
+    /// A last piece of a second says little.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.seconds > 0.5
+    }
+}
+
 /// Percentiles in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatencyReport {
@@ -202,6 +209,12 @@ impl Report {
         if open > 0.0 { open / self.rate_per_s() } else { 0.0 }
     }
 
+    /// How its seconds vary; `None`: they were fewer than two.
+    pub(crate) fn varies(&self) -> Option<f64> {
+        let whole = self.samples.iter().filter(|sample| sample.is_whole());
+        (whole.count() > 1).then_some(self.variation)
+    }
+
     /// What had not come of a number of messages that was asked for when the time was over.
     pub(crate) fn cut_short(&self) -> Option<String> {
         let Plan { publishers, messages, consumed_messages, window, .. } = self.plan;
@@ -274,7 +287,9 @@ impl fmt::Display for Report {
         if self.end_to_end.count > 0 {
             write!(f, " (end to end {})", self.end_to_end)?;
         }
-        write!(f, ", variation {:.1} %", self.variation * 100.0)?;
+        if let Some(varies) = self.varies() {
+            write!(f, ", variation {:.1} %", varies * 100.0)?;
+        }
         write!(f, "; generator {:.2} cores", self.generator_cores)?;
         if let (Some(cores), Some(us)) = (self.broker_cores, self.broker_cpu_us_per_message) {
             write!(f, ", broker {cores:.2} cores = {us:.2} µs a message")?;
@@ -399,6 +414,16 @@ mod tests {
             stuck.ends_with(", at the end nothing of the load had arrived, in no latency"),
             "{stuck}"
         );
+    }
+
+    #[test]
+    fn what_lasted_for_a_second_does_not_vary_and_is_not_steady_either() {
+        let second = Sample { seconds: 1.0, ..Sample::default() };
+        let piece = Sample { seconds: 0.2, ..Sample::default() };
+        let mut report = Report { samples: vec![second, piece], ..Report::default() };
+        assert!(report.varies().is_none() && !report.to_string().contains("variation"));
+        report.samples.push(second);
+        assert_eq!(report.varies(), Some(0.0));
     }
 
     #[test]

@@ -183,8 +183,7 @@ impl Measured {
         let consumed = last.consumed - first.consumed;
         let of_interest =
             |sample: &Sample| if plan.consumers > 0 { sample.consumed } else { sample.published };
-        // A last piece of a second says little.
-        let whole = self.samples.iter().filter(|sample| sample.seconds > 0.5);
+        let whole = self.samples.iter().filter(|sample| sample.is_whole());
         let rates: Vec<f64> = whole.map(of_interest).collect();
         let broker_cpu_s = spent(last, first);
         // Of none there is no cost of each.

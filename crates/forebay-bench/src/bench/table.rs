@@ -93,7 +93,7 @@ fn row(point: &Point<'_>, intended: bool) -> String {
         value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
     };
     format!(
-        "{name} | {:>9.0} {:>8.0} | {:>6} {:>7} {:>7} {:>7} {:>7} | {:>11} {:>5} | {:>3.0}% {:.2} | {:>12} {:>6} {:>5} | {:>9.2}{}",
+        "{name} | {:>9.0} {:>8.0} | {:>6} {:>7} {:>7} {:>7} {:>7} | {:>11} {:>5} | {:>4} {:.2} | {:>12} {:>6} {:>5} | {:>9.2}{}",
         of(&|report| report.published_per_s),
         of(&|report| report.consumed_per_s),
         latency(|latency| latency.p50_us),
@@ -103,7 +103,7 @@ fn row(point: &Point<'_>, intended: bool) -> String {
         latency(|latency| latency.max_us),
         confirm(|latency| latency.p50_us),
         confirm(|latency| latency.p99_us),
-        of(&|report| report.variation) * 100.0,
+        known(Report::varies).map_or("-".to_owned(), |varies| format!("{:.0}%", varies * 100.0)),
         of(&|report| report.fairness),
         or_dash(known(|report| report.broker_cores), 2),
         or_dash(known(|report| report.broker_cpu_us_per_message), 2),

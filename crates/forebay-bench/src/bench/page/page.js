@@ -19,6 +19,7 @@ function element(name, attributes, ...children) {
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const number = (value, digits) => (value == null ? "–" : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
 const ms = (us) => { if (us == null) return "–"; const value = us / 1000; return number(value, value < 10 ? 2 : value < 100 ? 1 : 0); };
+const percent = (value) => (value == null ? "–" : `${number(value * 100, 1)} %`);
 const short = (value) => (value == null ? "" : value >= 1e6 ? `${+(value / 1e6).toPrecision(3)} M` : value >= 1e3 ? `${+(value / 1e3).toPrecision(3)} k` : `${+value.toPrecision(3)}`);
 
 function axis(label, options) {
@@ -120,7 +121,7 @@ function table(all, intended) {
       number(one.of((of) => of.published_per_s), 0), number(one.of((of) => of.consumed_per_s), 0),
       latency("p50_us"), latency("p90_us"), latency("p99_us"), latency("p999_us"), latency("max_us"),
       ms(one.of((of) => timed(intended ? of.confirm : of.confirm_from_call, "p99_us"))),
-      `${number(one.of((of) => of.variation) * 100, 1)} %`, number(one.of((of) => of.fairness), 3),
+      percent(one.of((of) => (of.samples.filter((sample) => sample.seconds > 0.5).length > 1 ? of.variation : null))), number(one.of((of) => of.fairness), 3),
       number(one.of((of) => of.broker_cores), 2), number(one.of((of) => of.broker_cpu_us_per_message), 2),
       number(one.of((of) => (of.broker_bytes_max == null ? null : of.broker_bytes_max / 1e6)), 0), number(one.of((of) => of.generator_cores), 2),
     ];
