@@ -12,18 +12,25 @@ use crate::rabbitmq::RabbitMq;
 
 /// Those who listen on a port here for a broker elsewhere: what they use says nothing about it. As `/proc/PID/comm` tells
 /// them, with 15 bytes at most.
-const FORWARDERS: [&str; 11] = [
+const FORWARDERS: [&str; 18] = [
     "ssh",
     "sshd",
+    "stunnel",
+    "stunnel4",
     "docker-proxy",
     "rootlessport",
+    "rootlesskit",
     "slirp4netns",
     "pasta",
+    "pasta.avx2",
+    "passt",
+    "passt.avx2",
     "kubectl",
     "socat",
     "haproxy",
     "envoy",
     "nginx",
+    "traefik",
 ];
 
 /// A broker, and what differs when it is measured.
@@ -61,9 +68,7 @@ impl Target {
         let uri = read(url)?;
         let here = ["localhost", "127.0.0.1", "::1"].contains(&uri.host.as_str());
         let pid = if here { process::listener(uri.port) } else { None };
-        let forwards =
-            |pid: &u32| process::name(*pid).is_some_and(|name| FORWARDERS.contains(&&name[..]));
-        let pid = pid.filter(|pid| !forwards(pid));
+        let pid = pid.filter(|pid| process::name(*pid).is_none_or(|name| !forwards(&name)));
         Ok(Target {
             label: String::new(),
             place: None,
@@ -138,6 +143,11 @@ impl Target {
     }
 }
 
+/// Whether a process of that name is none that serves.
+fn forwards(name: &str) -> bool {
+    FORWARDERS.contains(&name)
+}
+
 fn read(url: &str) -> Result<AmqpUri, String> {
     url.parse().map_err(|error| format!("cannot read the URL: {error}"))
 }
@@ -173,6 +183,15 @@ mod tests {
         assert!(Target::at("http://localhost").unwrap_err().contains("URL"));
         let far = Target::at("amqp://broker.example:5672").unwrap();
         assert_eq!((far.pid, far.own), (None, false));
+    }
+
+    #[test]
+    fn who_passes_bytes_on_is_not_the_broker() {
+        // TLS before a broker, and containers without root, whose program is named after what the processor can do.
+        for name in ["stunnel4", "rootlesskit", "pasta.avx2"] {
+            assert!(forwards(name), "{name}");
+        }
+        assert!(!forwards("beam.smp") && !forwards("forebay"));
     }
 
     #[test]
