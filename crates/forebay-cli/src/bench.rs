@@ -95,11 +95,10 @@ fn measure(flags: &Flags) -> Exit {
     let Ended { record, early } = match measured {
         Ok(ended) => ended,
         Err(error @ BenchError::Usage(_)) => return Exit::Usage.because(error),
-        Err(error) => return Exit::Failed.because(with_cure(error, URL_FLAG)),
+        Err(error) => return Exit::Failed.because(cured(error)),
     };
     if record.is_empty() {
-        let why =
-            early.map_or("nothing was measured".to_owned(), |early| with_cure(early, URL_FLAG));
+        let why = early.map_or("nothing was measured".to_owned(), cured);
         return Exit::Failed.because(why);
     }
     let printed = print(&bench::table(&record));
@@ -114,6 +113,18 @@ fn measure(flags: &Flags) -> Exit {
             Exit::Failed.because("some runs failed; the table says which")
         }
         (exit, _) => exit,
+    }
+}
+
+/// Why nothing was measured, and what to do about it.
+fn cured(error: BenchError) -> String {
+    let why = with_cure(error, URL_FLAG);
+    // The first that is asked of a broker, and by many refused to those who have their own names.
+    match why.contains("access to queue 'forebay-bench-") {
+        true => format!(
+            "{why}; `--queue NAME` calls the queues of a load as this user may, `--predeclared` takes those that are there"
+        ),
+        false => why,
     }
 }
 

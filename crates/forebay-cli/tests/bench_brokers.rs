@@ -79,6 +79,32 @@ fn a_number_of_messages_is_counted_from_the_first_of_them() {
 }
 
 #[test]
+fn who_may_not_declare_any_queue_is_told_what_to_do() {
+    use forebay_client::blocking::DeclareQueue;
+    let home = Dir::new("bench-permissions");
+    let user = |name: &str, configure: &str| {
+        let may = format!(r#"vhost = "/", configure = "{configure}", write = ".*", read = ".*""#);
+        format!(r#"{{ name = "{name}", password = "guest", permissions = [{{ {may} }}] }}"#)
+    };
+    let users = [user("guest", ".*"), user("team", "^team"), user("app", "")].join(", ");
+    let broker = Start::in_memory(home.path()).line(&format!("users = [{users}]")).ready();
+    let run = |name: &str, more: &[&str]| {
+        let url = broker.url().replacen("guest", name, 1);
+        bench(&[&["run", "--url", &url, "--seconds", "0.3", "--warm-up", "0"], more].concat())
+    };
+    let refused = run("team", &[]);
+    assert_eq!(refused.status.code(), Some(1), "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("`--queue NAME` calls"), "{}", text(&refused.stderr));
+    let named = run("team", &["--queue", "team-load"]);
+    assert!(named.status.success(), "{}", text(&named.stderr));
+    let connection = broker.connect();
+    let mut channel = connection.channel().expect("a channel");
+    channel.declare_queue("orders", DeclareQueue::default()).expect("declared");
+    let there = run("app", &["--predeclared", "--queue", "orders"]);
+    assert!(there.status.success(), "{}", text(&there.stderr));
+}
+
+#[test]
 fn what_cannot_be_set_up_leaves_nothing_there() {
     use forebay_client::blocking::{DeclareExchange, DeclareQueue};
     let home = Dir::new("bench-not-set-up");
