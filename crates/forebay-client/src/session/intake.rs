@@ -6,6 +6,7 @@
 //! A *tap* is one channel with a broker-side consumer. It ends with its connection: acks of its deliveries are then
 //! void, and the broker delivers them again.
 
+mod ending;
 mod replacing;
 
 use std::collections::VecDeque;
@@ -19,14 +20,11 @@ use super::remember;
 use super::tap::{LIVE_CREDIT, Tap};
 use super::wakeups::Wakeups;
 use super::work_limit::WorkLimit;
-use crate::error::{ChannelFault, ConsumeError, Lost, Refusal};
+use crate::error::ConsumeError;
 use crate::machine::{Delivery, Machine, PAUSE};
 use crate::metrics::ConsumerMetrics;
 use crate::received::Received;
 
-/// Of a queue that is not there (0-9-1 section 1.2).
-const NOT_FOUND: u16 = 404;
-const ACCESS_REFUSED: u16 = 403;
 /// How often a consumer that asks for nothing looks whether a worker is free: whoever counts them tells nobody.
 const LOOK_INTERVAL_US: u64 = 20_000;
 
@@ -188,19 +186,6 @@ impl Intake {
         true
     }
 
-    /// Takes no more messages; those that wait here go back to their queue, those in work can be settled.
-    pub(crate) fn stop(&mut self, machine: &mut Machine) {
-        if std::mem::replace(&mut self.stopping, true) {
-            return;
-        }
-        if let Some(tap) = &mut self.tap {
-            tap.release();
-            tap.cancel(machine, &self.how);
-        }
-        self.hand_back(machine);
-        self.flush(machine);
-    }
-
     /// Followed when somebody asks for a message.
     pub(crate) fn raise_credit_max(&mut self, max: u32) {
         self.credit.raise_max(max);
@@ -303,60 +288,6 @@ impl Intake {
         if let Some(tap) = &mut self.tap {
             tap.acks.tune(tap.credit, rtt_us);
         }
-    }
-
-    /// The broker ended the consumer of this tag. True: it was the one that takes messages.
-    pub(crate) fn cancelled(&mut self, tag: &str, wakeups: &mut Wakeups) -> bool {
-        let how = &self.how;
-        // One that was replaced may be told of as well.
-        let Some(tap) = self.tap.as_mut().filter(|tap| tap.consumer_tag(how) == tag) else {
-            return false;
-        };
-        let unexpected = !tap.cancelled;
-        tap.cancelled = true;
-        // No other consumer follows this one, so what is finished is acknowledged as ever.
-        tap.release();
-        if unexpected {
-            self.over = Some(ConsumeError::Cancelled);
-            wakeups.extend(self.waker.take());
-        }
-        unexpected
-    }
-
-    /// The broker closed the tap's channel. True: because a queue that was there is gone.
-    pub(crate) fn channel_closed(
-        &mut self,
-        why: &Refusal,
-        now_us: u64,
-        wakeups: &mut Wakeups,
-    ) -> bool {
-        let deleted = why.code == NOT_FOUND && self.began;
-        self.drop_tap();
-        let had_it = self.began && self.how.exclusive && why.code == ACCESS_REFUSED;
-        if had_it && self.exclusion.refused(now_us) {
-            return false;
-        }
-        self.over.get_or_insert(if deleted {
-            ConsumeError::Cancelled
-        } else {
-            ConsumeError::Channel(ChannelFault::Refused(why.clone()))
-        });
-        wakeups.extend(self.waker.take());
-        deleted
-    }
-
-    /// The connection broke: nothing that it delivered can be settled any more.
-    pub(crate) fn lost(&mut self, now_us: u64) {
-        self.drop_tap();
-        self.exclusion.over();
-        self.credit.restart(now_us);
-    }
-
-    /// There will be no other connection.
-    pub(crate) fn give_up(&mut self, lost: &Lost, wakeups: &mut Wakeups) {
-        self.drop_tap();
-        self.over.get_or_insert(ConsumeError::Channel(ChannelFault::Lost(lost.clone())));
-        wakeups.extend(self.waker.take());
     }
 
     /// Time passes: acks that have waited long enough go out; a tap that is done is closed; the consumer is
@@ -517,15 +448,6 @@ impl Intake {
         }
     }
 
-    /// A tap that takes no messages and has nothing left to settle.
-    fn close_done(&mut self, machine: &mut Machine) {
-        if self.stopping
-            && let Some(tap) = self.tap.take_if(|tap| tap.is_done())
-        {
-            let _ = machine.close_channel(tap.channel);
-        }
-    }
-
     /// What waits here for a worker goes back to the queue, newest first, so that it keeps its order.
     fn hand_back(&mut self, machine: &mut Machine) {
         self.fresh = 0;
@@ -537,12 +459,5 @@ impl Intake {
             }
         }
         self.write_acks(machine);
-    }
-
-    fn drop_tap(&mut self) {
-        self.tap = None;
-        self.ready.clear();
-        self.working.clear();
-        self.fresh = 0;
     }
 }

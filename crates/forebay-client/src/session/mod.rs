@@ -297,8 +297,7 @@ impl Session {
     /// Nothing more is wanted: consumers give back what waits, acks go out, the connection closes.
     pub(crate) fn close_now(&mut self) {
         for (_, intake) in &mut self.intakes {
-            intake.stop(&mut self.machine);
-            intake.flush(&mut self.machine);
+            intake.close(&mut self.machine, &mut self.wakeups);
         }
         self.machine.close();
     }

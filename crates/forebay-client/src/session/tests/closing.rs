@@ -4,6 +4,7 @@ use forebay_wire::{channel, write_properties_frame};
 
 use super::consuming::how;
 use super::*;
+use crate::error::ChannelFault;
 
 const CHANNEL: u16 = 1;
 
@@ -20,8 +21,8 @@ fn said(session: &mut Session) -> Vec<&'static str> {
     said
 }
 
-#[test]
-fn what_a_consumer_that_was_stopped_finished_is_acknowledged_before_the_end() {
+/// A session with a consumer that has been given so many messages. Its key.
+fn with_deliveries(count: u64) -> (Session, usize) {
     let mut session = Session::new(Options::default());
     connect(&mut session, 1);
     let credit = Credit::new(1, 2, 10, Some(10));
@@ -29,11 +30,17 @@ fn what_a_consumer_that_was_stopped_finished_is_acknowledged_before_the_end() {
     feed(&mut session, &bytes(CHANNEL, &channel::OpenOk::default()), 1);
     feed(&mut session, &bytes(CHANNEL, &basic::QosOk::default()), 1);
     feed(&mut session, &bytes(CHANNEL, &basic::ConsumeOk::default()), 1);
-    for delivery_tag in [1, 2] {
+    for delivery_tag in 1..=count {
         let mut out = bytes(CHANNEL, &basic::Deliver { delivery_tag, ..Default::default() });
         write_properties_frame(&mut out, CHANNEL, 60, 0, &Default::default());
         feed(&mut session, &out, 1);
     }
+    (session, key)
+}
+
+#[test]
+fn what_a_consumer_that_was_stopped_finished_is_acknowledged_before_the_end() {
+    let (mut session, key) = with_deliveries(2);
     let (intake, machine) = session.intake(key);
     let finished = intake.take_ready(machine, 1).unwrap().key;
     let _in_work = intake.take_ready(machine, 1).unwrap();
@@ -45,4 +52,45 @@ fn what_a_consumer_that_was_stopped_finished_is_acknowledged_before_the_end() {
     assert!(said(&mut session).is_empty(), "it waits for the other one");
     session.close_now();
     assert_eq!(said(&mut session), ["basic.ack", "connection.close"]);
+}
+
+fn next(session: &mut Session, key: usize) -> Poll<Result<bool, crate::ConsumeError>> {
+    let (intake, machine) = session.intake(key);
+    let polled = intake.poll_next(machine, 3, &mut Context::from_waker(Waker::noop()));
+    polled.map_ok(|message| message.is_some())
+}
+
+#[test]
+fn who_asks_for_messages_while_the_connection_closes_hears_that_it_is_closed() {
+    let (mut session, key) = with_deliveries(0);
+    assert!(next(&mut session, key).is_pending());
+    session.close_now();
+    let closed = ChannelFault::Lost(Lost::ClosedByUs).into();
+    let closed: Poll<Result<bool, crate::ConsumeError>> = Poll::Ready(Err(closed));
+    assert_eq!(next(&mut session, key), closed);
+    session.give_up(&Lost::ClosedByUs);
+    assert_eq!(next(&mut session, key), closed);
+}
+
+#[test]
+fn who_stopped_a_consumer_hears_of_no_error_that_came_later() {
+    let stopped = || {
+        let (mut session, key) = with_deliveries(1);
+        let (intake, machine) = session.intake(key);
+        let _in_work = intake.take_ready(machine, 1).unwrap();
+        intake.stop(machine);
+        assert_eq!(next(&mut session, key), Poll::Ready(Ok(false)));
+        (session, key)
+    };
+    let (mut session, key) = stopped();
+    session.close_now();
+    session.give_up(&Lost::ClosedByUs);
+    assert_eq!(next(&mut session, key), Poll::Ready(Ok(false)));
+    let (mut session, key) = stopped();
+    feed(
+        &mut session,
+        &bytes(CHANNEL, &channel::Close { reply_code: 406, ..Default::default() }),
+        2,
+    );
+    assert_eq!(next(&mut session, key), Poll::Ready(Ok(false)));
 }
