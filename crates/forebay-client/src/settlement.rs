@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// It came too late, and nothing was sent: the broker delivers the message again, here or elsewhere. Before it was settled
-/// - the connection broke,
+/// - the connection broke or was closed,
 /// - the broker closed the consumer's channel,
 /// - or it was in work for longer than [`ConsumerBuilder::work_limit`](crate::ConsumerBuilder::work_limit).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use super::tap::{LIVE_CREDIT, Tap};
 use super::wakeups::Wakeups;
 use super::work_limit::WorkLimit;
 use crate::error::ConsumeError;
-use crate::machine::{Delivery, Machine, PAUSE};
+use crate::machine::{Delivery, Machine, PAUSE, State};
 use crate::metrics::ConsumerMetrics;
 use crate::received::Received;
 
@@ -150,7 +150,7 @@ impl Intake {
         Some(ready)
     }
 
-    /// Says what becomes of a delivery. False: its connection is gone or it took too long, and it will come again.
+    /// Says what becomes of a delivery. False: its connection is gone or closes, or it took too long, and it will come again.
     pub(crate) fn settle(
         &mut self,
         machine: &mut Machine,
@@ -159,7 +159,9 @@ impl Intake {
         service_us: u64,
         now_us: u64,
     ) -> bool {
-        let tap = self.tap.as_mut().filter(|tap| tap.number == key.tap);
+        // What closes takes no more acks, and until it has closed the tap is still there.
+        let sends = machine.state() == State::Open;
+        let tap = self.tap.as_mut().filter(|tap| sends && tap.number == key.tap);
         let Some(tap) = tap.filter(|_| self.working.done(key)) else {
             self.metrics.stale += 1;
             return false;

@@ -54,6 +54,29 @@ fn what_a_consumer_that_was_stopped_finished_is_acknowledged_before_the_end() {
     assert_eq!(said(&mut session), ["basic.ack", "connection.close"]);
 }
 
+#[test]
+fn what_is_finished_after_the_end_was_said_comes_too_late_and_is_told_so() {
+    for by_us in [true, false] {
+        let (mut session, key) = with_deliveries(1);
+        let (intake, machine) = session.intake(key);
+        let in_work = intake.take_ready(machine, 1).unwrap().key;
+        said(&mut session);
+        if by_us {
+            session.close_now();
+        } else {
+            feed(&mut session, &bytes(0, &connection::Close::default()), 2);
+        }
+        said(&mut session);
+
+        let (intake, machine) = session.intake(key);
+        let in_time = intake.settle(machine, in_work, Verdict::Ack, 10, 3);
+        assert!(said(&mut session).is_empty(), "nothing may follow the end");
+        assert!(!in_time, "the broker delivers it again; by us: {by_us}");
+        let metrics = session.intake(key).0.metrics();
+        assert_eq!((metrics.acked, metrics.stale), (0, 1));
+    }
+}
+
 fn next(session: &mut Session, key: usize) -> Poll<Result<bool, crate::ConsumeError>> {
     let (intake, machine) = session.intake(key);
     let polled = intake.poll_next(machine, 3, &mut Context::from_waker(Waker::noop()));
