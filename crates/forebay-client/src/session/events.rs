@@ -147,6 +147,8 @@ impl Session {
                         Owner::Intake(key) if intakes[key].cancelled(&tag, wakeups) => {
                             let queue = intakes[key].queue().to_owned();
                             happenings.push(Happening::ConsumerCancelled { queue });
+                            // Its acks are not held any more, and nothing need happen that would write them.
+                            note(arrived, key);
                         }
                         _ => {}
                     }

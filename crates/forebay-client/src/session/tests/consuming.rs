@@ -388,3 +388,43 @@ fn a_deletion_that_nobody_told_is_found_out() {
         assert!(session.next_tick_us().is_none(), "it is asked once");
     }
 }
+
+#[test]
+fn what_was_finished_while_acks_were_held_is_acknowledged_when_the_broker_ends_the_consumer() {
+    let (mut now_us, mut unread) = (1, Vec::new());
+    let mut session = Session::new(Options::default());
+    connect(&mut session, now_us);
+    session.machine.take_outgoing(&mut Vec::new());
+    let mut broker = Broker::with(1_000);
+    let credit = Credit::new(now_us, 3, 100, None);
+    let key = session.add_intake(Intake::new(how(false), credit), now_us);
+    let mut talk = |session: &mut Session, broker: &mut Broker, now_us| {
+        broker.hear(session, now_us);
+        while broker.work() {}
+        broker.tell(session, &mut unread, usize::MAX, now_us);
+    };
+    talk(&mut session, &mut broker, now_us);
+    // Quick work, far away: more credit is wanted some time, and acks are held for that. What comes one by one never uses
+    // the present one up, so they stay where they are.
+    let reading = KernelReading { rtt_us: 10_000, least_rtt_us: 0, unsent_bytes: 0 };
+    session.network(now_us, Some(reading));
+    let mut finished = 0;
+    while broker.acked == finished {
+        assert!(broker.assign(0), "they are never held");
+        broker.send(0);
+        talk(&mut session, &mut broker, now_us);
+        session.tick(now_us).unwrap();
+        let (intake, machine) = session.intake(key);
+        let taken = intake.take_ready(machine, now_us).unwrap().key;
+        assert!(intake.settle(machine, taken, Verdict::Ack, 10, now_us));
+        finished += 1;
+        talk(&mut session, &mut broker, now_us);
+        now_us += 10_000;
+    }
+    let consumer_tag = broker.consumers[0].tag.clone();
+    let consumer_tag = ShortStr::truncated(&consumer_tag);
+    broker.answer(&basic::Cancel { consumer_tag, ..Default::default() });
+    talk(&mut session, &mut broker, now_us);
+    talk(&mut session, &mut broker, now_us);
+    assert_eq!(broker.acked, finished, "nothing is waited for any more");
+}
