@@ -45,6 +45,13 @@ impl Lost {
                 .into(),
         )
     }
+
+    /// The peer was gone before it agreed to our close, and this is how.
+    pub(crate) fn end_cut_off(how: &str) -> Lost {
+        Lost::Io(format!(
+            "{how}, while the connection was closed; what was sent last may not have reached the broker"
+        ))
+    }
 }
 
 impl fmt::Display for Lost {

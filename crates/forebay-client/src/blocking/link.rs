@@ -262,10 +262,14 @@ impl Link {
             .set_read_timeout(timeout)
             .and_then(|_| self.transport.read(self.input.spare()));
         match outcome {
-            Ok(0) => match self.machine.hung_up() {
-                Ok(()) => Err(self.lose(Lost::ClosedByUs)),
-                Err(failed) => Err(self.lose(Lost::Failed(failed))),
-            },
+            Ok(0) => {
+                let closing = self.machine.state() == State::Closing;
+                Err(match self.machine.hung_up() {
+                    Ok(()) if closing => self.lose(Lost::end_cut_off("the peer hung up")),
+                    Ok(()) => self.lose(Lost::ClosedByUs),
+                    Err(failed) => self.lose(Lost::Failed(failed)),
+                })
+            }
             Ok(count) => {
                 self.input.filled(count);
                 self.sort()

@@ -220,9 +220,7 @@ impl Session {
         if self.machine.state() == State::Closing {
             let how = reason.unwrap_or_else(|| "the peer hung up".into());
             let _ = self.machine.hung_up();
-            return Lost::Io(format!(
-                "{how}, while the connection was closed; what was sent last may not have reached the broker"
-            ));
+            return Lost::end_cut_off(&how);
         }
         match (self.machine.hung_up(), reason) {
             (Ok(()), _) => Lost::ClosedByUs,

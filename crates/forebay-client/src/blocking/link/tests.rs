@@ -26,6 +26,11 @@ impl Socket {
         write_method(&mut self.0.lock().unwrap().says, channel, method);
     }
 
+    /// From now on there is nobody.
+    fn hangs_up(&self) {
+        self.0.lock().unwrap().gives_up_at = Instant::now();
+    }
+
     /// Whether it takes bytes from now on.
     fn takes(&self, takes: bool) {
         self.0.lock().unwrap().takes = takes;
@@ -117,4 +122,12 @@ fn a_close_that_is_not_agreed_to_fails_in_time() {
         let fault = ChannelFault::Lost(Lost::end_unanswered());
         assert_eq!(channel.pump(Duration::ZERO), Err(fault), "it is over for the others as well");
     }
+}
+
+#[test]
+fn a_close_to_which_the_broker_only_hangs_up_fails() {
+    let (connection, _channel, socket) = connected();
+    socket.hangs_up();
+    let closed = connection.close();
+    assert!(matches!(closed, Err(Lost::Io(_))), "{closed:?}: acknowledgements may be lost");
 }
