@@ -8,6 +8,8 @@
 //! It writes whatever is in the send buffer when it comes by: one message when there is one, thousands when
 //! there are thousands. Nothing is held back to wait for more.
 
+mod leaving;
+
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
@@ -18,6 +20,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
+use self::leaving::AGREEMENT_PATIENCE_US;
 use super::broker_tally::BrokerTally;
 use super::dial::Dialer;
 use super::kernel_rtt::KernelRtt;
@@ -35,8 +38,6 @@ use crate::tls::io_reason;
 const RECEIVE_BYTES: usize = 256 * 1024;
 /// How long a server may take to complete the login, and for each answer while things are declared again.
 const LOGIN_PATIENCE_US: u64 = 10_000_000;
-/// How long the server's agreement to the end is waited for.
-const AGREEMENT_PATIENCE_US: u64 = 5_000_000;
 /// How often the kernel is asked for the round trip, at most.
 const RTT_INTERVAL_US: u64 = 100_000;
 /// What TCP holds back where it is to fill packets is less than this: a segment, of 1500 bytes with headers.
@@ -258,6 +259,8 @@ struct Serving<'l> {
     close_until_us: Option<u64>,
     /// Until when the broker's agreement is, once all that we send has left.
     agree_until_us: Option<u64>,
+    /// All is said, and the stream is left then, though its own end be not out.
+    leave_at_us: Option<u64>,
     next_beat_us: u64,
     rtt: Option<KernelRtt>,
     next_rtt_us: u64,
@@ -288,6 +291,7 @@ impl<'l> Serving<'l> {
             close_patience_us: *close_patience_us,
             close_until_us: None,
             agree_until_us: None,
+            leave_at_us: None,
             next_beat_us: u64::MAX,
             rtt: addresses.and_then(|(local, peer)| KernelRtt::new(local, peer)),
             next_rtt_us: now_us,
@@ -485,12 +489,6 @@ impl<'l> Serving<'l> {
         outcome
     }
 
-    /// When a connection that is to be closed is given up, agreed to or not.
-    fn ends_at_us(&self) -> Option<u64> {
-        let last_us = self.close_until_us?.saturating_add(AGREEMENT_PATIENCE_US);
-        Some(self.agree_until_us.map_or(last_us, |until_us| until_us.min(last_us)))
-    }
-
     /// Sleeps until somebody rings. False: there is something to do after all.
     fn sleep(&mut self, cx: &mut Context<'_>) -> Result<bool, Lost> {
         let mut locked = self.link.lock();
@@ -508,10 +506,7 @@ impl<'l> Serving<'l> {
         if locked.session.machine.state() == State::Over {
             // Our close was agreed to, or theirs was answered and the answer is out.
             drop(locked);
-            if self.stream.poll_shutdown(cx).is_ready() {
-                return Err(self.hung_up(None));
-            }
-            return Ok(true);
+            return self.leave(cx);
         }
         let mut wakes_at_us = self.next_beat_us;
         for due_us in [
@@ -539,9 +534,14 @@ impl<'l> Serving<'l> {
         if wakes_at_us == u64::MAX {
             return Ok(true);
         }
-        let wait_us = wakes_at_us.saturating_sub(self.link.now_us());
+        Ok(self.sleeps_until(wakes_at_us, cx))
+    }
+
+    /// Wakes this task then. False: it is then.
+    fn sleeps_until(&mut self, at_us: u64, cx: &mut Context<'_>) -> bool {
+        let wait_us = at_us.saturating_sub(self.link.now_us());
         self.timer.as_mut().reset(Instant::now() + Duration::from_micros(wait_us));
-        Ok(self.timer.as_mut().poll(cx).is_pending())
+        self.timer.as_mut().poll(cx).is_pending()
     }
 }
 

@@ -1,5 +1,6 @@
 //! A stream that is served, and a session that is used, one step at a time.
 
+use std::io;
 use std::task::Waker;
 
 use forebay_flow::{Amount, Fixed};
@@ -7,6 +8,7 @@ use forebay_wire::{
     Table, WireMethod, basic, channel, connection, write_body_frame, write_method,
     write_properties_frame,
 };
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::broadcast;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -110,6 +112,57 @@ async fn agreement_is_waited_for_from_the_close_on_however_long_outcomes_might_h
     assert!(wakes_at_us <= driver.link.now_us() + AGREEMENT_PATIENCE_US, "{wakes_at_us}");
     serving.agree_until_us = serving.agree_until_us.map(|_| driver.link.now_us());
     assert_eq!(serving.on_time(), Err(Lost::end_unanswered()));
+}
+
+/// A stream whose end cannot be sent, as that of TLS over a socket that takes nothing any more.
+struct Endless(tokio::io::DuplexStream);
+
+impl AsyncRead for Endless {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for Endless {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+}
+
+#[tokio::test]
+async fn a_stream_whose_end_does_not_leave_is_left_in_time_when_the_broker_closes_the_connection() {
+    let driver = logged_in();
+    let (ours, mut theirs) = tokio::io::duplex(1 << 20);
+    let mut serving = Serving::new(&driver, Stream::Other(Box::new(Endless(ours))));
+    serving.up = true;
+    let close = connection::Close { reply_code: 320, ..Default::default() };
+    theirs.write_all(&bytes(0, &close)).await.unwrap();
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(serving.poll(&mut cx).is_pending(), "the end may leave yet");
+    assert!(
+        serving
+            .leave_at_us
+            .is_some_and(|at_us| at_us <= driver.link.now_us() + AGREEMENT_PATIENCE_US)
+    );
+    serving.leave_at_us = Some(driver.link.now_us());
+    let left = serving.poll(&mut cx);
+    assert!(matches!(left, Poll::Ready(Lost::Closed(_))), "{left:?}");
 }
 
 /// Looks whether the session is free, at each event and at the end of each span.
