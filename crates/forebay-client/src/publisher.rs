@@ -457,7 +457,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
             let Lane { guard, key } = self.lane;
-            guard.link.with_now(|session, now_us| session.stop_waiting(*key, id, now_us));
+            drop(guard.link.with_now(|session, now_us| session.stop_waiting(*key, id, now_us)));
         }
     }
 }

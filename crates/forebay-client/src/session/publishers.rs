@@ -59,10 +59,17 @@ impl Session {
         withdrawn
     }
 
-    /// The same, for one who does not care what becomes of the message.
-    pub(crate) fn stop_waiting(&mut self, key: usize, id: WaiterId, now_us: u64) {
-        self.ledgers[key].stop_waiting(id, &mut self.wakeups);
+    /// The same, for one who does not care what becomes of the message. If it is not sent it is to be dropped where nobody
+    /// holds the session: its spans end with it.
+    pub(crate) fn stop_waiting(
+        &mut self,
+        key: usize,
+        id: WaiterId,
+        now_us: u64,
+    ) -> Option<Message> {
+        let message = self.ledgers[key].stop_waiting(id, &mut self.wakeups);
         self.pump(key, now_us);
+        message
     }
 
     /// Nobody asks for this outcome any more.

@@ -78,10 +78,14 @@ impl Ledger {
         self.wake_idlers(wakeups);
     }
 
-    /// The caller waits no longer. If its message was sent meanwhile nobody will ask for its outcome.
-    pub(crate) fn stop_waiting(&mut self, id: WaiterId, wakeups: &mut Wakeups) {
-        if let Ok(entry) = self.withdraw(id) {
-            self.abandon(entry, wakeups);
+    /// The caller waits no longer. If its message was sent meanwhile nobody will ask for its outcome; if not, here it is.
+    pub(crate) fn stop_waiting(&mut self, id: WaiterId, wakeups: &mut Wakeups) -> Option<Message> {
+        match self.withdraw(id) {
+            Ok(entry) => {
+                self.abandon(entry, wakeups);
+                None
+            }
+            Err(message) => Some(message),
         }
     }
 

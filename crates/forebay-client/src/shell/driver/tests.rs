@@ -204,25 +204,46 @@ impl Subscriber for Curious {
     }
 }
 
+/// A publisher with a window of one message, on a link whose spans and log say whether the session is free.
+fn watched_publisher(link: &Arc<Link>) -> (usize, Curious) {
+    let curious = Curious { link: link.clone(), found_free: Arc::default() };
+    let window = || Box::new(Fixed::new(Amount::new(1, 1_000))) as Box<_>;
+    let ledger = Ledger::new(target(), "t-", Box::new(window));
+    (link.with_now(|session, now_us| session.add_ledger(ledger, now_us)), curious)
+}
+
+fn target() -> Target {
+    Target { exchange: String::new(), routing_key: "q".into(), mandatory: true }
+}
+
+fn publish_timed(link: &Link, key: usize) -> Published {
+    let mut message = Message::new("m");
+    message.set_timed(TimedPublish::begin(&target(), &message).expect("somebody sees it"));
+    link.with_now(|session, now_us| session.publish(key, message, None, now_us))
+}
+
 #[tokio::test]
 async fn who_hears_of_an_outcome_may_use_the_session() {
     let Driver { link, .. } = logged_in();
-    let found_free = Arc::new(Mutex::new(Vec::new()));
-    let curious = Curious { link: link.clone(), found_free: found_free.clone() };
+    let (key, curious) = watched_publisher(&link);
+    let found_free = curious.found_free.clone();
     let _watching = tracing::subscriber::set_default(curious);
-    let target = Target { exchange: String::new(), routing_key: "q".into(), mandatory: true };
-    let mut message = Message::new("m");
-    message.set_timed(TimedPublish::begin(&target, &message).expect("somebody sees it"));
-    let window = || Box::new(Fixed::new(Amount::new(1, 1_000))) as Box<_>;
-    let ledger = Ledger::new(target, "t-", Box::new(window));
-    let (key, published) = link.with_now(|session, now_us| {
-        let key = session.add_ledger(ledger, now_us);
-        (key, session.publish(key, message, None, now_us))
-    });
-    let Published::Admitted(entry) = published else { panic!("there is room") };
+    let Published::Admitted(entry) = publish_timed(&link, key) else { panic!("there is room") };
     let nack = basic::Nack { delivery_tag: 1, ..Default::default() };
     receive(&link, &bytes(1, &nack));
     assert_eq!(*found_free.lock().unwrap(), [true], "its span has ended");
     link.with(|session| session.abandon_outcome(key, entry));
     assert_eq!(*found_free.lock().unwrap(), [true, true], "the log has it");
+}
+
+#[tokio::test]
+async fn who_hears_that_a_caller_waits_no_longer_may_use_the_session() {
+    let Driver { link, .. } = logged_in();
+    let (key, curious) = watched_publisher(&link);
+    let found_free = curious.found_free.clone();
+    let _watching = tracing::subscriber::set_default(curious);
+    let Published::Admitted(_) = publish_timed(&link, key) else { panic!("there is room") };
+    let Published::Waiting(id) = publish_timed(&link, key) else { panic!("for one message") };
+    drop(link.with_now(|session, now_us| session.stop_waiting(key, id, now_us)));
+    assert_eq!(*found_free.lock().unwrap(), [true], "its span has ended");
 }
