@@ -339,7 +339,7 @@ impl Connection {
 
     /// Brings every publish to its outcome, gives back what waits in consumers, and closes. Outcomes are waited for as
     /// long as [`ConnectionBuilder::close_patience`] says, and not while there is no connection. All else on the
-    /// connection finds it closed.
+    /// connection finds it closed, and so does who asks to publish from now on.
     ///
     /// # Errors
     /// Messages are not confirmed and nobody was told so, since the connection was opened; or it was gone for good

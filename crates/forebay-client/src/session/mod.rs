@@ -91,6 +91,8 @@ pub(crate) struct Session {
     ledgers: Slab<Ledger>,
     /// Of ledgers that are gone.
     unheard: Unheard,
+    /// The connection is to be closed once all that was published has its outcome.
+    closing: bool,
     intakes: Slab<Intake>,
     calls: Slab<Calls>,
     /// To be declared once the login is through.
@@ -135,6 +137,7 @@ impl Session {
             users: Slab::new(),
             ledgers: Slab::new(),
             unheard: Unheard::default(),
+            closing: false,
             intakes: Slab::new(),
             calls: Slab::new(),
             topology: Topology::new(),
@@ -290,6 +293,11 @@ impl Session {
             self.replace_faulty(key, now_us);
         }
         Ok(())
+    }
+
+    /// It is to be closed when what was published so far has its outcomes: no more of that is taken, or it might never come to that.
+    pub(crate) fn begin_closing(&mut self) {
+        self.closing = true;
     }
 
     /// Nothing more is wanted: consumers give back what waits, acks go out, the connection closes.

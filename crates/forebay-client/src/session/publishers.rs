@@ -3,6 +3,7 @@
 use forebay_flow::{Together, WaiterId};
 
 use super::{Ledger, NAMED_PUBLISHERS, Owner, Phase, Published, Session};
+use crate::error::Lost;
 use crate::happening::Happening;
 use crate::machine::Machine;
 use crate::message::Message;
@@ -31,6 +32,9 @@ impl Session {
         stamps: Option<Box<crate::marks::Stamps>>,
         now_us: u64,
     ) -> Published {
+        if self.closing {
+            return Published::Refused(Lost::ClosedByUs.into(), message);
+        }
         let full = self.machine.outgoing().len() >= self.machine.outgoing_bytes_max();
         self.backlog |= full;
         self.ledgers[key].publish(&mut self.machine, message, stamps, now_us)

@@ -100,6 +100,7 @@ impl Link {
     pub(crate) fn close(&self) {
         let mut locked = self.lock();
         locked.close = true;
+        locked.session.begin_closing();
         locked.asleep = false;
         let driver = locked.driver.clone();
         drop(locked);

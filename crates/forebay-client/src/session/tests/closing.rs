@@ -5,6 +5,7 @@ use forebay_wire::{channel, write_properties_frame};
 use super::consuming::how;
 use super::*;
 use crate::error::ChannelFault;
+use crate::outcome::NotPublishedReason;
 
 const CHANNEL: u16 = 1;
 
@@ -116,4 +117,27 @@ fn who_stopped_a_consumer_hears_of_no_error_that_came_later() {
         2,
     );
     assert_eq!(next(&mut session, key), Poll::Ready(Ok(false)));
+}
+
+#[test]
+fn what_was_asked_for_before_the_close_is_waited_for_and_nothing_after_it() {
+    let mut session = Session::new(Options::default());
+    connect(&mut session, 1);
+    let target = Target { exchange: String::new(), routing_key: "q".into(), mandatory: true };
+    let window = || Box::new(Fixed::new(Amount::new(1, u64::MAX))) as Box<_>;
+    let key = session.add_ledger(Ledger::new(target, "t-", Box::new(window)), 1);
+    let publish = |session: &mut Session| session.publish(key, Message::new("m"), None, 1);
+    assert!(matches!(publish(&mut session), Published::Admitted(_)));
+    assert!(matches!(publish(&mut session), Published::Waiting(_)));
+    session.begin_closing();
+    let late = publish(&mut session);
+    assert!(matches!(
+        late,
+        Published::Refused(NotPublishedReason::Lost(Lost::ClosedByUs), message) if message.body() == b"m"
+    ));
+    for delivery_tag in [1, 2] {
+        assert!(!session.is_quiet());
+        feed(&mut session, &bytes(CHANNEL, &basic::Ack { delivery_tag, multiple: false }), 1);
+    }
+    assert!(session.is_quiet(), "nothing is left to wait for");
 }
