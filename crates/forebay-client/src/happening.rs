@@ -86,7 +86,7 @@ pub enum Happening {
         /// The queue.
         queue: String,
     },
-    /// Something could not be declared again after a reconnect.
+    /// Something could not be declared again after a reconnect, or on a further socket, which goes on without it.
     TopologyRefused {
         /// What, for instance `queue 'orders'`.
         what: String,

@@ -13,6 +13,8 @@ use crate::received::Received;
 pub(super) enum Todo {
     Declared,
     DeclarationRefused(Refusal),
+    /// The broker closed the connection for this method, by class and number, while things are declared again.
+    ClosedFor((u16, u16), Refusal),
     ReopenLedger(usize),
     ReopenCalls(usize),
     ReplaceStuck(usize),
@@ -211,6 +213,10 @@ impl Session {
                 Event::Flow { .. } => {}
                 Event::Closed { reason } => {
                     *closed = reason.as_ref().map(refusal);
+                    if let Some(reason) = reason.filter(|_| *phase == Phase::Restoring) {
+                        let method = (reason.class_id, reason.method_id);
+                        todo.push(Todo::ClosedFor(method, refusal(&reason)));
+                    }
                 }
             }
         }
@@ -249,6 +255,17 @@ impl Session {
                         redeclaring.answered(&mut self.machine);
                     }
                     self.restored(now_us);
+                }
+                Todo::ClosedFor(method, why) => {
+                    let redeclaring = self.redeclaring.as_ref();
+                    let refused = redeclaring.and_then(|it| it.cost_connection(method)).cloned();
+                    if let Some(refused) = refused {
+                        // It would do so each time: an exchange type of a plug-in that it lacks, a kind of queue.
+                        let what = refused.name();
+                        self.happenings.push(Happening::TopologyRefused { what, why });
+                        self.left_out.push(refused);
+                        self.leaves_out_more = true;
+                    }
                 }
                 Todo::DeclarationRefused(why) => {
                     if let Some(redeclaring) = &mut self.redeclaring {

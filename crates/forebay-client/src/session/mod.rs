@@ -98,6 +98,10 @@ pub(crate) struct Session {
     /// To be declared once the login is through.
     topology: Topology,
     redeclaring: Option<Redeclaring>,
+    /// What the broker closed the connection for while it was declared again: left out until a connection is up.
+    left_out: Vec<Declaration>,
+    /// There is something more to be left out than when this was last asked.
+    leaves_out_more: bool,
     next_tap: u64,
     /// Bytes in user channels' inboxes.
     inbox_bytes: usize,
@@ -142,6 +146,8 @@ impl Session {
             calls: Slab::new(),
             topology: Topology::new(),
             redeclaring: None,
+            left_out: Vec::new(),
+            leaves_out_more: false,
             next_tap: 0,
             inbox_bytes: 0,
             blocked: None,
@@ -201,10 +207,16 @@ impl Session {
     pub(crate) fn begin(&mut self, options: Options, topology: Topology) {
         debug_assert_eq!(self.phase, Phase::Down);
         self.topology = topology;
+        self.topology.leave_out(&self.left_out);
         self.machine = Machine::new(options);
         self.login_steps = 0;
         self.longer_route = false;
         self.phase = Phase::LoggingIn;
+    }
+
+    /// Whether the connection that ended was closed for something that the next one goes without; asked once.
+    pub(crate) fn take_leaves_out_more(&mut self) -> bool {
+        std::mem::take(&mut self.leaves_out_more)
     }
 
     /// Takes what arrived. `Err`: the connection is over; [`Session::lost`] or
@@ -424,6 +436,7 @@ impl Session {
     /// Everything is declared: publishers and consumers get their channels.
     fn up(&mut self, now_us: u64) {
         self.phase = Phase::Up;
+        self.left_out.clear();
         for key in self.ledgers.iter().map(|(key, _)| key).collect::<Vec<_>>() {
             self.open_ledger(key, now_us);
         }

@@ -10,6 +10,7 @@ mod failing_channels;
 mod idling;
 mod longer_route;
 mod pacing;
+mod redeclaring;
 mod sharing;
 mod stalled_consumers;
 mod user_channels;

@@ -1,7 +1,7 @@
 //! Exchanges, queues and bindings that a program needs, as data: declared once, and again after each
 //! reconnect, in the order in which they were first declared.
 
-use forebay_wire::{ShortStr, Table, TableBuf, Value, exchange, queue};
+use forebay_wire::{ShortStr, Table, TableBuf, Value, WireMethod, exchange, queue};
 
 use crate::machine::{ChannelError, Machine};
 
@@ -146,6 +146,18 @@ impl Declaration {
         }
     }
 
+    /// Class and method of what asks for it.
+    fn method(&self) -> (u16, u16) {
+        fn ids<M: WireMethod>() -> (u16, u16) {
+            (M::CLASS_ID, M::METHOD_ID)
+        }
+        match self {
+            Declaration::Queue(_) => ids::<queue::Declare<'_>>(),
+            Declaration::Exchange(_) => ids::<exchange::Declare<'_>>(),
+            Declaration::Binding(_) => ids::<queue::Bind<'_>>(),
+        }
+    }
+
     /// Whether `new` is what the broker has in its place afterwards.
     fn is_replaced_by(&self, new: &Declaration) -> bool {
         match (self, new) {
@@ -254,6 +266,11 @@ impl Topology {
         }
     }
 
+    /// All but these.
+    pub(crate) fn leave_out(&mut self, others: &[Declaration]) {
+        self.declarations.retain(|declaration| !others.contains(declaration));
+    }
+
     /// The queue was deleted, and its bindings with it.
     pub(crate) fn forget_queue(&mut self, name: &str) {
         self.declarations.retain(|declaration| match declaration {
@@ -336,6 +353,12 @@ impl Redeclaring {
         self.done += 1;
         self.ask(machine);
         name.unwrap_or_default()
+    }
+
+    /// The broker closes the whole connection for a method of ours, by class and method: what it had to answer next, if that
+    /// is it.
+    pub(crate) fn cost_connection(&self, method: (u16, u16)) -> Option<&Declaration> {
+        self.topology.declarations.get(self.done).filter(|next| next.method() == method)
     }
 
     fn ask(&mut self, machine: &mut Machine) {

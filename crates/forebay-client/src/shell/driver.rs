@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
-use self::leaving::AGREEMENT_PATIENCE_US;
+use self::leaving::{AGREEMENT_PATIENCE_US, GiveUpOnDrop};
 use super::broker_tally::BrokerTally;
 use super::dial::Dialer;
 use super::kernel_rtt::KernelRtt;
@@ -111,6 +111,12 @@ impl Driver {
                 Ended::NotOpened(error) => {
                     if self.closing() {
                         return self.give_up(Lost::ClosedByUs);
+                    }
+                    // Without what it was closed for, the same host may let us in.
+                    let again = self.link.with(|session| session.take_leaves_out_more());
+                    if opened.is_some() && again {
+                        first_place = place;
+                        continue;
                     }
                     if opened.is_some() && place + 1 >= self.dialer.places() {
                         if let Some(opened) = opened.take() {
@@ -215,20 +221,6 @@ impl Driver {
 
     fn give_up(&self, lost: Lost) {
         self.link.with(|session| session.give_up(&lost));
-    }
-}
-
-/// However the driver ends, nobody waits for it afterwards: not after a panic, nor after its runtime.
-struct GiveUpOnDrop<'l>(&'l Link);
-
-impl Drop for GiveUpOnDrop<'_> {
-    fn drop(&mut self) {
-        let ended = || Lost::Io("the task that served the connection has ended".to_owned());
-        self.0.with(|session| {
-            if session.over().is_none() {
-                session.give_up(&ended());
-            }
-        });
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use forebay_wire::{WireMethod, connection, queue};
 use tokio::sync::Notify;
 
 use crate::rig::peer::{Knock, Sent, connected, door};
@@ -267,4 +268,34 @@ fn nobody_waits_for_a_connection_whose_runtime_has_ended() {
     }
     let refused = ours.block_on(soon("an answer", publisher.publish("b"))).unwrap_err();
     assert!(matches!(refused.reason, NotPublishedReason::Lost(_)));
+}
+
+/// As a RabbitMQ closes it for an exchange type that it does not know, and a Forebay for a kind of queue.
+#[tokio::test]
+async fn a_socket_that_the_broker_closes_for_a_declaration_is_opened_without_it() {
+    let (connection, mut peer, mut door) = connected(Default::default()).await;
+    let mut happenings = connection.happenings();
+    let declaring = tokio::spawn({
+        let connection = connection.clone();
+        async move { connection.declare(Topology::new().queue(Queue::durable("q"))).await }
+    });
+    peer.answer_until(|_| declaring.is_finished()).await;
+    declaring.await.unwrap().unwrap();
+    let building = tokio::spawn(async move { connection.consumer("q").build().await });
+    let mut peer = door.next().await;
+    peer.expect("channel.open").await;
+    peer.expect("queue.declare").await;
+    let refusal = connection::Close {
+        reply_code: 540,
+        class_id: queue::Declare::CLASS_ID,
+        method_id: queue::Declare::METHOD_ID,
+        ..Default::default()
+    };
+    peer.send(0, &refusal).await;
+    let mut peer = door.next().await;
+    while !matches!(peer.next().await, Sent::Consume { .. }) {}
+    soon("a consumer", building).await.unwrap().unwrap();
+    let told = std::iter::from_fn(|| happenings.try_recv().ok());
+    let refused = told.filter(|told| matches!(told, Happening::TopologyRefused { .. }));
+    assert_eq!(refused.count(), 1);
 }

@@ -2,7 +2,7 @@
 
 use std::task::Context;
 
-use super::Serving;
+use super::{Link, Serving};
 use crate::error::Lost;
 
 /// How long the server's agreement to the end is waited for.
@@ -24,5 +24,19 @@ impl Serving<'_> {
             return Err(self.hung_up(None));
         }
         Ok(self.sleeps_until(leave_at_us, cx))
+    }
+}
+
+/// However the driver ends, nobody waits for it afterwards: not after a panic, nor after its runtime.
+pub(super) struct GiveUpOnDrop<'l>(pub(super) &'l Link);
+
+impl Drop for GiveUpOnDrop<'_> {
+    fn drop(&mut self) {
+        let ended = || Lost::Io("the task that served the connection has ended".to_owned());
+        self.0.with(|session| {
+            if session.over().is_none() {
+                session.give_up(&ended());
+            }
+        });
     }
 }

@@ -196,7 +196,7 @@ impl Peer {
         }
     }
 
-    async fn expect(&mut self, expected: &str) {
+    pub(crate) async fn expect(&mut self, expected: &str) {
         match self.next_raw().await {
             Sent::Method { name, .. } => assert_eq!(name, expected),
             other => panic!("{other:?} instead of {expected}"),
