@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use forebay_store::ACK_BYTES;
 use forebay_wire::tx;
 
 use crate::channel::{Mode, Publish};
@@ -55,6 +56,11 @@ impl Transaction {
             return Err(AmqpError::transaction_too_large(bound));
         }
         Ok(())
+    }
+
+    /// About what its commit takes in the log.
+    fn log_bytes(&self) -> usize {
+        (self.publish_bytes + self.letter_bytes) as usize + self.settled.len() * ACK_BYTES
     }
 
     /// The deliveries that wait for their fate.
@@ -134,7 +140,8 @@ impl Shard {
         self.transactions_bytes -= transaction.publish_bytes;
         let mut batch = None;
         let mut refused = None;
-        self.store.begin_atomic();
+        let log_bytes = transaction.log_bytes();
+        self.store.begin_atomic(log_bytes);
         for mut publish in transaction.publishes {
             // Nobody else has it yet.
             if let Some(message) = Arc::get_mut(&mut publish.message) {

@@ -12,11 +12,10 @@
 
 use crate::batch::{AckTable, OpenBatch};
 use crate::home::BatchNo;
-use crate::log::{Log, Stopping};
-use crate::record::RECORD_HEAD;
+use crate::log::Log;
 use crate::request::Begin;
 use crate::run::RunState;
-use crate::segment::{BLOCK, Segment, SegmentHeader};
+use crate::segment::{Segment, SegmentHeader};
 
 impl Log {
     /// Begins a segment with its header and checkpoint; the open batch goes on behind it. `carries_from` is for its header.
@@ -50,36 +49,6 @@ impl Log {
             prewritten: spare
                 .is_some_and(|spare| spare.written_bytes >= self.options.segment_bytes),
         });
-    }
-
-    /// Before a message is appended: what would reach beyond the end of the segment goes into the next one. Its batch has room
-    /// there, and here perhaps not: a full disk is no reason to end, but for a commit that needs more of it.
-    ///
-    /// What is to be one batch stays together, and so does what is larger than a segment.
-    pub(crate) fn make_room(&mut self, queues: usize, payload_bytes: usize) {
-        let record_bytes = (RECORD_HEAD + 16 * queues + payload_bytes) as u64;
-        let end = self.open.offset + self.open_bytes() as u64 + record_bytes;
-        let segment = self.segments.back().expect("there is always a segment");
-        if end.next_multiple_of(BLOCK as u64) <= segment.capacity {
-            return;
-        }
-        let fits = record_bytes <= self.options.segment_bytes / 8 * 7;
-        let empty = self.open.is_empty() && self.acks.is_empty();
-        let divisible = self.atomic_depth == 0 || empty;
-        if !(fits && divisible) || self.open.begin.is_some() || self.stopping != Stopping::No {
-            return;
-        }
-        if empty {
-            // Its number goes to the first part of the checkpoint: whoever waits for it waits for nothing that is in it.
-            let waiters = self.open.waiters;
-            self.begin_segment(self.open.number, 0);
-            self.open.waiters += waiters;
-        } else {
-            let closed = self.close_open();
-            let next = closed.number + 1;
-            self.queued.push_back(closed);
-            self.begin_segment(next, 0);
-        }
     }
 
     fn write_checkpoint(&mut self) {

@@ -27,7 +27,7 @@ use crate::event::Event;
 use crate::home::{BatchNo, Home, QueueId, RunId, Seq};
 use crate::in_flight::{InFlight, LogWork};
 use crate::options::{Durability, Options};
-use crate::record::QUEUES_MAX;
+use crate::record::{ACK_BYTES, QUEUES_MAX, RECORD_HEAD};
 use crate::request::{Completion, Request, Work, WorkError};
 use crate::run::TrackedRun;
 use crate::run_numbers::RunNumbers;
@@ -202,7 +202,8 @@ impl Log {
         queues: &[(QueueId, Seq)],
         payload: &[u8],
     ) -> Home {
-        self.make_room(queues.len(), payload.len());
+        // With the acknowledgement of what it takes the place of, perhaps: that is to be in the same batch.
+        self.make_room(RECORD_HEAD + 16 * queues.len() + payload.len() + ACK_BYTES);
         for queues in queues.chunks(QUEUES_MAX) {
             self.open.writer().publish(flags, queues, payload);
         }
@@ -221,6 +222,7 @@ impl Log {
     #[inline]
     pub(crate) fn settle(&mut self, queue: QueueId, seq: Seq, home: Home) {
         self.settled += 1;
+        self.make_room(ACK_BYTES);
         if !self.moving.is_empty() && self.settle_moving(queue, seq, home) {
             return;
         }
@@ -247,6 +249,7 @@ impl Log {
 
     pub(crate) fn put_meta(&mut self, key: &[u8], value: &[u8]) {
         if self.failed.is_none() {
+            self.make_room(RECORD_HEAD + 4 + key.len() + value.len());
             self.open.writer().meta_put(key, value);
             self.open.urgent = true;
             self.meta.insert(key.to_vec(), value.to_vec());
@@ -254,19 +257,13 @@ impl Log {
     }
 
     pub(crate) fn delete_meta(&mut self, key: &[u8]) {
-        if self.failed.is_none() && self.meta.remove(key).is_some() {
+        if self.failed.is_none() && self.meta.contains_key(key) {
+            // Before it is removed: a checkpoint that comes before its record has it still.
+            self.make_room(RECORD_HEAD + key.len());
+            self.meta.remove(key);
             self.open.writer().meta_delete(key);
             self.open.urgent = true;
         }
-    }
-
-    pub(crate) fn begin_atomic(&mut self) {
-        self.atomic_depth += 1;
-    }
-
-    pub(crate) fn end_atomic(&mut self) {
-        debug_assert!(self.atomic_depth > 0);
-        self.atomic_depth = self.atomic_depth.saturating_sub(1);
     }
 
     // ---- group commit ---------------------------------------------------------------------------

@@ -32,6 +32,12 @@ use crate::run::Footer;
 /// Bytes before a record's body.
 pub(crate) const RECORD_HEAD: usize = 12;
 
+/// What one acknowledgement takes at most: a record of its own, with one range.
+pub const ACK_BYTES: usize = RECORD_HEAD + 8 + 16;
+
+/// A SPILL record, without its ranges.
+pub(crate) const SPILL_BYTES: usize = RECORD_HEAD + 56;
+
 /// PUBLISH record whose message was in the log before.
 pub(crate) const FLAG_RELOCATED: u8 = 1;
 

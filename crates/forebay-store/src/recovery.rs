@@ -121,7 +121,7 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
     };
     let mut log = Log::new(options, state);
     // One batch: what leaves one queue and enters another does so in one step.
-    log.begin_atomic();
+    log.begin_atomic(0);
     let (segments, replay) = (&image.segments, &mut image.replay);
     let (queues, payloads) =
         recovered_queues(disk, segments, replay, &mut |place, owners, payload| match &tail {

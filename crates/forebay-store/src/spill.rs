@@ -13,6 +13,7 @@
 use crate::event::Event;
 use crate::home::{BatchNo, Home, QueueId, RunId, Seq};
 use crate::log::{Log, Stopping};
+use crate::record::{ACK_BYTES, RECORD_HEAD, SPILL_BYTES};
 use crate::run::{FIRST_RECORD, RunBuilder, RunState, TrackedRun};
 
 impl Log {
@@ -49,8 +50,9 @@ impl Log {
         if !matches!(self.stopping, Stopping::No | Stopping::Asked) {
             return;
         }
+        let persistent = self.runs[&id].persistent();
+        self.make_room(SPILL_BYTES + 16 * persistent.iter().count());
         let run = self.runs.get_mut(&id).expect("a run being written is tracked");
-        let persistent = run.persistent();
         if run.durable && !persistent.is_empty() {
             run.state = RunState::Spilling;
             self.open.writer().spill(id, run.queue, &run.footer, &persistent);
@@ -150,6 +152,7 @@ impl Log {
             return self.settle_run(id);
         }
         let queue = run.queue;
+        self.make_room_for_all_of(id);
         let mut next = from;
         while let Some(seq) = self.runs.get(&id).and_then(|run| run.live.next_from(next)) {
             self.settle(queue, seq, Home::run(id));
@@ -163,13 +166,16 @@ impl Log {
         for run in left {
             self.settle_run(run);
         }
-        if self.queues.remove(&queue).is_some() && self.failed.is_none() {
+        if self.queues.contains_key(&queue) && self.failed.is_none() {
+            self.make_room(RECORD_HEAD + 8);
+            self.queues.remove(&queue);
             self.open.writer().forget(queue);
             self.open.urgent = true;
         }
     }
 
     pub(crate) fn settle_run(&mut self, id: RunId) {
+        self.make_room_for_all_of(id);
         let Some(run) = self.runs.get_mut(&id) else { return };
         self.settled += run.live.len();
         if run.durable && run.state != RunState::Writing && self.failed.is_none() {
@@ -177,6 +183,13 @@ impl Log {
             run.dead_batch = self.open.number;
         }
         self.drop_live(id);
+    }
+
+    /// What takes a run, or much of it, out of the log is in one batch.
+    fn make_room_for_all_of(&mut self, id: RunId) {
+        if let Some(run) = self.runs.get(&id) {
+            self.make_room(RECORD_HEAD + 4 + ACK_BYTES + 16 * run.live.iter().count());
+        }
     }
 
     /// Everything in the run is gone. While it is moving, the log's copies are acknowledged one by one.

@@ -204,10 +204,11 @@ impl Store {
     }
 
     /// What is appended until [`end_atomic`](Store::end_atomic) is recovered as a whole or not at all:
-    /// it lies in one batch, however large. Pairs may nest.
-    pub fn begin_atomic(&mut self) {
+    /// it lies in one batch, however large. Where so many bytes would reach beyond the end of a segment it is in the next one, as
+    /// one message would be: on a full disk no segment can become longer. Pairs may nest; the outermost says what all of it takes.
+    pub fn begin_atomic(&mut self, bytes: usize) {
         if let Some(log) = &mut self.log {
-            log.begin_atomic();
+            log.begin_atomic(bytes);
         }
     }
 

@@ -137,83 +137,6 @@ fn a_message_outlives_a_copy_forward_whose_sync_failed() {
     assert_eq!(contents(&recovered), expected(1));
 }
 
-#[test]
-fn a_full_disk_is_noticed_before_the_log_needs_it_and_acks_still_drain() {
-    let (disk, mut store, first) = filled(1);
-    // Room for the segments there are, not for those that are to be pre-written.
-    let mut now_us = 1_000_000;
-    let mut homes = Vec::new();
-    let mut next = 2;
-    let mut low = false;
-    disk.set_capacity(Some(disk.used_bytes() + (150 << 10)));
-    while !low {
-        homes.push((next, store.publish(&[(QUEUE, next)], &payload(next))));
-        next += 1;
-        now_us += 20_000;
-        for event in pump(&disk, &mut store, now_us).unwrap() {
-            assert!(!matches!(event, Event::LowSpace(false)));
-            low |= event == Event::LowSpace(true);
-        }
-        assert!(next < 2000, "pre-writing was never tried");
-    }
-    // Publishers are stopped; what is there is consumed, batch by batch.
-    store.settle(QUEUE, 1, first[0]);
-    let mut events = Vec::new();
-    for (seq, home) in homes {
-        store.settle(QUEUE, seq, home);
-        now_us += 20_000;
-        events.extend(pump(&disk, &mut store, now_us).unwrap());
-    }
-    assert_eq!(store.durable_batch(), store.open_batch() - 1);
-    disk.set_capacity(None);
-    for _ in 0..4 {
-        now_us += 1_000_000;
-        events.extend(pump(&disk, &mut store, now_us).unwrap());
-    }
-    assert!(events.contains(&Event::LowSpace(false)), "there is room again");
-    disk.power_loss(3);
-    let (_, recovered) = opened(&disk, small());
-    assert_eq!(contents(&recovered), []);
-}
-
-/// A segment ended where the last batch did, and one message may be larger than what was kept for that.
-#[test]
-fn a_full_disk_is_not_the_end_for_messages_larger_than_a_batch() {
-    let disk = Arc::new(MemDisk::new());
-    let options = Options { spare_segments_max: 3, ..small() };
-    let (mut store, _) = opened(&disk, options.clone());
-    let large = |seq: u64| vec![seq as u8; 20_000];
-    disk.set_capacity(Some(900 << 10));
-    let (mut seq, mut low) = (0, false);
-    while !low {
-        seq += 1;
-        // Behind some that are small, every other time.
-        store.publish(
-            &[(QUEUE, seq)],
-            &if seq.is_multiple_of(3) { large(seq) } else { payload(seq) },
-        );
-        if seq.is_multiple_of(2) {
-            let events = pump(&disk, &mut store, seq * 1_000).expect("the log has its room");
-            low = events.contains(&Event::LowSpace(true));
-        }
-        assert!(seq < 1_000, "the disk is never full");
-    }
-    // What was on its way then.
-    for _ in 0..4 {
-        seq += 1;
-        store.publish(&[(QUEUE, seq)], &large(seq));
-        pump(&disk, &mut store, seq * 1_000).expect("the log has its room");
-    }
-    for name in disk.list().unwrap() {
-        assert!(disk.len(&name).unwrap() <= options.segment_bytes, "{name}");
-    }
-    disk.power_loss(9);
-    disk.set_capacity(None);
-    let (_, recovered) = opened(&disk, options);
-    let seqs: Vec<u64> = recovered.queues[0].messages.iter().map(|message| message.0).collect();
-    assert_eq!(seqs, (1..=seq).collect::<Vec<_>>());
-}
-
 /// The next segment may begin with several batches, and who waits for the one that was open waits for the first of them.
 #[test]
 fn what_a_large_message_leaves_behind_is_in_the_batch_that_was_open() {
@@ -234,46 +157,6 @@ fn what_a_large_message_leaves_behind_is_in_the_batch_that_was_open() {
     disk.power_loss(4);
     let (_, recovered) = opened(&disk, options);
     assert!(recovered.queues[0].messages.iter().all(|message| message.0 != 1));
-}
-
-/// Publishers are held; those who consume acknowledge some now and then, and each time costs two blocks.
-#[test]
-fn one_old_message_does_not_take_the_log_s_last_room() {
-    const GROUP: u64 = 32;
-    let disk = filled(1).0;
-    let (mut store, recovered) = opened(&disk, Options { log_cap_bytes: 1 << 30, ..small() });
-    let first = recovered.queues[0].messages[0].1;
-    let (mut now_us, mut next, mut events) = (1_000_000, 2, Vec::new());
-    disk.set_capacity(Some(900 << 10));
-    let mut homes = Vec::new();
-    while !events.contains(&Event::LowSpace(true)) {
-        for seq in next..next + GROUP {
-            homes.push((seq, store.publish(&[(QUEUE, seq)], &payload(seq))));
-        }
-        (next, now_us) = (next + GROUP, now_us + 20_000);
-        events.extend(pump(&disk, &mut store, now_us).unwrap());
-        assert!(next < 5_000, "the disk is never full");
-    }
-    let mut old = first;
-    for group in homes.chunks(GROUP as usize) {
-        for &(seq, home) in group {
-            store.settle(QUEUE, seq, home);
-        }
-        for _ in 0..2 {
-            now_us += 20_000;
-            for event in pump(&disk, &mut store, now_us).expect("there is room for acks") {
-                if event == (Event::Evacuate { homes: old }) {
-                    old = store.relocate(&[(QUEUE, 1)], &payload(1));
-                }
-                events.push(event);
-            }
-        }
-    }
-    assert_ne!(old, first);
-    assert!(events.contains(&Event::LowSpace(false)), "what was settled has given its room back");
-    disk.power_loss(3);
-    let (_, recovered) = opened(&disk, small());
-    assert_eq!(contents(&recovered), expected(1));
 }
 
 /// Every bit of every byte that was ever durable, a sample of them: whoever changes it is noticed, or

@@ -176,7 +176,7 @@ fn what_the_last_batch_says_is_carried_in_one() {
                 store.put_meta(&key.to_be_bytes(), &[key as u8; 400]);
                 pump(&disk, &mut store, 100_000).unwrap();
             }
-            store.begin_atomic();
+            store.begin_atomic(0);
             for seq in 1..=600 {
                 store.publish(&[(OTHER, seq)], &payload(seq));
             }

@@ -162,7 +162,7 @@ fn many_restarts_do_not_pile_up_segments() {
 #[test]
 fn an_atomic_group_is_never_cut() {
     let (disk, mut store, _) = filled(1);
-    store.begin_atomic();
+    store.begin_atomic(0);
     for seq in 2..=200 {
         store.publish(&[(QUEUE, seq)], &payload(seq));
         assert!(store.poll(seq * 20_000).is_none_or(|request| request.lane() == Lane::Background));

@@ -128,13 +128,13 @@ impl World {
 
     pub fn settle(&mut self, key: (QueueId, Seq)) {
         let held = self.live.remove(&key).expect("the caller picked a live one");
-        self.note(Change::Settle(key.0, key.1));
         let home = match held.moving {
             // By the run already that it is on its way to.
             Some(run) if key.1.is_multiple_of(2) => Home::run(run),
             _ => held.home,
         };
         self.store.settle(key.0, key.1, home);
+        self.note(Change::Settle(key.0, key.1));
     }
 
     fn keys(&self, queue: QueueId) -> Vec<(QueueId, Seq)> {
@@ -308,7 +308,7 @@ impl World {
                 }
             }
             Op::Atomic { queue, count } => {
-                self.store.begin_atomic();
+                self.store.begin_atomic(0);
                 for index in 0..*count {
                     self.publish(&[*queue], vec![index; 100]);
                 }
@@ -319,12 +319,12 @@ impl World {
             }
             Op::Put { key, bytes } => {
                 let (key, value) = (vec![*key], vec![*key; *bytes]);
-                self.note(Change::Put(key.clone(), value.clone()));
                 self.store.put_meta(&key, &value);
+                self.note(Change::Put(key, value));
             }
             Op::Delete { key } => {
-                self.note(Change::Delete(vec![*key]));
                 self.store.delete_meta(&[*key]);
+                self.note(Change::Delete(vec![*key]));
             }
             Op::Spill { queue, skip, count } => {
                 let mut builder = RunBuilder::new();
@@ -374,13 +374,13 @@ impl World {
                         .collect();
                     let whole = !cold(&self.live[&of[0]]);
                     let from = if whole { 0 } else { usize::from(*pick / 3) % of.len() };
-                    for &key in &of[from..] {
-                        self.live.remove(&key);
-                        self.note(Change::Settle(key.0, key.1));
-                    }
                     match from {
                         0 => self.store.settle_run(run),
                         _ => self.store.settle_run_from(run, of[from].1),
+                    }
+                    for &key in &of[from..] {
+                        self.live.remove(&key);
+                        self.note(Change::Settle(key.0, key.1));
                     }
                 }
             }
@@ -388,8 +388,8 @@ impl World {
                 for key in self.keys(*queue) {
                     self.settle(key);
                 }
-                self.note(Change::Forget(*queue));
                 self.store.forget_queue(*queue);
+                self.note(Change::Forget(*queue));
             }
             Op::Pump { times } => self.pump((*times).into()),
             Op::Hold => {
