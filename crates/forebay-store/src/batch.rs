@@ -3,7 +3,7 @@
 //! ```text
 //!   ┌───────────────────────────── head, 64 bytes ──────────────────────────────┐
 //!   │ magic u32 "FBAT" │ crc32c u32 │ epoch u64 │ number u64 │ durable upto u64 │
-//!   │ records bytes u32 │ record count u32 │ salt u64 │ zeros …                 │
+//!   │ records bytes u32 │ record count u32 │ salt u64 │ log begins u64 │ zeros │
 //!   ├───────────────────────────────────────────────────────────────────────────┤
 //!   │ records …                                                                 │
 //!   ├───────────────────────────────────────────────────────────────────────────┤
@@ -16,7 +16,8 @@
 //! missing batches are damage and which are merely a torn tail. The head's checksum covers bytes 8 to
 //! 64 and is bound to (epoch, salt, offset); records carry their own. A batch is valid when its head is, and
 //! its records, each valid, fill `records bytes` exactly and are `record count` many. The salt is that of the segment's
-//! header, for the case that this cannot be read.
+//! header, for the case that this cannot be read. `log begins` is the epoch of the oldest segment that is needed once the batch
+//! is there; those before it go when it is synced (`truncation.rs`). 0: its writer did not say.
 
 use hashbrown::HashMap;
 
@@ -30,6 +31,7 @@ use crate::segment::BLOCK;
 pub(crate) const BATCH_HEAD: usize = 64;
 
 const SALT_AT: usize = 40;
+const LOG_BEGINS_AT: usize = 48;
 const MAGIC: u32 = u32::from_le_bytes(*b"FBAT");
 
 /// What a batch's head says.
@@ -40,6 +42,7 @@ pub(crate) struct BatchHead {
     pub(crate) records_bytes: u32,
     pub(crate) count: u32,
     pub(crate) salt: u64,
+    pub(crate) log_begins: u64,
 }
 
 impl BatchHead {
@@ -55,13 +58,15 @@ impl BatchHead {
             return None;
         }
         let (number, durable_upto) = (u64_at(head, 16), u64_at(head, 24));
-        let possible = durable_upto < number && number <= BATCH_NO_MAX;
+        let log_begins = u64_at(head, LOG_BEGINS_AT);
+        let possible = durable_upto < number && number <= BATCH_NO_MAX && log_begins <= epoch;
         possible.then(|| BatchHead {
             number,
             durable_upto,
             records_bytes: u32_at(head, 32),
             count: u32_at(head, 36),
             salt,
+            log_begins,
         })
     }
 
@@ -283,7 +288,7 @@ impl OpenBatch {
     }
 
     /// Fills in the head of a closed batch, at the moment it goes to the disk.
-    pub(crate) fn seal(&mut self, durable_upto: BatchNo) {
+    pub(crate) fn seal(&mut self, durable_upto: BatchNo, log_begins: u64) {
         let offset = self.offset + self.start as u64;
         let head = &mut self.bytes[self.start..self.start + BATCH_HEAD];
         head[..4].copy_from_slice(&MAGIC.to_le_bytes());
@@ -291,6 +296,7 @@ impl OpenBatch {
         head[16..24].copy_from_slice(&self.number.to_le_bytes());
         head[24..32].copy_from_slice(&durable_upto.to_le_bytes());
         head[SALT_AT..SALT_AT + 8].copy_from_slice(&self.salt.to_le_bytes());
+        head[LOG_BEGINS_AT..LOG_BEGINS_AT + 8].copy_from_slice(&log_begins.to_le_bytes());
         let crc = checksum(owner(self.epoch, self.salt), offset, &head[8..]);
         head[4..8].copy_from_slice(&crc.to_le_bytes());
     }
@@ -311,7 +317,7 @@ mod tests {
         acks.push(1, 10);
         assert_eq!(batch.close(&mut acks), 8192 + 4096);
         assert!(acks.is_empty());
-        batch.seal(6);
+        batch.seal(6, 1);
         batch.bytes
     }
 
@@ -320,6 +326,7 @@ mod tests {
         let bytes = batch();
         let head = BatchHead::decode(&bytes, 2, 8192).unwrap();
         assert_eq!((head.number, head.durable_upto, head.count), (7, 6, 3));
+        assert_eq!(head.log_begins, 1);
         assert_eq!(head.padded_bytes(), 4096);
         let mut acks = Vec::new();
         verify(&bytes, 2, 8192, &head).unwrap();
@@ -347,21 +354,23 @@ mod tests {
 
     #[test]
     fn a_head_that_says_what_none_can_say_is_none() {
-        for (number, durable_upto, sound) in [
-            (1, 0, true),
-            (0, 0, false),
-            (7, 6, true),
-            (7, 7, false),
-            (7, u64::MAX, false),
-            (BATCH_NO_MAX, 7, true),
-            (BATCH_NO_MAX + 1, 7, false),
-            (u64::MAX, u64::MAX - 1, false),
+        for (number, durable_upto, log_begins, sound) in [
+            (1, 0, 2, true),
+            (0, 0, 2, false),
+            (7, 6, 0, true),
+            (7, 6, 2, true),
+            (7, 6, 3, false),
+            (7, 7, 2, false),
+            (7, u64::MAX, 2, false),
+            (BATCH_NO_MAX, 7, 2, true),
+            (BATCH_NO_MAX + 1, 7, 2, false),
+            (u64::MAX, u64::MAX - 1, 2, false),
         ] {
             let mut batch = OpenBatch::new(number, 2, 77, 8192, Vec::new());
             batch.close(&mut AckTable::default());
-            batch.seal(durable_upto);
+            batch.seal(durable_upto, log_begins);
             let head = BatchHead::decode(&batch.bytes, 2, 8192);
-            assert_eq!(head.is_some(), sound, "{number} {durable_upto}");
+            assert_eq!(head.is_some(), sound, "{number} {durable_upto} {log_begins}");
         }
     }
 

@@ -42,6 +42,7 @@ impl Log {
             live: 0,
             messages: 0,
             dead_batch: 0,
+            passed_by: None,
             checkpoint_batch: self.open.number,
             used,
             capacity: self.options.segment_bytes.max(2 * used),

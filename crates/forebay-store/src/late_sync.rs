@@ -40,10 +40,9 @@ impl Log {
     /// Whether a sync would let a dead segment or run go: on a full disk publishers wait for their space.
     fn files_wait_for_sync(&self) -> bool {
         let waited_for = self.synced + 1..=self.written;
-        let segment = self.segments.front().filter(|front| front.live == 0);
-        let segment = segment.filter(|_| self.segments.len() > 1);
+        let segment = self.segments.front().and_then(|front| front.passed_by);
         let run = self.background.dead_runs.front();
-        segment.is_some_and(|front| waited_for.contains(&front.dead_batch))
+        segment.is_some_and(|batch| waited_for.contains(&batch))
             || run.is_some_and(|(batch, _)| waited_for.contains(batch))
     }
 

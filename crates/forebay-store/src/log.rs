@@ -365,7 +365,10 @@ impl Log {
         }
         match self.pacing.decide(self.now_us, self.pending()) {
             Decision::Submit => Some(self.submit_open(true, false)),
-            Decision::Seal if self.options.durability == Durability::Always => {
+            Decision::Seal
+                if self.options.durability == Durability::Always
+                    || self.begins_later_than_is_said() =>
+            {
                 Some(self.submit_open(false, false))
             }
             // Without a sync there is no durable batch that a seal could vouch for.
@@ -449,7 +452,8 @@ impl Log {
             begin.sync_first = self.before(batch.epoch).map(|epoch| self.unsynced(epoch));
             synced_before = begin.sync_first.is_some();
         }
-        batch.seal(self.durable_when_written(&batch, synced_before));
+        let durable_upto = self.durable_when_written(&batch, synced_before);
+        batch.seal(durable_upto, self.begins_with(batch.number));
         // Whatever the operator chose, a checkpoint is synced: until it is, the log begins before it.
         let checkpoint =
             self.segments.back().is_some_and(|segment| batch.number <= segment.checkpoint_batch);

@@ -42,6 +42,8 @@ pub(crate) struct LogImage {
     pub(crate) unproven: VecDeque<Unproven>,
     pub(crate) torn_tail: bool,
     pub(crate) damage: Vec<Damage>,
+    /// Where the log begins by the newest valid batch: that one's segment, and the oldest one that is needed.
+    begins: Option<(u64, u64)>,
     /// Damage in segments below this epoch was accepted by an operator before.
     pub(crate) accepted_before: u64,
     /// The directory's salt, if it has one.
@@ -253,6 +255,7 @@ pub(crate) fn read_log(
                     };
                     walk(bytes, epoch, offset, &head, Trust::Verified, visit);
                     durable_upto = durable_upto.max(head.durable_upto);
+                    image.begins = Some((epoch, head.log_begins));
                     image.unproven.push_back(Unproven { number, epoch, offset });
                     while image.unproven.front().is_some_and(|front| front.number <= durable_upto) {
                         image.unproven.pop_front();
@@ -285,6 +288,7 @@ pub(crate) fn read_log(
                     if let Some(head) = head
                         && head.number == number
                     {
+                        image.begins = Some((epoch, head.log_begins));
                         let mut taken = 0;
                         walk(bytes, epoch, offset, &head, Trust::Nothing, |at, record| {
                             taken += 1;
@@ -331,6 +335,21 @@ pub(crate) fn read_log(
     image.unproven.retain(|unproven| unproven.number > durable_upto);
     let salts = image.segments.iter().map(|segment| segment.salt);
     image.salt = salted.map(|(_, salt)| salt).or(salts.rev().find(|salt| *salt != 0));
+    // One below that was accepted, or nobody has written since.
+    if let (Some((by, begins)), Some(&oldest)) = (image.begins, epochs.first())
+        && (1..oldest).contains(&begins)
+        && by >= accepted_before
+    {
+        let file = segment_file(begins);
+        let there = segment_file(oldest);
+        let what = format!(
+            "the log begins with this segment, which is missing: the oldest one is {there}"
+        );
+        if !lenient {
+            return Err(OpenError::damaged(&file, 0, what));
+        }
+        image.damage.push(Damage { file, offset: 0, what });
+    }
     if image.batches > 0 && image.replay.checkpoints == 0 {
         // A segment goes only when a later one has a whole checkpoint, so there must be one.
         let file = segment_file(epochs[0]);

@@ -219,6 +219,7 @@ fn count_live(image: &LogImage) -> VecDeque<Segment> {
             live: live.get(&segment.epoch).copied().unwrap_or(0),
             messages: segment.messages,
             dead_batch: 0,
+            passed_by: None,
             // A crash in a checkpoint of several batches leaves a segment without one.
             checkpoint_batch: if segment.checkpointed { 0 } else { BatchNo::MAX },
             used: segment.end,

@@ -164,8 +164,10 @@ pub(crate) struct Segment {
     pub(crate) live: u64,
     /// Messages ever put here, counted likewise: with `used` they tell how large the live ones are.
     pub(crate) messages: u64,
-    /// The batch with the newest record that made something here dead; the segment may go once it is synced.
+    /// The batch with the newest record that made something here dead.
     pub(crate) dead_batch: BatchNo,
+    /// The first batch that says that the log begins behind this segment, which goes once that batch is synced.
+    pub(crate) passed_by: Option<BatchNo>,
     /// The batch that ends this segment's checkpoint; the segments before are needed until it is synced.
     pub(crate) checkpoint_batch: BatchNo,
     /// Where the next batch begins, in bytes.

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   │ oldest │ … │ newest │      each counts the live messages whose durable copy it holds
-//!      │ 0 alive, what made them dead is synced, a later checkpoint is synced
-//!      └──► recycled or removed (background lane)
+//!      │ 0 alive ─► a batch that makes or finds it dead, behind a later checkpoint, says that the log begins behind it
+//!      └──► that is synced: recycled or removed (background lane)
 //! ```
 //!
 //! Oldest first only: recovery replays from the oldest segment on, and an acknowledgement is worth
@@ -34,13 +34,34 @@ impl Log {
         segment.dead_batch = segment.dead_batch.max(by);
     }
 
-    /// Segments leave oldest first: dead, with what made them dead synced, and with a later segment's
-    /// checkpoint synced, so that recovery can begin there.
+    /// How many segments nobody needs once this batch is there: dead oldest ones, by what is in no later batch, and with a
+    /// later segment whose checkpoint is in no later one, so that recovery can begin there.
+    fn dead_with(&self, batch: BatchNo) -> usize {
+        let whole = self.segments.iter().rposition(|later| later.checkpoint_batch <= batch);
+        let before = self.segments.iter().take(whole.unwrap_or(0));
+        before.take_while(|segment| segment.live == 0 && segment.dead_batch <= batch).count()
+    }
+
+    /// The oldest segment that is needed once this batch is there, for its head: without it a start would not notice that the
+    /// oldest ones are missing, which are free to go when they are dead. So these go when a batch has said it.
+    pub(crate) fn begins_with(&mut self, batch: BatchNo) -> u64 {
+        let dead = self.dead_with(batch);
+        for segment in self.segments.range_mut(..dead) {
+            segment.passed_by.get_or_insert(batch);
+        }
+        self.segments[dead].epoch
+    }
+
+    /// Whether a segment is dead by what is written, and no batch said so: a run has its messages since the last one.
+    pub(crate) fn begins_later_than_is_said(&self) -> bool {
+        let dead = self.dead_with(self.written).checked_sub(1);
+        dead.is_some_and(|last| self.segments[last].passed_by.is_none())
+    }
+
+    /// Segments leave oldest first, when it is synced that they may.
     pub(crate) fn free_dead(&mut self) {
         while let Some(front) = self.segments.front()
-            && front.live == 0
-            && front.dead_batch <= self.synced
-            && self.segments.iter().skip(1).any(|later| later.checkpoint_batch <= self.synced)
+            && front.passed_by.is_some_and(|batch| batch <= self.synced)
         {
             let front = self.segments.pop_front().expect("there is one");
             if self.evacuating == Some(front.epoch) {

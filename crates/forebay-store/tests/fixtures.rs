@@ -10,8 +10,9 @@ use forebay_store::{
     perform,
 };
 
-/// Versions of the format; the last one is written today.
-const VERSIONS: [&str; 3] = ["v1", "v2", "v3"];
+/// Versions of the format; the last one is written today. In those before it no batch says where the log begins, which is no
+/// version of its own: nobody has to know it.
+const VERSIONS: [&str; 4] = ["v1", "v2", "v3", "v3-begins"];
 const TODAY: &str = VERSIONS[VERSIONS.len() - 1];
 
 fn directory(name: &str) -> PathBuf {
@@ -148,6 +149,16 @@ fn opens(name: &str) {
     let expected: Vec<_> =
         [2u64, 4, 5].map(|seq| (seq, true, format!("message {seq}").into_bytes())).into();
     assert_eq!(block, Some(expected));
+}
+
+#[test]
+fn an_oldest_segment_is_missed_where_it_was_said_that_it_is_needed() {
+    for version in VERSIONS {
+        let disk = Arc::new(stored(&format!("{version}-healthy")));
+        disk.remove("log-0000000001.seg").unwrap();
+        let is_sound = check(&*disk, &mut |_| {}).is_sound();
+        assert_eq!((is_sound, open(disk, options()).is_ok()), (version != TODAY, version != TODAY));
+    }
 }
 
 #[test]

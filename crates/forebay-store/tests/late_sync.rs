@@ -4,7 +4,7 @@ mod support;
 
 use std::sync::Arc;
 
-use forebay_store::{Disk, Durability, Event, Lane, MemDisk, Options, perform};
+use forebay_store::{Disk, Durability, Event, Lane, MemDisk, Options, RunBuilder, perform};
 use support::small_store::{QUEUE, contents, expected, opened, payload, pump, small};
 
 #[test]
@@ -78,4 +78,53 @@ fn a_full_disk_has_room_again_when_messages_are_gone_though_commits_are_not_sync
     assert_eq!(store.statistics().segments, 1);
     assert!(events.contains(&Event::LowSpace(false)), "{events:?}");
     assert_eq!(store.next_deadline_us(), None, "all is synced");
+}
+
+/// What makes it dead is in the last batch, which could not know that it would be there.
+#[test]
+fn a_segment_goes_when_a_run_has_what_was_in_it_though_nothing_more_is_written() {
+    for durability in [Durability::Always, Durability::Interval { ms: 50 }, Durability::Os] {
+        let disk = Arc::new(MemDisk::new());
+        let options = Options { durability, ..small() };
+        let (mut store, _) = opened(&disk, options.clone());
+        let (mut seq, mut builder) = (0, RunBuilder::new());
+        while store.statistics().segments < 2 {
+            seq += 1;
+            builder.push(seq, store.publish(&[(QUEUE, seq)], &payload(seq)), &payload(seq));
+            pump(&disk, &mut store, seq * 1_000).unwrap();
+        }
+        store.write_run(QUEUE, builder, true);
+        for turn in 1..=6 {
+            pump(&disk, &mut store, 10_000_000 + turn * 20_000).unwrap();
+        }
+        assert_eq!(store.statistics().segments, 1, "{durability:?}");
+        assert_eq!(store.next_deadline_us(), None, "all is said and synced");
+        disk.power_loss(5);
+        let (_, recovered) = opened(&disk, options);
+        assert_eq!(recovered.queues[0].runs[0].messages, seq);
+    }
+}
+
+/// The power takes what is written and not synced, and what it acknowledged is needed again.
+#[test]
+fn a_segment_stays_until_that_is_synced_by_which_it_is_dead() {
+    let disk = Arc::new(MemDisk::new());
+    let options = Options { durability: Durability::Os, ..small() };
+    let (mut store, _) = opened(&disk, options.clone());
+    let mut homes = Vec::new();
+    while store.statistics().segments < 2 {
+        let seq = homes.len() as u64 + 1;
+        homes.push((seq, store.publish(&[(QUEUE, seq)], &payload(seq))));
+        pump(&disk, &mut store, seq * 1_000).unwrap();
+    }
+    for &(seq, home) in homes.iter().filter(|message| message.1 == homes[0].1) {
+        store.settle(QUEUE, seq, home);
+    }
+    store.add_waiter();
+    let settled = store.open_batch();
+    pump(&disk, &mut store, homes.len() as u64 * 1_000).unwrap();
+    assert!(store.durable_batch() >= settled, "it is written");
+    disk.lose_power(|_| forebay_store::fault_disk::Fate::Old);
+    let (_, recovered) = opened(&disk, options);
+    assert!(contents(&recovered).starts_with(&expected(homes.len() as u64 - 1)));
 }

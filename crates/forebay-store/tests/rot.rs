@@ -29,7 +29,7 @@ fn history() -> Vec<Op> {
     let mut ops = vec![Op::Put { key: 1, bytes: 30 }, Op::Put { key: 2, bytes: 3 }];
     for fill in 0..6 {
         ops.extend([publish(u64::from(fill % 2), 40 + usize::from(fill), fill)]);
-        ops.extend([Op::Pump { times: 1 }]);
+        ops.extend([Op::Pump { times: u8::from(fill != 2) }]);
     }
     ops.extend([
         Op::Spill { queue: 1, skip: 0, count: 3 },
@@ -38,7 +38,10 @@ fn history() -> Vec<Op> {
         publish(0, 3000, 7),
         Op::Spill { queue: 0, skip: 1, count: 2 },
         Op::Pump { times: 2 },
+        // By this a segment goes, and nobody need vouch for that batch any more.
         Op::Settle { queue: 0, pick: 0, streak: 1 },
+        Op::Pump { times: 4 },
+        Op::Settle { queue: 1, pick: 0, streak: 1 },
         publish(2, 60, 8),
         Op::Pump { times: 1 },
     ]);

@@ -4,7 +4,9 @@ mod support;
 
 use std::sync::Arc;
 
-use forebay_store::{Disk, Event, Lane, MemDisk, open, perform};
+use forebay_store::{
+    Disk, Event, Finding, Lane, MemDisk, OpenError, Options, Recovered, check, open, perform,
+};
 use support::small_store::{QUEUE, contents, expected, filled, opened, payload, pump, small};
 
 #[test]
@@ -208,5 +210,58 @@ fn a_large_topology_takes_several_batches_and_a_crash_between_them_loses_nothing
         let (_, recovered) = opened(&disk, small());
         assert_eq!(recovered.meta.len(), meta.len());
         assert!(recovered.queues[0].messages.is_empty());
+    }
+}
+
+/// A copy that is not whole. Each batch says where the log begins, so one whose old end was freed looks otherwise.
+#[test]
+fn an_oldest_segment_that_is_missing_is_damage() {
+    let (disk, store, _) = filled(900);
+    drop(store);
+    let segment = |epoch: u64| format!("log-{epoch:010}.seg");
+    // The first one goes as it should, with what was in it.
+    let (mut store, recovered) = opened(&disk, small());
+    let (first, mut last) = (recovered.queues[0].messages[0].1, 0);
+    for &(seq, home, _) in &recovered.queues[0].messages {
+        if home == first {
+            store.settle(QUEUE, seq, home);
+            last = seq;
+        }
+    }
+    for turn in 1..=4 {
+        pump(&disk, &mut store, turn * 20_000).unwrap();
+    }
+    drop(store);
+    assert!(disk.bytes(&segment(1)).is_none() && disk.bytes(&segment(2)).is_some());
+    let kept = |recovered: &Recovered| -> Vec<u64> {
+        recovered.queues[0].messages.iter().map(|message| message.0).collect()
+    };
+    let (_, recovered) = opened(&Arc::new(disk.copy()), small());
+    assert_eq!(kept(&recovered), (last + 1..=900).collect::<Vec<_>>());
+
+    for gone in [2..3, 2..4] {
+        let copy = Arc::new(disk.copy());
+        gone.clone().for_each(|epoch| copy.remove(&segment(epoch)).unwrap());
+        let mut told = Vec::new();
+        assert!(!check(&*copy, &mut |finding| told.push(finding)).is_sound());
+        assert!(told.iter().any(|finding| matches!(finding, Finding::Damaged { file, .. }
+            if *file == segment(2))));
+        match open(copy.clone(), small()).unwrap_err() {
+            OpenError::Damaged { file, offset: 0, what } if file == segment(2) => {
+                assert!(what.contains(&segment(gone.end)), "{what}");
+            }
+            error => panic!("{error}"),
+        }
+        let (store, recovered) = opened(&copy, Options { salvage: true, ..small() });
+        assert_eq!(recovered.damage.len(), 1);
+        let rest = kept(&recovered);
+        assert!(rest.len() > 100 && rest.last() == Some(&900));
+        drop(store);
+        // Accepted; and what is missed later is missed.
+        let (_, recovered) = opened(&copy, small());
+        assert_eq!((kept(&recovered), recovered.damage), (rest, vec![]));
+        copy.remove(&segment(gone.end)).unwrap();
+        copy.unlock();
+        assert!(matches!(open(copy, small()), Err(OpenError::Damaged { .. })));
     }
 }
