@@ -1,7 +1,7 @@
 //! Room for the log's next segments, from the file system at once.
 
 use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use std::fs::File;
 use std::io;
 
@@ -11,7 +11,12 @@ use std::io;
 /// `Unsupported` where the file system has no such call, or files may not become so large: then the log goes on as far as
 /// they may. `StorageFull` where there is no room.
 pub(crate) fn allocate(file: &File, bytes: u64) -> io::Result<()> {
-    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+    made(|| fallocate(file, FallocateFlags::empty(), 0, bytes))
+}
+
+/// A signal is no answer: some file systems begin anew, and whoever has a timer or a debugger would end the store.
+fn made(call: impl FnMut() -> rustix::io::Result<()>) -> io::Result<()> {
+    match retry_on_intr(call) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::FBIG) => {
             Err(io::ErrorKind::Unsupported.into())
         }
@@ -21,7 +26,7 @@ pub(crate) fn allocate(file: &File, bytes: u64) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::allocate;
+    use super::{Errno, allocate, made};
     use std::fs::File;
     use std::io;
     use std::os::unix::fs::MetadataExt;
@@ -41,6 +46,19 @@ mod tests {
         let metadata = file.metadata().unwrap();
         assert_eq!(metadata.len(), 3 << 20);
         assert!(metadata.blocks() * 512 >= 3 << 20, "{} blocks", metadata.blocks());
+    }
+
+    #[test]
+    fn a_signal_in_between_is_not_the_answer() {
+        for (answer, kind) in [
+            (Ok(()), None),
+            (Err(Errno::NOSPC), Some(io::ErrorKind::StorageFull)),
+            (Err(Errno::FBIG), Some(io::ErrorKind::Unsupported)),
+        ] {
+            let mut answers = [Err(Errno::INTR), Err(Errno::INTR), answer].into_iter();
+            let result = made(|| answers.next().expect("it has its answer"));
+            assert_eq!(result.err().map(|error| error.kind()), kind);
+        }
     }
 
     #[test]
