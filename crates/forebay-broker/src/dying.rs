@@ -33,7 +33,7 @@ use crate::unacked::Delivery;
 /// Letters of those who wait may take so much of each commit before publishers have their turn, in bytes; one in any case. All of it, and
 /// a consumer that rejects what comes round again and again would keep every publisher waiting; none, and publishers would keep the
 /// letters.
-const COMMIT_BYTES: u64 = 128 * 1024;
+pub(crate) const COMMIT_BYTES: u64 = 128 * 1024;
 
 /// Whose letter waits.
 #[derive(Debug)]

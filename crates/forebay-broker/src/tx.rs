@@ -8,6 +8,7 @@ use forebay_store::ACK_BYTES;
 use forebay_wire::tx;
 
 use crate::channel::{Mode, Publish};
+use crate::dying::COMMIT_BYTES;
 use crate::error::AmqpError;
 use crate::input::ConnectionId;
 use crate::shard::Shard;
@@ -112,14 +113,20 @@ impl Shard {
         Ok(())
     }
 
-    /// Whether a commit has to wait: it writes messages, and the disk is full.
+    /// Whether a commit has to wait: it writes messages, and the disk is full. A few dead letters go on as long as others do;
+    /// more are one batch all the same, for which there may be no room.
     pub(crate) fn holds_commit(&mut self, id: ConnectionId, number: u16) -> bool {
+        if !self.low_space {
+            return false;
+        }
+        let few_bytes = if self.is_out_of_reserve() { 0 } else { COMMIT_BYTES };
         let channel = self.connection(id).and_then(|c| c.channel(number));
-        let publishes = channel.is_some_and(|channel| match &channel.mode {
-            Mode::Tx(transaction) => !transaction.publishes.is_empty(),
+        channel.is_some_and(|channel| match &channel.mode {
+            Mode::Tx(transaction) => {
+                !transaction.publishes.is_empty() || transaction.letter_bytes > few_bytes
+            }
             Mode::Plain | Mode::Confirm(_) => false,
-        });
-        publishes && self.low_space
+        })
     }
 
     pub(crate) fn tx_select(&mut self, id: ConnectionId, number: u16) -> Result<(), AmqpError> {

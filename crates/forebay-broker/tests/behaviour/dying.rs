@@ -202,6 +202,26 @@ fn on_a_full_disk_letters_leave_the_last_of_the_reserve_to_acknowledgements() {
     assert_eq!((unacked(&scene), ready(&scene.rig, "dead")), (0, 20));
 }
 
+/// All of its letters are one batch, however many they are.
+#[test]
+fn on_a_full_disk_a_commit_that_writes_letters_waits() {
+    let mut scene = Scene::patient(64 << 20);
+    let consumer = holding(&mut scene, 20);
+    scene.rig.method(consumer, 1, &tx::Select::default());
+    nack_all(&mut scene.rig, consumer);
+    scene.answers(consumer);
+    full_disk(&mut scene, 150 << 10, "q");
+    scene.rig.method(consumer, 1, &tx::Commit::default());
+    scene.work().expect("a full disk is no reason to end");
+    assert_eq!((unacked(&scene), ready(&scene.rig, "dead")), (20, 0));
+    scene.disk.set_capacity(None);
+    scene.rig.now_us += 31_000_000;
+    scene.work().expect("the disk works");
+    scene.rig.pass(1_000);
+    assert!(scene.answers(consumer).contains(&"1 tx.commit-ok".to_owned()));
+    assert_eq!((unacked(&scene), ready(&scene.rig, "dead")), (0, 20));
+}
+
 /// Of what fills the disk nothing is consumed: its room comes back as it is moved, a segment after the other.
 #[test]
 fn what_alone_fills_the_disk_goes_to_its_dead_letters_when_it_expires() {
