@@ -115,6 +115,9 @@ fn sentence(finding: &Finding) -> Option<String> {
         Finding::Damaged { file, offset, what } => {
             format!("{file}: DAMAGED at byte {offset}: {what}")
         }
+        Finding::Accepted { file, offset, what } => format!(
+            "{file}: damaged at byte {offset}: {what}; a start with --salvage went on without it"
+        ),
         Finding::NotLocked { what } => format!(
             "the LOCK file cannot be used ({what}): this says nothing if a broker uses the directory meanwhile"
         ),
@@ -165,6 +168,9 @@ fn as_json(finding: &Finding) -> Value {
         }
         Finding::Damaged { file, offset, what } => {
             json!({ "finding": "damaged", "file": file, "offset": offset, "what": what })
+        }
+        Finding::Accepted { file, offset, what } => {
+            json!({ "finding": "accepted", "file": file, "offset": offset, "what": what })
         }
         Finding::NotLocked { what } => json!({ "finding": "not_locked", "what": what }),
         Finding::Failed { what } => json!({ "finding": "failed", "what": what }),

@@ -10,6 +10,7 @@ use crate::log_image::read_log;
 use crate::request::WorkError;
 use crate::run::{self, FIRST_RECORD, run_file};
 use crate::run_files::without_log;
+use crate::store::Damage;
 
 /// Something worth telling about one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +33,15 @@ pub enum Finding {
     },
     /// Bytes that were durable are missing or wrong.
     Damaged {
+        /// The file.
+        file: String,
+        /// Offset of the first damaged byte range, in bytes.
+        offset: u64,
+        /// What is wrong there.
+        what: String,
+    },
+    /// The same, and a start with `--salvage` went on without them: no start refuses it any more.
+    Accepted {
         /// The file.
         file: String,
         /// Offset of the first damaged byte range, in bytes.
@@ -137,9 +147,12 @@ fn check_files(
             what: damage.what.clone(),
         });
     }
+    for Damage { file, offset, what } in image.accepted.iter().cloned() {
+        report(Finding::Accepted { file, offset, what });
+    }
     for segment in &image.segments {
         let file = crate::segment::segment_file(segment.epoch);
-        if !image.damage.iter().any(|damage| damage.file == file) {
+        if !image.damage.iter().chain(&image.accepted).any(|damage| damage.file == file) {
             report(Finding::Sound { file, count: segment.batches });
         }
     }

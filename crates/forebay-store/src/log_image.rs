@@ -42,6 +42,8 @@ pub(crate) struct LogImage {
     pub(crate) unproven: VecDeque<Unproven>,
     pub(crate) torn_tail: bool,
     pub(crate) damage: Vec<Damage>,
+    /// Damage that an operator accepted before.
+    pub(crate) accepted: Vec<Damage>,
     /// Where the log begins by the newest valid batch: that one's segment, and the oldest one that is needed.
     begins: Option<(u64, u64)>,
     /// Damage in segments below this epoch was accepted by an operator before.
@@ -159,7 +161,7 @@ pub(crate) fn read_log(
         let carried = |number| from_here.clone().any(|header| header.stands_in_for(number));
         let damaged = |image: &mut LogImage, offset: u64, what: String| {
             if epoch < accepted_before {
-                // An operator accepted it already.
+                image.accepted.push(Damage { file: name.clone(), offset, what });
             } else if lenient {
                 image.damage.push(Damage { file: name.clone(), offset, what });
             } else {

@@ -229,6 +229,18 @@ fn salvage_opens_a_damaged_log_says_what_is_missing_and_is_not_asked_again() {
     let (_, recovered) = opened(&disk, small());
     assert_eq!(contents(&recovered), remaining);
     assert_eq!(recovered.damage, []);
+    // And who asks is told all the same, and not that the file is sound.
+    disk.unlock();
+    let mut told = Vec::new();
+    assert!(check(&*disk, &mut |finding| told.push(finding)).is_sound());
+    told.retain(|finding| {
+        matches!(finding, Finding::Accepted { file, .. } | Finding::Sound { file, .. }
+        if *file == name)
+    });
+    assert!(
+        matches!(&told[..], [Finding::Accepted { offset: at, .. }] if *at == offset),
+        "{told:?}"
+    );
 }
 
 #[test]
