@@ -116,12 +116,19 @@ fn run_footer(disk: &dyn Disk, id: RunId, run: &ReplayedRun) -> Result<(), WorkE
     Err(WorkError::Damaged(RunDamage { run: id, offset: run.footer.records_end, what }))
 }
 
-/// Runs without any segment. A log is never without one from its first commit on, which comes before any run; so it was lost, or not copied.
+/// Runs or spares without any segment. A log is never without one from its first commit on, which comes before any of them; so it was lost,
+/// or not copied.
 pub(crate) fn without_log(listing: &Listing) -> Option<Damage> {
-    if !listing.epochs.is_empty() || listing.runs.is_empty() {
+    let left = match (listing.runs.is_empty(), listing.spares.is_empty()) {
+        (false, _) => "runs",
+        (true, false) => "spare segments",
+        (true, true) => return None,
+    };
+    if !listing.epochs.is_empty() {
         return None;
     }
-    let what = "there are runs and no segment that could know them: the log is missing".to_owned();
+    let what =
+        format!("there are {left}, and no segment, which comes before them: the log is missing");
     Some(Damage { file: "log".to_owned(), offset: 0, what })
 }
 

@@ -214,6 +214,27 @@ fn an_oldest_segment_without_a_header_is_damage() {
     opened(&medium, &small()).expect("and it is not damage again");
 }
 
+/// As in a copy for which somebody has left out what is called a log.
+#[test]
+fn a_log_that_is_missing_is_damage_as_long_as_anything_is_left_that_came_after_it() {
+    let disk = played(|_| {}, true).disk.fork();
+    for gone in ["log-", "run-"] {
+        disk.list()
+            .unwrap()
+            .iter()
+            .filter(|name| name.starts_with(gone))
+            .for_each(|name| disk.remove(name).unwrap());
+        let disk = Arc::new(disk.copy());
+        assert!(!check(&*disk, &mut |_| {}).is_sound());
+        let error = open(disk.clone(), small()).unwrap_err().to_string();
+        assert!(error.contains("the log is missing"), "{error}");
+        let (_, recovered) = open(disk.clone(), Options { salvage: true, ..small() }).unwrap();
+        assert!(recovered.queues.is_empty() && !recovered.damage.is_empty());
+        disk.unlock();
+        open(disk, small()).expect("and it is not damage again");
+    }
+}
+
 #[test]
 fn a_start_that_is_interrupted_again_and_again_leaves_nothing_behind() {
     for filled in [false, true] {
