@@ -7,6 +7,15 @@ use std::io;
 pub(crate) const DAMAGE_CURE: &str = "Restore the data directory from a copy, or start with \
                                       --salvage to go on without what is missing";
 
+/// What the operating system says of a medium that does not give back what it has; the same on every Unix, and the standard library
+/// has no kind for it.
+pub(crate) const EIO: i32 = 5;
+
+/// Whether that was said. Trying again will not help, as it may where somebody else has taken what a read needs.
+pub(crate) fn is_bad_sector(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(EIO)
+}
+
 /// Why a store could not be opened.
 #[derive(Debug)]
 pub enum OpenError {

@@ -12,6 +12,7 @@
 //! - **Full disk** ([`MemDisk::set_capacity`]): writes that grow a file beyond it fail with `StorageFull`.
 //! - **Stop** ([`MemDisk::stop_after`]): after so many more calls that change something, every call fails,
 //!   the last write being cut short somewhere: a crash at any point of any request.
+//! - **A bad sector** ([`MemDisk::set_unreadable`]): reads that come across it fail.
 //! - **Rot** ([`MemDisk::flip_bit`]): a bit of the durable and of the present bytes changes.
 //! - **Lost and misdirected writes** ([`MemDisk::stray_write`]): a write is reported done, and all or some
 //!   of its sectors keep what they held, or land on sectors of another place or another file, durably.
@@ -59,6 +60,8 @@ struct State {
     allocates: bool,
     /// Whether what a failed sync lost is read until the power goes.
     shows_lost: bool,
+    /// The file and the byte of it that cannot be read.
+    unreadable: Option<(String, u64)>,
     random: u64,
     faults: Faults,
 }
@@ -71,6 +74,7 @@ impl Default for State {
             capacity_bytes: None,
             allocates: true,
             shows_lost: false,
+            unreadable: None,
             random: 0,
             faults: Faults::default(),
         }
@@ -189,6 +193,11 @@ impl MemDisk {
     /// Whether room can be had without writing to it, as on most file systems. It can unless this says otherwise.
     pub fn set_allocates(&self, allocates: bool) {
         self.lock_state().allocates = allocates;
+    }
+
+    /// From now on no read gives back this byte.
+    pub fn set_unreadable(&self, name: &str, at: u64) {
+        self.lock_state().unreadable = Some((name.to_owned(), at));
     }
 
     /// Sum of all files' sizes, in bytes.
@@ -328,6 +337,12 @@ impl Disk for MemDisk {
         let mut state = self.lock_state();
         state.directory.find(name)?;
         state.faults.enter(Call::Read)?;
+        if let Some((bad, at)) = &state.unreadable
+            && bad == name
+            && (offset..offset + buffer.len() as u64).contains(at)
+        {
+            return Err(io::Error::from_raw_os_error(crate::error::EIO));
+        }
         let bytes = state.directory.file(name)?.bytes();
         let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
         let count = buffer.len().min(bytes.len() - from);

@@ -22,7 +22,7 @@ use hashbrown::HashMap;
 use crate::background::Background;
 use crate::batch::{AckTable, OpenBatch};
 use crate::commit::{Commits, Decision, Pacing, Pending};
-use crate::error::{DAMAGE_CURE, StoreFailed};
+use crate::error::{DAMAGE_CURE, StoreFailed, is_bad_sector};
 use crate::event::Event;
 use crate::home::{BatchNo, Home, QueueId, RunId, Seq};
 use crate::in_flight::{InFlight, LogWork};
@@ -559,6 +559,11 @@ impl Log {
 
     pub(crate) fn fail(&mut self, work: &Work, error: &WorkError) -> StoreFailed {
         let what = match error {
+            WorkError::Io(error)
+                if matches!(work, Work::ReadRun { .. }) && is_bad_sector(error) =>
+            {
+                format!("cannot {}: {error}. {DAMAGE_CURE}", work.describe())
+            }
             WorkError::Io(error) => format!("cannot {}: {error}", work.describe()),
             // A start does not read runs to their ends: the next one would come as far as this.
             WorkError::Damaged(damage) => format!(

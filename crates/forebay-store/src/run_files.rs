@@ -4,7 +4,7 @@ use std::io;
 
 use crate::contents::load_run;
 use crate::disk::Disk;
-use crate::error::OpenError;
+use crate::error::{OpenError, is_bad_sector};
 use crate::home::{Home, RunId, Seq};
 use crate::listing::Listing;
 use crate::log_image::LogImage;
@@ -32,20 +32,25 @@ pub(crate) fn check_runs(
     for (&id, run) in &image.replay.runs {
         let mut messages = Vec::new();
         let mut found = run_footer(disk, id, run);
-        if salvage && !matches!(found, Err(WorkError::Io(_))) {
+        if salvage && !matches!(&found, Err(WorkError::Io(error)) if !is_bad_sector(error)) {
             // Header and footer say nothing that the log does not, and each record has a checksum of its own.
             let read = load_run(disk, id, run, &mut messages);
             found = found.and(read);
             keep_rising(&mut messages);
         }
+        let kept = format!("; the file is kept as {}", lost_run_file(id));
         let (offset, what, kept) = match found {
             Ok(()) => continue,
             Err(WorkError::Damaged(damage)) => {
                 damaged.push(id);
-                (damage.offset, damage.what, format!("; the file is kept as {}", lost_run_file(id)))
+                (damage.offset, damage.what.to_owned(), kept)
+            }
+            Err(WorkError::Io(error)) if is_bad_sector(&error) => {
+                damaged.push(id);
+                (0, format!("the file cannot be read to its end: {error}"), kept)
             }
             Err(WorkError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
-                (0, "the file is missing", String::new())
+                (0, "the file is missing".to_owned(), String::new())
             }
             Err(WorkError::Io(error)) => {
                 return Err(OpenError::reading(format!("read {}", run_file(id)))(error));
@@ -55,7 +60,7 @@ pub(crate) fn check_runs(
         let what = if salvage {
             format!("{what}; {lost} messages of queue {} are lost{kept}", run.queue)
         } else {
-            what.to_owned()
+            what
         };
         if !salvage {
             return Err(OpenError::damaged(&run_file(id), offset, what));

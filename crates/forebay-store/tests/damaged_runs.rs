@@ -213,6 +213,46 @@ fn a_missing_run_is_damage() {
     );
 }
 
+/// The medium gives back an error in place of bytes, which each start would meet again.
+#[test]
+fn of_a_run_that_cannot_be_read_to_its_end_a_salvage_takes_what_comes_before() {
+    let name = "run-0000000001.run";
+    let (disk, mut store, homes) = filled(20);
+    let mut builder = RunBuilder::new();
+    for (seq, home) in (1..).zip(homes) {
+        builder.push(seq, home, &vec![seq as u8; 100_000]);
+    }
+    store.write_run(QUEUE, builder, true);
+    pump(&disk, &mut store, 100_000_000).unwrap();
+    pump(&disk, &mut store, 101_000_000).unwrap();
+    drop(store);
+    let footer = disk.len(name).unwrap() - 1;
+    for (bad, left) in [(0, 20), (1_500_000, 10), (footer, 20)] {
+        let disk = Arc::new(disk.copy());
+        disk.set_unreadable(name, bad);
+        assert!(!check(&*disk, &mut |_| {}).is_sound());
+        if left == 20 {
+            let error = open(disk.clone(), small()).unwrap_err();
+            assert!(matches!(&error, OpenError::Damaged { file, .. } if file == name), "{error}");
+            assert!(error.to_string().contains("--salvage"), "{error}");
+        } else {
+            let (mut store, recovered) = opened(&disk, small());
+            store.read_run(recovered.queues[0].runs[0].id, 15);
+            let failed = pump(&disk, &mut store, 1_000).unwrap_err();
+            assert!(failed.what.contains("--salvage"), "{failed}");
+        }
+        let (mut store, recovered) = opened(&disk, salvage());
+        assert_eq!(recovered.damage.len(), 1);
+        let seqs: Vec<u64> =
+            in_runs(&disk, &mut store, &recovered).into_iter().map(|(seq, _)| seq).collect();
+        assert_eq!(seqs, (1..=left).collect::<Vec<_>>());
+        assert!(disk.bytes(&format!("lost-{name}")).is_some());
+        drop(store);
+        let (_, recovered) = opened(&disk, small());
+        assert_eq!(recovered.damage, []);
+    }
+}
+
 #[test]
 fn runs_without_their_log_are_damage_and_a_salvage_keeps_them() {
     let (disk, store, _) = spilled(20);
