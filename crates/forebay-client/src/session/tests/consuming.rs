@@ -406,7 +406,7 @@ fn what_was_finished_while_acks_were_held_is_acknowledged_when_the_broker_ends_t
     talk(&mut session, &mut broker, now_us);
     // Quick work, far away: more credit is wanted some time, and acks are held for that. What comes one by one never uses
     // the present one up, so they stay where they are.
-    let reading = KernelReading { rtt_us: 10_000, least_rtt_us: 0, unsent_bytes: 0 };
+    let reading = KernelReading::of(10_000);
     session.network(now_us, Some(reading));
     let mut finished = 0;
     while broker.acked == finished {
