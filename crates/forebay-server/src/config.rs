@@ -308,6 +308,12 @@ impl Config {
             }
             Err(ConfigError::value(key, format!("{value} is less than {least}{unit}")))
         };
+        let at_most = |key: &'static str, value: u128, most: u64, unit: &str| {
+            if value <= most.into() {
+                return Ok(());
+            }
+            Err(ConfigError::value(key, format!("{value} is more than {most}{unit}")))
+        };
         if matches!(&self.data, Data::Dir(dir) if dir.as_os_str().is_empty()) {
             return Err(ConfigError::value("data_dir", "it is empty"));
         }
@@ -318,6 +324,11 @@ impl Config {
         at_least("message_max", self.message_max_bytes, 1, " bytes")?;
         at_least("connections_max", self.connections_max as u64, 1, "")?;
         at_least("handshake_timeout_ms", self.handshake_timeout_ms, 1, " ms")?;
+        at_most("log_cap", self.log_cap_bytes.into(), LOG_CAP_LARGEST_BYTES, " bytes (1 PiB)")?;
+        let handshake_ms = u128::from(self.handshake_timeout_ms);
+        at_most("handshake_timeout_ms", handshake_ms, TIMEOUT_MS_MAX, " ms (a day)")?;
+        let drain_ms = self.drain_timeout.as_millis();
+        at_most("drain_timeout_ms", drain_ms, TIMEOUT_MS_MAX, " ms (a day)")?;
         if self.message_max_bytes > MESSAGE_MAX_LARGEST_BYTES {
             let text = format!("{} is more than 512 MiB", self.message_max_bytes);
             return Err(ConfigError::value("message_max", text));
@@ -352,6 +363,12 @@ impl Config {
 
 /// RabbitMQ's ceiling; a message is one allocation, and is whole in memory before it is confirmed.
 const MESSAGE_MAX_LARGEST_BYTES: u64 = 512 << 20;
+
+/// Far more than any disk has, and far from where the store's arithmetic ends.
+const LOG_CAP_LARGEST_BYTES: u64 = 1 << 50;
+
+/// A day: who writes more means "for ever", and the microseconds of that are no number any more.
+const TIMEOUT_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
 /// Beyond this one connection's partial frame would weigh too much in the memory budget.
 const FRAME_MAX_LARGEST_BYTES: u32 = 16 << 20;
@@ -469,6 +486,11 @@ mod tests {
         check("frame_max = 100", "frame_max");
         check("frame_max = \"1GiB\"", "frame_max");
         check("message_max = \"513MiB\"", "message_max");
+        check("log_cap = \"16000000TB\"", "log_cap: 16000000000000000000 is more than");
+        check("handshake_timeout_ms = 0", "handshake_timeout_ms");
+        check("handshake_timeout_ms = 9223372036854775807", "handshake_timeout_ms: 922");
+        check("drain_timeout_ms = 86400001", "drain_timeout_ms: 86400001 is more than 86400000 ms");
+        check("drain_timeout_ms = 9223372036854775807", "drain_timeout_ms: 922");
         check("channel_max = 0", "channel_max");
         check("connections_max = 0", "connections_max");
         check("ack_timeout_ms = -1", "ack_timeout_ms");

@@ -120,7 +120,7 @@ pub const KEYS: &[Key] = &[
         default: "\"1GiB\"",
         unit: "bytes",
         flag: "",
-        text: "Size of the log above which the live rest of old segments is moved away. At least 256 MiB.",
+        text: "Size of the log above which the live rest of old segments is moved away. 256 MiB to 1 PiB.",
     },
     Key {
         name: "salvage",
@@ -208,7 +208,7 @@ pub const KEYS: &[Key] = &[
         default: "10000",
         unit: "milliseconds",
         flag: "",
-        text: "A connection that is not open by then is closed.",
+        text: "A connection that is not open by then is closed; 1 to 86400000 (a day).",
     },
     Key {
         name: "ack_timeout_ms",
@@ -256,7 +256,7 @@ pub const KEYS: &[Key] = &[
         default: "10000",
         unit: "milliseconds",
         flag: "",
-        text: "How long clients may take to close their connections when the server stops.",
+        text: "How long clients may take to close their connections when the server stops; 86400000 (a day) at most.",
     },
 ];
 
