@@ -9,6 +9,7 @@
 //! A [`Layer`] is what somebody typed; a [`Config`] is what it means. [`KEYS`] declares every key
 //! once, and `docs/configuration.md` is printed from it.
 
+mod addresses;
 mod error;
 mod keys;
 mod layer;
@@ -337,12 +338,7 @@ impl Config {
             let text = format!("{} is more than 16 MiB", self.frame_max_bytes);
             return Err(ConfigError::value("frame_max", text));
         }
-        for address in &self.amqp {
-            check_address("amqp", address)?;
-        }
-        if let Some(address) = &self.http {
-            check_address("http", address)?;
-        }
+        addresses::check(&self.amqp, self.http.as_deref())?;
         if self.vhosts.is_empty() {
             return Err(ConfigError::value("vhosts", "there must be at least one"));
         }
@@ -390,17 +386,6 @@ fn data(layers: &[Layer]) -> Result<Option<Data>, ConfigError> {
         }
     }
     Ok(None)
-}
-
-fn check_address(key: &'static str, address: &str) -> Result<(), ConfigError> {
-    let valid = address
-        .rsplit_once(':')
-        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
-    if valid {
-        return Ok(());
-    }
-    let text = format!("`{address}` is not HOST:PORT, such as 127.0.0.1:5672");
-    Err(ConfigError::value(key, text))
 }
 
 #[cfg(test)]
