@@ -26,6 +26,7 @@ pub use users::{PasswordSetting, PermissionSetting, TopicPermissionSetting, User
 pub use vhost_limits::VhostLimitSetting;
 
 use crate::size::Size;
+use rustix::process::{Resource, getrlimit};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -210,9 +211,21 @@ fn memory_total_bytes() -> Option<u64> {
 
 /// As many as descriptors allow.
 fn default_connections_max() -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let limit = getrlimit(Resource::Nofile).current;
     let room = limit.unwrap_or(u64::MAX).saturating_sub(DESCRIPTORS_RESERVED);
     room.clamp(16, CONNECTIONS_DEFAULT_MAX) as usize
+}
+
+/// That connections may take the descriptors that the store needs, if they may: it waits for one, and not for ever.
+fn too_many_descriptors(connections_max: usize, limit: u64) -> Option<String> {
+    let needed = (connections_max as u64).saturating_add(DESCRIPTORS_RESERVED);
+    (needed > limit).then(|| {
+        format!(
+            "connections_max: {connections_max} connections and {DESCRIPTORS_RESERVED} files of the broker's own are more than the \
+             {limit} files that it may open; when they are used up, new peers wait, and the broker ends if it needs one for \
+             10 s: raise that limit (LimitNOFILE, ulimit -n)"
+        )
+    })
 }
 
 impl Config {
@@ -353,7 +366,10 @@ impl Config {
 
     /// What makes sense and is perhaps not what was meant: a sentence each, for the log.
     pub fn doubts(&self) -> Vec<String> {
-        users::tags_that_open_nothing(&self.users)
+        let mut doubts = users::tags_that_open_nothing(&self.users);
+        let limit = getrlimit(Resource::Nofile).current;
+        doubts.extend(limit.and_then(|limit| too_many_descriptors(self.connections_max, limit)));
+        doubts
     }
 }
 
@@ -457,6 +473,14 @@ mod tests {
             let text = error(&format!("durability = \"{bad}\""));
             assert!(text.contains("durability") && text.contains(bad), "{text}");
         }
+    }
+
+    #[test]
+    fn more_connections_than_files_may_be_open_are_doubted() {
+        assert_eq!(too_many_descriptors(896, 1024), None);
+        let doubt = too_many_descriptors(897, 1024).unwrap();
+        assert!(doubt.starts_with("connections_max: 897 connections and 128 files "), "{doubt}");
+        assert!(too_many_descriptors(usize::MAX, u64::MAX - 1).is_some());
     }
 
     #[test]
