@@ -520,7 +520,7 @@ impl ShardLoop {
                     self.adopt(Connection::new(Transport::Tcp(stream)), peer)?;
                 }
                 Accepted::Exhausted(error) => {
-                    tracing::warn!(%error, "cannot accept connections for the moment");
+                    self.tell_exhausted(&error);
                     return self.rest_accepting().map_err(LoopFailed::Poll);
                 }
             }

@@ -30,9 +30,37 @@ impl Telling {
     }
 }
 
+/// How often it is told that something still goes on, in microseconds.
+const STILL_EVERY_US: u64 = 60_000_000;
+
+/// Something that may go on for hours and comes up many times a second: it is told once a minute.
+#[derive(Default)]
+pub(crate) struct Ongoing {
+    told_us: Option<u64>,
+}
+
+impl Ongoing {
+    /// Whether to tell it, now that it has come up again.
+    pub(crate) fn is_told(&mut self, now_us: u64) -> bool {
+        let is_told = self.told_us.is_none_or(|told_us| now_us >= told_us + STILL_EVERY_US);
+        if is_told {
+            self.told_us = Some(now_us);
+        }
+        is_told
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_goes_on_is_told_once_a_minute() {
+        let mut ongoing = Ongoing::default();
+        let told: Vec<u64> =
+            (0..=1_200).map(|tenth| tenth * 100_000).filter(|us| ongoing.is_told(*us)).collect();
+        assert_eq!(told, [0, 60_000_000, 120_000_000]);
+    }
 
     #[test]
     fn of_too_many_notices_their_number_is_told() {

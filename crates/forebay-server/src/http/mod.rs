@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, Scope};
+use std::time::Instant;
 
 use slab::Slab;
 
@@ -25,6 +26,7 @@ pub(crate) use head::Method;
 
 use crate::listener::{Accepted, accept};
 use crate::poller::{Poller, Waker};
+use crate::telling::Ongoing;
 
 /// Connections at one time, each with a thread and a descriptor of those kept back from AMQP.
 const CONNECTIONS_MAX: usize = 32;
@@ -96,6 +98,7 @@ impl Shared {
         std::thread::scope(|scope| {
             // Whatever ends this, those inside are not waited for until they please to end.
             let _hang_up = HangUp(self);
+            let (began, mut exhausted) = (Instant::now(), Ongoing::default());
             while !self.stopping.load(Ordering::SeqCst) {
                 poller.wait(None)?;
                 let error = loop {
@@ -111,7 +114,9 @@ impl Shared {
                     }
                 };
                 if let Some(error) = error {
-                    tracing::warn!("HTTP rests for a moment, nobody can be accepted: {error}");
+                    if exhausted.is_told(began.elapsed().as_micros() as u64) {
+                        tracing::warn!("HTTP rests for a moment, nobody can be accepted: {error}");
+                    }
                     poller.remove_listener(listener, 0)?;
                     poller.wait(Some(REST_US))?;
                     poller.add_listener(listener, 0)?;

@@ -1,9 +1,11 @@
 //! Telling the operator, in the log, what the broker has noticed.
 
+use std::io;
+
 use forebay_broker::Notice;
 
 use super::ShardLoop;
-use crate::telling::Telling;
+use crate::telling::{Ongoing, Telling};
 
 /// Closed connections told at once, before they become rare.
 const CLOSED_TOLD_AT_ONCE: u64 = 8;
@@ -15,6 +17,7 @@ const REFUSED_TOLD_AT_ONCE: u64 = 64;
 pub(super) struct Tellings {
     closed: Telling,
     refused: Telling,
+    exhausted: Ongoing,
 }
 
 impl Default for Tellings {
@@ -22,6 +25,7 @@ impl Default for Tellings {
         Tellings {
             closed: Telling::new(CLOSED_TOLD_AT_ONCE),
             refused: Telling::new(REFUSED_TOLD_AT_ONCE),
+            exhausted: Ongoing::default(),
         }
     }
 }
@@ -46,6 +50,13 @@ impl ShardLoop {
                     _ => tracing::warn!("{notice}"),
                 }
             }
+        }
+    }
+
+    /// Why nobody can be accepted, which is tried again soon.
+    pub(super) fn tell_exhausted(&mut self, error: &io::Error) {
+        if self.tellings.exhausted.is_told(self.now_us) {
+            tracing::warn!(%error, "cannot accept connections for the moment");
         }
     }
 }
