@@ -35,8 +35,10 @@ impl Logins {
         tags: &[&str],
     ) -> Result<(String, String), Refused> {
         let credentials = authorization
-            .and_then(|value| value.strip_prefix("Basic "))
-            .and_then(base64::decode)
+            .and_then(|value| value.split_once(' '))
+            // Its name is of any case: RFC 9110, section 11.1.
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("basic"))
+            .and_then(|(_, value)| base64::decode(value))
             .and_then(|bytes| String::from_utf8(bytes).ok());
         let Some((name, password)) = credentials.as_deref().and_then(|text| text.split_once(':'))
         else {
@@ -76,9 +78,23 @@ mod tests {
     use super::*;
 
     fn asks_from(address: &str, login: &str) -> Result<(String, String), Refused> {
+        asks_with(address, &format!("Basic {}", base64::encode(login.as_bytes())))
+    }
+
+    fn asks_with(address: &str, authorization: &str) -> Result<(String, String), Refused> {
         let logins = Logins::new(vec![User::guest()]);
-        let authorization = format!("Basic {}", base64::encode(login.as_bytes()));
-        logins.login(Some(&authorization), address.parse().unwrap(), &["administrator"])
+        logins.login(Some(authorization), address.parse().unwrap(), &["administrator"])
+    }
+
+    #[test]
+    fn the_scheme_is_basic_in_any_case_and_no_other() {
+        let login = base64::encode(b"guest:guest");
+        for basic in ["Basic ", "basic ", "BASIC  "] {
+            assert!(asks_with("127.0.0.1:5000", &format!("{basic}{login}")).is_ok(), "{basic}");
+        }
+        for other in ["", "Bearer ", "Basic", "Basic Basic "] {
+            assert!(asks_with("127.0.0.1:5000", &format!("{other}{login}")).is_err(), "{other}");
+        }
     }
 
     #[test]
