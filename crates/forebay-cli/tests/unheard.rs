@@ -237,11 +237,15 @@ fn the_log_says_why_somebody_may_not_log_in() {
 
 #[test]
 fn a_move_from_a_queue_to_itself_is_refused_whatever_its_broker_is_called() {
-    for (to, more) in [
-        ("amqp://127.0.0.1:5672", &[][..]),
-        ("amqp://127.0.0.1:5672/%2f", &["--exchange", "", "--routing-key", "q"]),
+    let here = "amqp://localhost:5672";
+    for (from, to, more) in [
+        (here, "amqp://127.0.0.1:5672", &[][..]),
+        (here, "amqp://127.0.0.1:5672/%2f", &["--exchange", "", "--routing-key", "q"]),
+        // Whichever of the hosts answers first.
+        (here, "amqp://127.0.0.1:1,127.0.0.1:5672", &[]),
+        ("amqp://127.0.0.1:2,localhost:5672", "amqp://127.0.0.1:1,127.0.0.1:5672", &[]),
     ] {
-        let arguments = ["move", "--from", "amqp://localhost:5672", "--to", to, "--queue", "q"];
+        let arguments = ["move", "--from", from, "--to", to, "--queue", "q"];
         let refused = forebay(&[&arguments, more].concat()).output().unwrap();
         let said = String::from_utf8(refused.stderr).unwrap();
         assert_eq!(refused.status.code(), Some(2), "{said}");

@@ -13,6 +13,7 @@ mod report;
 mod source;
 mod target;
 
+use std::collections::BTreeSet;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
@@ -101,14 +102,17 @@ impl Args {
     fn stays_in_its_vhost(&self) -> bool {
         let place = |uri: &str| {
             let uri: AmqpUri = uri.parse().ok()?;
-            // One broker has several names.
-            let addresses = (uri.host.as_str(), uri.port).to_socket_addrs().ok();
-            let addresses: Vec<SocketAddr> = addresses.into_iter().flatten().collect();
-            Some((uri.host, uri.port, uri.vhost, addresses))
+            // One broker has several names, and a list of hosts leads to any of them.
+            let hosts: BTreeSet<(String, u16)> =
+                uri.hosts().map(|(host, port)| (host.to_owned(), port)).collect();
+            let addresses =
+                hosts.iter().map(|(host, port)| (host.as_str(), *port).to_socket_addrs());
+            let addresses: BTreeSet<SocketAddr> =
+                addresses.filter_map(Result::ok).flatten().collect();
+            Some((hosts, addresses, uri.vhost))
         };
         let (Some(from), Some(to)) = (place(&self.from), place(&self.to)) else { return false };
-        let same_host = (&from.0, from.1) == (&to.0, to.1);
-        let same_broker = same_host || from.3.iter().any(|address| to.3.contains(address));
+        let same_broker = !from.0.is_disjoint(&to.0) || !from.1.is_disjoint(&to.1);
         same_broker && from.2 == to.2
     }
 }
