@@ -322,6 +322,22 @@ fn limits_of_virtual_hosts_go_out_and_come_in_as_lines_of_configuration() {
     assert_eq!(export(&configured)["parameters"], json!([limit]));
 }
 
+/// In the words of RabbitMQ's `set_user_limits`, as it writes them since 3.8.10: an empty object for most users.
+#[test]
+fn limits_of_users_are_named_as_there_are_none_here() {
+    let dir = Dir::new("definitions-user-limits");
+    let broker = start(&dir.join("a")).ready();
+    let mut document = export(&broker);
+    document["users"][0]["limits"] = json!({});
+    let without = definitions(&["import", "--http", &broker.http()], &document.to_string());
+    assert_eq!(without.code, Some(0), "{}", without.err);
+    document["users"][0]["limits"] = json!({ "max-connections": 5, "max-channels": -1 });
+    let limited = definitions(&["import", "--http", &broker.http()], &document.to_string());
+    let said = "limit `max-connections` of user `guest`: it means nothing to this version\n\
+                declared 0, 1 left to do\n";
+    assert_eq!((limited.code, &*limited.err), (Some(1), said));
+}
+
 #[test]
 fn failures_say_why_in_one_sentence() {
     let dir = Dir::new("definitions-failures");

@@ -28,6 +28,9 @@ pub(super) fn missing(document: &Value, there: &Value) -> Settings {
     let mut users: Vec<&Value> = list(there, "users").iter().collect();
     for user in list(document, "users") {
         let name = text(user, "name");
+        let unknown = unknown_limits(&user["limits"], &[]);
+        impossible
+            .extend(unknown.map(|it| format!("limit `{it}` of user `{name}`: {UNKNOWN_LIMIT}")));
         if users.iter().any(|other| other["name"] == user["name"]) {
             continue;
         }
@@ -90,7 +93,10 @@ pub(super) fn missing(document: &Value, there: &Value) -> Settings {
         if text(parameter, "component") != VHOST_LIMITS {
             continue;
         }
-        impossible.extend(unknown_limits(parameter));
+        let vhost = text(parameter, "vhost");
+        let unknown = unknown_limits(&parameter["value"], &[CONNECTIONS_MAX]);
+        impossible
+            .extend(unknown.map(|it| format!("limit `{it}` of vhost `{vhost}`: {UNKNOWN_LIMIT}")));
         if let Some(limit) = as_limit(parameter) {
             differs |=
                 !list(there, "parameters").iter().any(|it| as_limit(it) == Some(limit.clone()));
@@ -191,14 +197,16 @@ fn unknown_policy(policy: &Value) -> Option<String> {
 const VHOST_LIMITS: &str = "vhost-limits";
 const CONNECTIONS_MAX: &str = "max-connections";
 
-fn unknown_limits(parameter: &Value) -> impl Iterator<Item = String> {
-    let vhost = text(parameter, "vhost");
-    let limits = parameter["value"].as_object().into_iter().flatten();
-    let unknown = limits
-        .filter(|(key, value)| *key != CONNECTIONS_MAX && value.as_i64().is_none_or(|it| it >= 0));
-    unknown.map(move |(key, _)| {
-        format!("limit `{key}` of vhost `{vhost}`: it means nothing to this version")
-    })
+/// What is said of a limit that would not be held.
+const UNKNOWN_LIMIT: &str = "it means nothing to this version";
+
+/// Limits, of a virtual host or a user, that there are and that are none of `known`.
+fn unknown_limits<'a>(limits: &'a Value, known: &'a [&str]) -> impl Iterator<Item = &'a String> {
+    let limits = limits.as_object().into_iter().flatten();
+    let is_one = |value: &Value| value.as_i64().is_none_or(|it| it >= 0);
+    limits
+        .filter(move |(key, value)| !known.contains(&key.as_str()) && is_one(value))
+        .map(|(key, _)| key)
 }
 
 fn as_limit(parameter: &Value) -> Option<Toml> {
