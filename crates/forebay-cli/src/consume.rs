@@ -81,19 +81,11 @@ fn consume(args: &Args) -> Result<u64, Failure> {
     let stop = StopSignal::listen().map_err(|error| format!("cannot handle signals: {error}"))?;
     let tracing = Tracing::from_env();
     runtime()?.block_on(async {
-        let builder = Connection::builder().name("forebay consume").without_recovery();
-        let connection = builder.open(&args.broker.url).await?;
         let count_max =
             args.count.map_or(u16::MAX, |count| u16::try_from(count).unwrap_or(u16::MAX));
         let credit_max = args.prefetch.unwrap_or(CREDIT_MAX).min(count_max);
-        let consumer = connection.consumer(&args.queue);
-        let consumer = match args.prefetch {
-            Some(_) => consumer.fixed_credit(credit_max),
-            None => consumer.credit_max(credit_max),
-        };
-        let consumer = if args.explain.is_some() { consumer.explain() } else { consumer };
-        let consumer = tracing.consumer(consumer);
-        let consumer = consumer.build().await.map_err(|error| error.to_string())?;
+        let Some(opened) = stop.or(open(args, credit_max, &tracing)).await else { return Ok(0) };
+        let (connection, consumer) = opened?;
         let mut writing = Writing {
             args,
             connection: connection.clone(),
@@ -132,6 +124,25 @@ fn consume(args: &Args) -> Result<u64, Failure> {
             }),
         }
     })
+}
+
+/// A consumer that holds `credit_max` messages at most.
+async fn open(
+    args: &Args,
+    credit_max: u16,
+    tracing: &Tracing,
+) -> Result<(Connection, Consumer), Failure> {
+    let builder = Connection::builder().name("forebay consume").without_recovery();
+    let connection = builder.open(&args.broker.url).await?;
+    let consumer = connection.consumer(&args.queue);
+    let consumer = match args.prefetch {
+        Some(_) => consumer.fixed_credit(credit_max),
+        None => consumer.credit_max(credit_max),
+    };
+    let consumer = if args.explain.is_some() { consumer.explain() } else { consumer };
+    let consumer = tracing.consumer(consumer);
+    let consumer = consumer.build().await.map_err(|error| error.to_string())?;
+    Ok((connection, consumer))
 }
 
 /// What was asked for by `--explain`. Standard output is the messages'.
@@ -200,8 +211,11 @@ impl Writing<'_> {
                     self.settle()?;
                     match self.await_message().await? {
                         Some(message) => message,
-                        None if self.args.until_empty && self.queue_is_empty().await? => break,
-                        None => continue,
+                        None if !self.args.until_empty => continue,
+                        None => match stop.or(self.queue_is_empty()).await.transpose()? {
+                            Some(false) => continue,
+                            Some(true) | None => break,
+                        },
                     }
                 }
             };

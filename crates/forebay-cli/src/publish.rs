@@ -37,7 +37,7 @@ use crate::exit::{Exit, Failure};
 use crate::input::{Chunk, Input, read_chunks};
 use crate::otlp::Tracing;
 use crate::runtime::runtime;
-use crate::stop_signal::{StopSignal, say_waiting};
+use crate::stop_signal::{NOT_ANSWERED, StopSignal, say_waiting};
 
 /// Chunks that may wait between reader and publisher.
 const CHUNKS_AHEAD: usize = 4;
@@ -119,11 +119,8 @@ fn publish_all(args: &Args) -> Result<Report, Failure> {
     let tracing = Tracing::from_env();
     let _parent = tracing.within_parent();
     runtime()?.block_on(async {
-        // A second run with the same ids is better than one that waits for a broker without end.
-        let builder = Connection::builder().name("forebay publish").without_recovery();
-        let connection = builder.open(&args.broker.url).await?;
-        let publisher = publisher(&connection, args, &tracing).await;
-        let publisher = publisher.map_err(|fault| fault.to_string())?;
+        let opened = stop.or(open(args, &tracing)).await;
+        let (connection, publisher) = opened.ok_or_else(|| NOT_ANSWERED.to_owned())??;
 
         let (chunks, mut received) = channel(CHUNKS_AHEAD);
         let whole = args.whole;
@@ -155,6 +152,14 @@ fn publish_all(args: &Args) -> Result<Report, Failure> {
         let _ = connection.close().await;
         Ok(report)
     })
+}
+
+async fn open(args: &Args, tracing: &Tracing) -> Result<(Connection, Publisher), Failure> {
+    // A second run with the same ids is better than one that waits for a broker without end.
+    let builder = Connection::builder().name("forebay publish").without_recovery();
+    let connection = builder.open(&args.broker.url).await?;
+    let publisher = publisher(&connection, args, tracing).await;
+    Ok((connection, publisher.map_err(|fault| fault.to_string())?))
 }
 
 /// A publisher whose target exists.

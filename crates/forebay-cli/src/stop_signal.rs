@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tokio::time::timeout;
 
 /// Exit code after a second signal, as a shell reports an interrupted program.
 const INTERRUPTED: i32 = 130;
@@ -15,6 +17,12 @@ const INTERRUPTED: i32 = 130;
 /// A signal that comes so soon after the first is the same one: `timeout` sends each to the program and to its group, and so does a
 /// shell script that passes on what the terminal has sent to all.
 pub(crate) const SAME_SIGNAL: Duration = Duration::from_millis(500);
+
+/// What is said when a signal came before there was anything to end.
+pub(crate) const NOT_ANSWERED: &str = "a signal came before the broker had answered";
+
+/// How soon a signal is noticed by who waits for something else.
+const NOTICE: Duration = Duration::from_millis(50);
 
 /// Whether the user asked us to stop.
 #[derive(Clone, Debug)]
@@ -55,6 +63,18 @@ impl StopSignal {
     /// Whether a signal came.
     pub(crate) fn came(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+
+    /// What `work` gives; `None` if a signal comes before: for whatever waits for a broker, which may say nothing for minutes.
+    pub(crate) async fn or<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        loop {
+            match timeout(NOTICE, &mut work).await {
+                Ok(done) => return Some(done),
+                Err(_) if self.came() => return None,
+                Err(_) => {}
+            }
+        }
     }
 }
 

@@ -238,7 +238,10 @@ fn pipe(args: &Args) -> Result<Report, Failure> {
     let tracing = Tracing::from_env();
     runtime()?.block_on(async {
         let builder = Connection::builder().name("forebay pipe");
-        let connection = builder.open(&args.broker.url).await?;
+        let Some(opened) = stop.or(builder.open(&args.broker.url)).await else {
+            return Ok(Report::default());
+        };
+        let connection = opened?;
         let mut happenings = connection.happenings();
         let telling = args.asked.telling();
         let services = Arc::new(Services::new(program.clone()));

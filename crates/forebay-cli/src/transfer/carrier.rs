@@ -24,6 +24,9 @@ const IDLE_PATIENCE: Duration = Duration::from_millis(500);
 /// How long confirms are waited for after a signal.
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
+/// Why it ended before the queue was empty, if it was that.
+pub(super) const SIGNAL: &str = "a signal asked for it";
+
 /// Why no more messages are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
@@ -137,7 +140,7 @@ impl<'a> Carrier<'a> {
                 },
                 _ = tick.tick() => self.show(),
                 () = sleep_until(ask_at), if taking && !self.args.follow && self.in_flight.is_empty() => {
-                    match self.empty().await {
+                    match stop.or(self.empty()).await.flatten() {
                         Some(true) => {
                             // Twice, as a delivery may be on its way.
                             if empty_since.is_some_and(|since| since.elapsed() >= self.args.idle()) {
@@ -171,7 +174,7 @@ impl<'a> Carrier<'a> {
         }
         if stop.came() {
             if !self.args.follow {
-                self.report.stopped = Some("a signal asked for it".to_owned());
+                self.report.stopped = Some(SIGNAL.to_owned());
             }
             return Some(End::Signal);
         }

@@ -23,8 +23,8 @@ use forebay_wire::AmqpUri;
 
 use crate::exit::{Exit, Failure};
 use crate::runtime::runtime;
-use crate::stop_signal::StopSignal;
-use carrier::{Carrier, End};
+use crate::stop_signal::{NOT_ANSWERED, StopSignal};
+use carrier::{Carrier, End, SIGNAL};
 use report::Report;
 use source::Source;
 use target::Target;
@@ -143,13 +143,9 @@ async fn transfer(args: &Args) -> Result<Report, Failure> {
     let failed = |sentence: String| Failure(Exit::Failed, sentence);
     let stop =
         StopSignal::listen().map_err(|error| failed(format!("cannot handle signals: {error}")))?;
-    // The target first: what it does not take need not be disturbed at the source.
-    let target = Target::open(args).await?;
-    let mut source = Source::open(args).await?;
-    let total = source.ready().await.map_err(failed)?;
-    let mut report = Report::begun(total.min(args.count.unwrap_or(u64::MAX)), args.follow);
+    let Some(opened) = stop.or(open(args)).await else { return Err(failed(NOT_ANSWERED.into())) };
+    let (target, mut source, mut report) = opened?;
     let started = Instant::now();
-    source.consume(args, report.left(args.count)).await.map_err(failed)?;
     loop {
         let end = Carrier::new(args, &mut source, &target, &mut report).run(&stop).await;
         if let Err(lost) = source.close().await {
@@ -160,32 +156,48 @@ async fn transfer(args: &Args) -> Result<Report, Failure> {
         if end != End::Empty || report.stopped.is_some() {
             break;
         }
-        // A delivery may have been on its way to us when the queue was asked; it is back by now.
-        match Source::open(args).await {
-            Ok(again) => source = again,
-            Err(Failure(_, sentence)) => {
+        match stop.or(open_again(args, &report)).await {
+            Some(Ok(Some(again))) => source = again,
+            Some(Ok(None)) => break,
+            Some(Err(sentence)) => {
                 report.stopped = Some(sentence);
                 break;
             }
-        }
-        match source.ready().await {
-            Ok(0) => {
-                let _ = source.close().await;
+            None => {
+                report.stopped = Some(SIGNAL.to_owned());
                 break;
             }
-            Ok(_) => {}
-            Err(sentence) => {
-                report.stopped = Some(sentence);
-                break;
-            }
-        }
-        if let Err(sentence) = source.consume(args, report.left(args.count)).await {
-            report.stopped = Some(sentence);
-            break;
         }
     }
     // Everything has its outcome, or never will.
     target.close().await;
     report.finish(started.elapsed());
     Ok(report)
+}
+
+/// Both ends, with what is known of the messages between them.
+async fn open(args: &Args) -> Result<(Target, Source, Report), Failure> {
+    let failed = |sentence: String| Failure(Exit::Failed, sentence);
+    // The target first: what it does not take need not be disturbed at the source.
+    let target = Target::open(args).await?;
+    let mut source = Source::open(args).await?;
+    let total = source.ready().await.map_err(failed)?;
+    let report = Report::begun(total.min(args.count.unwrap_or(u64::MAX)), args.follow);
+    source.consume(args, report.left(args.count)).await.map_err(failed)?;
+    Ok((target, source, report))
+}
+
+/// The source, if there is something in it after all: a delivery may have been on its way to us when the queue was asked; it is back by
+/// now.
+///
+/// # Errors
+/// A sentence.
+async fn open_again(args: &Args, report: &Report) -> Result<Option<Source>, String> {
+    let mut source = Source::open(args).await.map_err(|Failure(_, sentence)| sentence)?;
+    if source.ready().await? == 0 {
+        let _ = source.close().await;
+        return Ok(None);
+    }
+    source.consume(args, report.left(args.count)).await?;
+    Ok(Some(source))
 }

@@ -287,6 +287,11 @@ impl Broker {
         self.process.signal(Signal::KILL);
     }
 
+    /// Any other signal, without waiting.
+    pub fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
     /// SIGTERM without waiting.
     pub fn signal_stop(&self) {
         self.process.signal(Signal::TERM);
