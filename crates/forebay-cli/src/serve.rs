@@ -1,11 +1,10 @@
 //! `forebay serve`: the broker in the foreground, until a signal or the disk ends it.
 
 use crate::exit::Exit;
-use crate::stop_signal::SAME_SIGNAL;
+use crate::stop_signal::{SAME_SIGNAL, stop_signals};
 use forebay_server::{
     Config, ConfigError, Data, DurabilitySetting, Layer, Server, Size, StartError, logging,
 };
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::Write;
 use std::path::PathBuf;
@@ -89,14 +88,14 @@ impl Args {
     }
 }
 
-/// Serves until SIGTERM or SIGINT (exit code 0), or until the disk fails (1).
+/// Serves until SIGTERM, SIGINT or SIGHUP (exit code 0), or until the disk fails (1).
 pub(crate) fn run(args: Args) -> Exit {
     let config = match configure(args) {
         Ok(config) => config,
         Err(error) => return Exit::Usage.because(error),
     };
     // Before the start: a signal during a long recovery must end the process, too.
-    let signals = match Signals::new([SIGTERM, SIGINT]) {
+    let signals = match stop_signals() {
         Ok(signals) => signals,
         Err(error) => return Exit::Failed.because(format!("cannot watch for signals: {error}")),
     };

@@ -38,10 +38,7 @@ impl StopSignal {
     pub(crate) fn listen_with(
         at_last: impl FnOnce(fn()) + Send + 'static,
     ) -> io::Result<StopSignal> {
-        let mut signals = Signals::new([SIGINT, SIGTERM])?;
-        if !hangups_are_ignored() {
-            signals.add_signal(SIGHUP)?;
-        }
+        let mut signals = stop_signals()?;
         let stop = Arc::new(AtomicBool::new(false));
         let asked = stop.clone();
         std::thread::spawn(move || {
@@ -93,6 +90,15 @@ fn waiting(patience: Duration, count: u64, [one, several]: [&str; 2]) -> Option<
     let what = if count == 1 { one } else { several };
     let patience_s = patience.as_secs();
     Some(format!("waiting up to {patience_s} s for {count} {what}; a second signal ends at once"))
+}
+
+/// Those that ask us to stop: SIGHUP, too, if it does not find us under `nohup`.
+pub(crate) fn stop_signals() -> io::Result<Signals> {
+    let signals = Signals::new([SIGINT, SIGTERM])?;
+    if !hangups_are_ignored() {
+        signals.add_signal(SIGHUP)?;
+    }
+    Ok(signals)
 }
 
 /// Whether we were started under `nohup`, to go on when the terminal goes.

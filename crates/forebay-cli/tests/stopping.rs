@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use forebay_client::blocking::{ChannelFault, ConsumeOptions, DeclareQueue, Lost, Publication};
 use forebay_wire::Properties;
+use rustix::process::Signal;
 use support::PATIENCE;
 use support::broker::Start;
 use support::dir::Dir;
@@ -150,6 +151,20 @@ fn a_second_signal_ends_it_at_once() {
     assert!(ended.code.is_some_and(|code| code != 101), "{ended:?}");
     // What it left is sound.
     assert_eq!(Start::on_disk(dir.path()).ready().stop().code, Some(0));
+}
+
+#[test]
+fn a_terminal_that_goes_is_a_stop_like_any_other() {
+    let dir = Dir::new("stopping");
+    let start = Start::on_disk(dir.path());
+    let broker = start.ready();
+    let mut peer = Peer::open(broker.amqp, 0);
+    broker.signal(Signal::HUP);
+    peer.expect("connection.close");
+    drop(peer);
+    assert_eq!(broker.ended().code, Some(0));
+    let said = start.ready().stop().stderr;
+    assert!(!said.contains("not a clean one"), "{said}");
 }
 
 #[test]
