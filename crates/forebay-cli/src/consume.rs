@@ -94,6 +94,7 @@ fn consume(args: &Args) -> Result<u64, Failure> {
             written: VecDeque::new(),
             flushed: 0,
             taken: 0,
+            was_empty: false,
             unflushed: 0,
             unflushed_bytes: 0,
             acked: 0,
@@ -175,6 +176,8 @@ struct Writing<'a> {
     marking: Option<Marking>,
     /// All messages taken.
     taken: u64,
+    /// So the queue said, and nothing has come since.
+    was_empty: bool,
     unflushed: usize,
     unflushed_bytes: usize,
     acked: u64,
@@ -212,7 +215,7 @@ impl Writing<'_> {
                     match self.await_message().await? {
                         Some(message) => message,
                         None if !self.args.until_empty => continue,
-                        None => match stop.or(self.queue_is_empty()).await.transpose()? {
+                        None => match stop.or(self.is_over()).await.transpose()? {
                             Some(false) => continue,
                             Some(true) | None => break,
                         },
@@ -235,13 +238,15 @@ impl Writing<'_> {
         }
     }
 
-    /// Everything that was sent to us is written and acked; is there more?
-    async fn queue_is_empty(&mut self) -> Result<bool, Fault> {
+    /// Everything that has come is written and acked; is there more? No, if the queue is empty twice in a row: it is asked where its
+    /// messages come, behind those on their way to us, but a RabbitMQ's channels are not in step.
+    async fn is_over(&mut self) -> Result<bool, Fault> {
         let broker = |fault: ChannelFault| Fault::Broker(fault.to_string());
         let passive = DeclareQueue { passive: true, ..Default::default() };
-        let channel = self.connection.channel().await.map_err(broker)?;
+        let channel = self.connection.consuming_channel().await.map_err(broker)?;
         let info = channel.declare_queue(&self.args.queue, passive).await.map_err(broker)?;
-        Ok(info.message_count == 0 && self.consumer.metrics().ready == 0)
+        let is_empty = info.message_count == 0 && self.consumer.metrics().ready == 0;
+        Ok(std::mem::replace(&mut self.was_empty, is_empty) && is_empty)
     }
 
     fn write(&mut self, message: Delivery) -> io::Result<()> {
@@ -260,6 +265,7 @@ impl Writing<'_> {
         self.unflushed += 1;
         self.written.push_back(Written { message, journey });
         self.taken += 1;
+        self.was_empty = false;
         Ok(())
     }
 

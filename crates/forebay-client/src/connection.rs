@@ -16,7 +16,7 @@ use crate::channel::Channel;
 use crate::consumer::ConsumerBuilder;
 use crate::error::{ChannelFault, CloseError, DeclareError, Lost, OpenError};
 use crate::happening::Happening;
-use crate::machine::{Limits, Options, Server};
+use crate::machine::{ChannelError, Limits, Options, Server};
 use crate::metrics::ConnectionMetrics;
 use crate::outcome::Unheard;
 use crate::pool::{CONNECTIONS_MAX, Pool};
@@ -258,6 +258,23 @@ impl Connection {
     /// The connection is gone or being opened again, or all its channels are in use.
     pub async fn channel(&self) -> Result<Channel, ChannelFault> {
         Channel::open(self.shared.main.clone(), self.shared.setup.topology.clone()).await
+    }
+
+    /// The same on the socket for consuming. Its answers come behind what was delivered before: who asks whether a queue is empty has its
+    /// last messages then, and does not take it for empty while they are on their way over a narrow link. On the first socket
+    /// while there is no other, or where consumers have all its channels.
+    ///
+    /// # Errors
+    /// As for [`Connection::channel`].
+    pub async fn consuming_channel(&self) -> Result<Channel, ChannelFault> {
+        let consuming = self.shared.consuming.lock().await.clone();
+        if let Some(guard) = consuming {
+            match Channel::open(guard, self.shared.setup.topology.clone()).await {
+                Err(ChannelFault::NotUsable(ChannelError::AllInUse { .. })) => {}
+                opened => return opened,
+            }
+        }
+        self.channel().await
     }
 
     /// Declares exchanges, queues and bindings, now and on each socket that is opened later, after a loss above all. What has a

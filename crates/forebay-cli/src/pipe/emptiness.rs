@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use forebay::pipeline::Control;
-use forebay::{Channel, Connection, DeclareQueue};
+use forebay::{Connection, DeclareQueue};
 use tokio::time::timeout;
 
 /// A broker that takes longer to answer is asked again, so that signals are noticed meanwhile.
@@ -14,15 +14,13 @@ pub(super) struct Emptiness<'a> {
     control: &'a Control,
     connection: &'a Connection,
     queue: &'a str,
-    /// Opened when it is needed.
-    channel: Option<Channel>,
     /// What had been taken when nothing was left the last time; `None` if something was.
     seen: Option<u64>,
 }
 
 impl<'a> Emptiness<'a> {
     pub(super) fn new(control: &'a Control, connection: &'a Connection, queue: &'a str) -> Self {
-        Emptiness { control, connection, queue, channel: None, seen: None }
+        Emptiness { control, connection, queue, seen: None }
     }
 
     /// Whether nothing is in work and nothing in the queue, twice in a row without a message between: one may be on its
@@ -37,17 +35,11 @@ impl<'a> Emptiness<'a> {
 
     /// A broker that cannot say so now, for instance while the connection is opened again, is asked again later.
     async fn queue_is_empty(&mut self) -> bool {
-        let channel = match self.channel.take() {
-            Some(channel) => channel,
-            None => match self.connection.channel().await {
-                Ok(channel) => channel,
-                Err(_) => return false,
-            },
-        };
+        // Where messages come: the answer comes behind those that are on their way.
+        let Ok(channel) = self.connection.consuming_channel().await else { return false };
         let passive = DeclareQueue { passive: true, ..DeclareQueue::default() };
-        let Ok(info) = channel.declare_queue(self.queue, passive).await else { return false };
-        self.channel = Some(channel);
-        info.message_count == 0
+        let info = channel.declare_queue(self.queue, passive).await;
+        info.is_ok_and(|info| info.message_count == 0)
     }
 }
 

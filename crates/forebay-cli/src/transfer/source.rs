@@ -31,11 +31,12 @@ impl Source {
         Ok(Source { connection, happenings, queue, consumer: None, credit_max: args.prefetch })
     }
 
-    /// Messages that wait in the queue; those held by consumers do not count.
+    /// Messages that wait in the queue; those held by consumers do not count. What was on its way to us when it was asked is here when
+    /// it answers.
     pub(super) async fn ready(&self) -> Result<u64, String> {
         let sentence = |fault: ChannelFault| format!("the source (--from): {fault}");
         let passive = DeclareQueue { passive: true, ..Default::default() };
-        let channel = self.connection.channel().await.map_err(sentence)?;
+        let channel = self.connection.consuming_channel().await.map_err(sentence)?;
         let info = channel.declare_queue(&self.queue, passive).await.map_err(sentence)?;
         Ok(u64::from(info.message_count))
     }
