@@ -58,6 +58,7 @@ impl Lane {
     ) -> io::Result<Lane> {
         let (requests, inbox) = sync_channel::<Request>(requests_max);
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let _told = TellDeath(mailbox.clone());
             let mut is_over = false;
             while let Ok(request) = inbox.recv() {
                 // The shard is about to hear of it, and may hand over one more before.
@@ -81,8 +82,19 @@ impl Drop for Lane {
     fn drop(&mut self) {
         self.requests = None;
         if let Some(thread) = self.thread.take() {
-            // A lane that panicked has already been noticed by `submit`.
+            // That a lane panicked has been told already.
             let _ = thread.join();
+        }
+    }
+}
+
+/// Tells the shard of a panic: it may have nothing more to submit, and wait for a completion that never comes.
+struct TellDeath(Arc<Mailbox>);
+
+impl Drop for TellDeath {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.post(Mail::LaneDied);
         }
     }
 }

@@ -16,6 +16,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) enum Mail {
     /// A lane has finished its request.
     Completed(Completion),
+    /// A lane has panicked.
+    LaneDied,
     /// A new connection of the same process.
     Connect(ServerEnd),
     /// The other side of an in-process connection has written, read or gone.

@@ -235,6 +235,7 @@ impl ShardLoop {
                 Mail::Completed(completion) => {
                     self.shard.step(self.now_us, Input::Disk(completion))?;
                 }
+                Mail::LaneDied => return Err(LoopFailed::Lane),
                 Mail::Ready(key) => {
                     self.on_ready(Ready {
                         key,
