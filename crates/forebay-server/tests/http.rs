@@ -101,6 +101,29 @@ fn who_waits_for_whom_is_told_to_those_who_log_in() {
     server.stop().unwrap();
 }
 
+fn import(at: SocketAddr, body: &str) -> String {
+    let login = forebay_broker::access::base64::encode(b"guest:guest");
+    let length = body.len();
+    let head = format!(
+        "POST /api/definitions HTTP/1.1\r\nAuthorization: Basic {login}\r\nContent-Length: {length}\r\n\r\n"
+    );
+    say(at, format!("{head}{body}").as_bytes())
+}
+
+#[test]
+fn a_declaration_that_fits_no_frame_is_refused_and_the_others_are_made() {
+    let (server, at) = with_http();
+    let long = "x".repeat(1 << 20);
+    let body = format!(
+        r#"{{"queues":[{{"name":"a","vhost":"/"}},{{"name":"b","vhost":"/","arguments":{{"x":"{long}"}}}},{{"name":"c","vhost":"/"}}]}}"#
+    );
+    let answer = import(at, &body);
+    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("\"declared\":2"), "{answer}");
+    let refused = r#""refused":[{"reason":"it has more bytes than a frame may have (131072)","what":"queue `b` in vhost `/`"}]"#;
+    assert!(answer.contains(refused), "{answer}");
+    server.stop().unwrap();
+}
+
 /// The import's own connection takes what the broker offers, like any other.
 #[test]
 fn definitions_are_declared_whatever_connections_may_have() {
@@ -108,13 +131,8 @@ fn definitions_are_declared_whatever_connections_may_have() {
     config.http = Some("127.0.0.1:0".into());
     let server = start(config);
     let at = server.addresses().http.unwrap();
-    let login = forebay_broker::access::base64::encode(b"guest:guest");
     let body = r#"{"queues":[{"name":"q","vhost":"/","durable":true,"auto_delete":false,"arguments":{}}]}"#;
-    let length = body.len();
-    let head = format!(
-        "POST /api/definitions HTTP/1.1\r\nAuthorization: Basic {login}\r\nContent-Length: {length}\r\n\r\n"
-    );
-    let answer = say(at, format!("{head}{body}").as_bytes());
+    let answer = import(at, body);
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\"declared\":1"), "{answer}");
     server.stop().unwrap();
 }

@@ -90,6 +90,13 @@ impl<'a> Declarer<'a> {
             while on_their_way.len() < WINDOW
                 && let Some(item) = waiting.pop_front()
             {
+                if item.frame.len() > session.frame_max_bytes {
+                    // Sent, it would end the connection, and there is no telling which it was.
+                    let most = session.frame_max_bytes;
+                    let reason = format!("it has more bytes than a frame may have ({most})");
+                    self.refused.push(Refused { what: item.what, reason });
+                    continue;
+                }
                 let sent = session.send(&item.frame);
                 on_their_way.push_back(item);
                 if let Err(reason) = sent {
@@ -133,6 +140,8 @@ struct Session {
     stream: InProcessStream,
     received: Vec<u8>,
     used: usize,
+    /// As agreed on.
+    frame_max_bytes: usize,
 }
 
 impl Session {
@@ -147,7 +156,8 @@ impl Session {
         let broken = |error: std::io::Error| format!("the broker cannot be asked: {error}");
         stream.set_read_timeout(Some(PATIENCE)).map_err(broken)?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(broken)?;
-        let mut session = Session { stream, received: Vec::new(), used: 0 };
+        let mut session =
+            Session { stream, received: Vec::new(), used: 0, frame_max_bytes: usize::MAX };
         session.send(&PROTOCOL_HEADER)?;
         session.expect("connection.start")?;
         let response = format!("\0{user}\0{password}");
@@ -166,6 +176,7 @@ impl Session {
         )?;
         let tune = session.expect_tune()?;
         let (channel_max, frame_max) = (tune.channel_max, tune.frame_max);
+        session.frame_max_bytes = frame_max as usize;
         session.method(0, &connection::TuneOk { channel_max, frame_max, heartbeat: 0 })?;
         let open = connection::Open { virtual_host: short(vhost), ..Default::default() };
         session.method(0, &open)?;
