@@ -31,10 +31,9 @@ impl Shard {
         self.connections_open += 1;
         self.handshaking += 1;
         self.counters.connections_opened += 1;
-        if self.connections_open > self.config.connections_max
-            || self.handshaking > self.config.handshakes_max
-            || self.is_stopping()
-        {
+        let too_many = self.handshaking > self.config.handshakes_max;
+        self.counters.handshakes_refused += u64::from(too_many);
+        if too_many || self.connections_open > self.config.connections_max || self.is_stopping() {
             self.close_socket(id, CloseHow::Now);
             return;
         }

@@ -19,6 +19,8 @@ pub struct Counters {
     pub channel_errors: u64,
     /// Connections that did not finish their handshake in time.
     pub handshake_timeouts: u64,
+    /// Connections closed at once because too many others had not finished theirs.
+    pub handshakes_refused: u64,
     /// Connections that missed their heartbeats.
     pub heartbeat_timeouts: u64,
     /// Channels closed because a delivery was not acknowledged in time.

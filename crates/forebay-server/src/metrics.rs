@@ -128,6 +128,11 @@ pub fn text(snapshot: &Snapshot) -> String {
         count.handshake_timeouts,
     );
     page.counter(
+        "forebay_handshakes_refused_total",
+        "Connections closed at once because half of connections_max had not logged in.",
+        count.handshakes_refused,
+    );
+    page.counter(
         "forebay_heartbeat_timeouts_total",
         "Connections that missed their heartbeats.",
         count.heartbeat_timeouts,

@@ -55,6 +55,20 @@ fn metrics_and_health_are_served_over_http() {
 }
 
 #[test]
+fn who_is_not_let_in_because_too_many_do_not_log_in_is_counted() {
+    let mut config = Config { connections_max: 4, ..in_memory() };
+    config.http = Some("127.0.0.1:0".into());
+    let server = start(config);
+    let at = server.addresses().http.unwrap();
+    let _silent = [socket(&server), socket(&server)];
+    let mut third = socket(&server);
+    assert_eq!(third.read(&mut [0]).unwrap_or(0), 0, "it is closed");
+    let (_, page) = http(at, "GET", "/metrics");
+    assert!(page.contains("\nforebay_handshakes_refused_total 1\n"), "{page}");
+    server.stop().unwrap();
+}
+
+#[test]
 fn who_waits_for_whom_is_told_to_those_who_log_in() {
     let (server, at) = with_http();
     let connection = connect(&server);
