@@ -222,7 +222,7 @@ impl Log {
     #[inline]
     pub(crate) fn settle(&mut self, queue: QueueId, seq: Seq, home: Home) {
         self.settled += 1;
-        self.make_room(ACK_BYTES);
+        self.make_room_for_ack();
         if !self.moving.is_empty() && self.settle_moving(queue, seq, home) {
             return;
         }

@@ -9,6 +9,7 @@
 //! The next segments have their room when the log needs them, and a file that grows has none on a full disk.
 
 use crate::log::{Log, Stopping};
+use crate::record::ACK_BYTES;
 use crate::segment::BLOCK;
 
 impl Log {
@@ -35,6 +36,17 @@ impl Log {
         let segment = self.segments.back().expect("there is always a segment");
         if end.next_multiple_of(BLOCK as u64) > segment.capacity {
             self.go_on_in_next_segment(record_bytes);
+        }
+    }
+
+    /// The same before an acknowledgement. Where the file has become longer it stays: what it grew for may be the dead letter of
+    /// the very message, and both are in one batch.
+    #[inline]
+    pub(crate) fn make_room_for_ack(&mut self) {
+        let end = self.open.offset + self.open_bytes() as u64;
+        let segment = self.segments.back().expect("there is always a segment");
+        if end <= segment.capacity {
+            self.make_room(ACK_BYTES);
         }
     }
 

@@ -183,6 +183,20 @@ fn what_goes_with_a_message_is_in_its_batch() {
     assert!((10..100).contains(&begun), "{begun} letters had no room");
 }
 
+/// For what is larger than a segment the file becomes longer, and it is no longer for what goes with that.
+#[test]
+fn what_goes_with_a_message_that_is_larger_than_a_segment_is_in_its_batch() {
+    let (disk, store, _) = filled(1);
+    drop(store);
+    let options = Options { segment_bytes: 32 << 10, ..small() };
+    let (mut store, recovered) = opened(&Arc::new(disk.copy()), options);
+    store.publish(&[(2, 1)], &[1; 200]);
+    store.publish(&[(2, 2)], &[2; 40_000]);
+    let batch = store.open_batch();
+    store.settle(QUEUE, 1, recovered.queues[0].messages[0].1);
+    assert_eq!(store.open_batch(), batch);
+}
+
 /// What a transaction acknowledges is one batch, and no segment can become longer for it.
 #[test]
 fn a_group_has_its_room_on_a_full_disk() {
