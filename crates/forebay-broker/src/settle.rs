@@ -138,11 +138,14 @@ impl Shard {
     }
 }
 
+/// What its deaths add to a letter, about.
+const DEATHS_BYTES: u64 = 512;
+
 /// What the dead letter of a delivery takes, if it is to have one.
 fn letter_bytes(queues: &Slab<Box<Queue>>, delivery: &Delivery, outcome: Outcome) -> u64 {
     let queue = queues.get(delivery.queue.0 as usize).filter(|queue| queue.id == delivery.queue_id);
     match queue.is_some_and(|queue| outcome == Outcome::Reject && queue.dead_letters.is_some()) {
-        true => delivery.entry.message.memory_bytes(),
+        true => delivery.entry.message.memory_bytes() + DEATHS_BYTES,
         false => 0,
     }
 }

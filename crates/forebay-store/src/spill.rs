@@ -187,9 +187,13 @@ impl Log {
 
     /// What takes a run, or much of it, out of the log is in one batch.
     fn make_room_for_all_of(&mut self, id: RunId) {
-        if let Some(run) = self.runs.get(&id) {
-            self.make_room(RECORD_HEAD + 4 + ACK_BYTES + 16 * run.live.iter().count());
-        }
+        let Some(run) = self.runs.get(&id) else { return };
+        let ranges = match run.state {
+            // The log's own copies are acknowledged, and what is transient has none.
+            RunState::Writing | RunState::Spilling => run.persistent().iter().count(),
+            RunState::Switched | RunState::Cold => run.live.iter().count(),
+        };
+        self.make_room(RECORD_HEAD + 4 + ACK_BYTES + 16 * ranges);
     }
 
     /// Everything in the run is gone. While it is moving, the log's copies are acknowledged one by one.
