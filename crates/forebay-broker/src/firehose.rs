@@ -114,7 +114,9 @@ impl Shard {
             let raw = RawProperties::trusted(told.raw_properties());
             topology.route(exchange, &trace.key, &[], raw, &mut self.route_set);
             let mut queues = self.route_set.queues().to_vec();
-            queues.retain(|key| self.takes_more(*key, &told));
+            // Nothing is handed out to make room, as that would be traced as well, and so on.
+            let body_bytes = told.body().len() as u64;
+            queues.retain(|key| !self.is_full(*key, body_bytes));
             let held_by = self.held_by;
             self.enqueue(told, false, &mut queues);
             // Nobody waits for a trace to be consumed.

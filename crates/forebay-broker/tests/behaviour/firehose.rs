@@ -4,7 +4,8 @@ use forebay_wire::{
     exchange, queue, read_frame,
 };
 
-use crate::rig::{Rig, SMALL_BYTES, consume, declare, short};
+use crate::expiring::declare_with;
+use crate::rig::{Rig, SMALL_BYTES, consume, declare, publish_bytes, short};
 
 /// A trace as a consumer sees it.
 #[derive(Debug, Default)]
@@ -264,4 +265,40 @@ fn at_the_end_of_the_budget_traces_are_dropped_and_all_memory_comes_back() {
     }
     rig.trace(id);
     assert_eq!(rig.shard.status().memory_bytes, 0);
+}
+
+/// A queue of traces that refuses more, and holds more than it may: each that leaves it makes a trace for it.
+#[test]
+fn what_leaves_a_full_queue_of_traces_makes_no_room_for_its_own_trace() {
+    let trace_vhosts = vec!["/".to_owned()];
+    let mut rig = Rig::with(ShardConfig { trace_vhosts, ..ShardConfig::default() });
+    let id = rig.client();
+    let arguments = TableBuf::new()
+        .with("x-max-length", Value::I32(10))
+        .with("x-overflow", Value::LongStr(b"reject-publish"));
+    declare_with(&mut rig, id, "q", false, &arguments);
+    let reader = rig.client();
+    rig.method(reader, 1, &consume("q", "c", false));
+    for _ in 0..2_000 {
+        rig.publish(id, "q", b"x", false);
+    }
+    rig.settle();
+    rig.disconnect(reader);
+    assert_eq!(rig.shard.status().ready, 2_000, "it comes back however many may be there");
+    let bind = queue::Bind {
+        queue: short("q"),
+        exchange: short("amq.rabbitmq.trace"),
+        routing_key: short("#"),
+        ..queue::Bind::default()
+    };
+    rig.method(id, 1, &bind);
+    rig.trace(id);
+    // In one piece, so that the publish finds what the consumer has not been offered yet.
+    let mut piece = Vec::new();
+    forebay_wire::write_method(&mut piece, 1, &consume("q", "c", true));
+    piece.extend(publish_bytes("", "q", false, &Properties::default(), b"x"));
+    rig.bytes(id, &piece);
+    rig.settle();
+    let delivered = rig.trace(id).iter().filter(|line| line.contains("basic.deliver")).count();
+    assert!(delivered >= 2_000, "{delivered}");
 }
