@@ -69,6 +69,8 @@ pub(crate) struct DyingMessages {
     waiting: VecDeque<Dying>,
     /// So many waited and do no longer: the number of the first of them.
     gone: u64,
+    /// How many wait of each queue that has some.
+    of_queue: BTreeMap<QueueId, usize>,
     /// Queues that went before the letters of some that wait were written.
     past_queues: BTreeMap<QueueId, PastQueue>,
 }
@@ -99,16 +101,27 @@ impl DyingMessages {
         }
     }
 
+    fn push(&mut self, dying: Dying) {
+        *self.of_queue.entry(dying.queue_id()).or_default() += 1;
+        self.waiting.push_back(dying);
+    }
+
     fn pop(&mut self) -> Option<Dying> {
         let first = self.waiting.pop_front()?;
         self.gone += 1;
+        let id = first.queue_id();
+        if let Some(waiting) = self.of_queue.get_mut(&id) {
+            *waiting -= 1;
+            if *waiting == 0 {
+                self.of_queue.remove(&id);
+            }
+        }
         Some(first)
     }
 
     /// A queue, or one of its levels, is no longer there.
     pub(crate) fn queue_went(&mut self, queue: &mut Queue) {
-        let waiting = self.waiting.iter().filter(|dying| dying.queue_id() == queue.id).count();
-        if waiting > 0
+        if let Some(&waiting) = self.of_queue.get(&queue.id)
             && let Some(dead_letters) = queue.dead_letters.take()
         {
             let (vhost, name) = (queue.vhost, queue.name.clone());
@@ -147,7 +160,7 @@ impl Shard {
     /// A consumer would not have it.
     pub(crate) fn reject(&mut self, delivery: Delivery) {
         if self.has_to_wait(delivery.queue) {
-            self.dying.waiting.push_back(Dying::Rejected(delivery));
+            self.dying.push(Dying::Rejected(delivery));
         } else {
             self.conclude(delivery, Outcome::Reject);
         }
@@ -157,7 +170,7 @@ impl Shard {
     pub(crate) fn refuse_to_letters(&mut self, key: QueueKey, message: &Arc<Message>) {
         if self.has_to_wait(key) {
             let (queue_id, message) = (self.queues[key.0 as usize].id, self.another(message));
-            self.dying.waiting.push_back(Dying::Refused { queue: key, queue_id, message });
+            self.dying.push(Dying::Refused { queue: key, queue_id, message });
         } else {
             self.write_letter(key, message, Reason::MaxLength);
         }
@@ -250,7 +263,7 @@ mod tests {
             shard.queues[key.0 as usize].unacked += 1;
             let bytes = rejected.entry.message.memory_bytes();
             shard.queues[key.0 as usize].unsettled_bytes += bytes;
-            shard.dying.waiting.push_back(Dying::Rejected(rejected));
+            shard.dying.push(Dying::Rejected(rejected));
         }
         assert!(shard.write_first().is_some(), "the others keep their numbers");
         assert_eq!(shard.dying_in(segment).map(|(number, _)| number).collect::<Vec<_>>(), [1, 2]);

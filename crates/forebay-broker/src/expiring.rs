@@ -36,9 +36,10 @@ pub(crate) const CAPABILITY: &str = "forebay.lasting_expiry";
 /// Messages of one queue that expire, or are too many, before others have their turn:
 const EXPIRE_MESSAGES: u64 = 256;
 
-/// or, of more, one in so many of those that are left. Publishers bring thousands of small ones in a turn, and however many they are, they do
-/// not make a queue longer and longer.
+/// or, of more, one in so many of those that are left, but no more than this. Publishers bring thousands of small ones in a turn, and however
+/// many they are, they do not make a queue longer and longer.
 const EXPIRE_ONE_IN: u64 = 8;
+const EXPIRE_MOST: u64 = 16_384;
 
 /// Dead letters wait for room: when it is looked for again, in microseconds, as a batch is written and as a disk is full.
 const BATCH_AGAIN_US: u64 = 1_000;
@@ -134,7 +135,7 @@ impl Shard {
     }
 
     /// Whether it refuses a message of so many bytes.
-    fn is_full(&self, key: QueueKey, body_bytes: u64) -> bool {
+    pub(crate) fn is_full(&self, key: QueueKey, body_bytes: u64) -> bool {
         let Some(queue) = self.queues.get(key.0 as usize) else { return false };
         queue.overflow.rejects() && self.has_no_room(queue, 1, body_bytes)
     }
@@ -499,7 +500,7 @@ impl Shard {
 
 /// Whether so many of a queue are enough at a time; `left` tells how many are left in it.
 fn is_enough(taken: u64, left: impl FnOnce() -> u64) -> bool {
-    taken >= EXPIRE_MESSAGES && taken >= left() / EXPIRE_ONE_IN
+    taken >= EXPIRE_MESSAGES && taken >= (left() / EXPIRE_ONE_IN).min(EXPIRE_MOST)
 }
 
 impl Message {

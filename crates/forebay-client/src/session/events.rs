@@ -1,6 +1,6 @@
 //! What the connection says, sorted to whom it concerns.
 
-use forebay_wire::Method;
+use forebay_wire::{Method, ReplyCode};
 
 use super::{Owner, Phase, Redeclaring, Reply, Session, owner};
 use crate::error::{Lost, Refusal};
@@ -213,7 +213,16 @@ impl Session {
                 Event::Flow { .. } => {}
                 Event::Closed { reason } => {
                     *closed = reason.as_ref().map(refusal);
-                    if let Some(reason) = reason.filter(|_| *phase == Phase::Restoring) {
+                    // By another code it is the broker that is at fault, and may be well again at the next attempt.
+                    let lacks_it = |code| {
+                        [ReplyCode::CommandInvalid, ReplyCode::NotImplemented]
+                            .map(ReplyCode::code)
+                            .contains(&code)
+                    };
+                    if let Some(reason) = reason
+                        && *phase == Phase::Restoring
+                        && lacks_it(reason.code)
+                    {
                         let method = (reason.class_id, reason.method_id);
                         todo.push(Todo::ClosedFor(method, refusal(&reason)));
                     }

@@ -1,6 +1,6 @@
 //! What is declared again after a reconnect, and what the broker says to it.
 
-use forebay_wire::{channel, exchange, queue};
+use forebay_wire::{ReplyCode, channel, exchange, queue};
 
 use super::*;
 use crate::happening::Happening;
@@ -81,11 +81,21 @@ fn what_the_broker_closes_the_connection_for_is_left_out_of_the_next_one_and_tol
 #[test]
 fn a_connection_that_is_closed_for_something_else_costs_no_declaration() {
     let mut session = Session::new(Options::default());
-    for close in
-        [close_for(0, 0), close_for(exchange::Declare::CLASS_ID, exchange::Declare::METHOD_ID)]
-    {
+    let (exchange, queue) = (exchange::Declare::METHOD_ID, queue::Declare::METHOD_ID);
+    let its_own_fault = ReplyCode::InternalError.code();
+    for (close, why) in [
+        (close_for(0, 0), "no method"),
+        (close_for(exchange::Declare::CLASS_ID, exchange), "it was the queue's turn"),
+        (
+            connection::Close {
+                reply_code: its_own_fault,
+                ..close_for(queue::Declare::CLASS_ID, queue)
+            },
+            "a broker that has not come up yet",
+        ),
+    ] {
         begin(&mut session);
-        assert!(!ends(&mut session, &bytes(0, &close)), "it was the queue's turn");
+        assert!(!ends(&mut session, &bytes(0, &close)), "{why}");
         assert!(session.happenings.is_empty());
     }
 }
