@@ -65,6 +65,8 @@ struct Reply {
 struct Held {
     tag: u64,
     sent: Option<SentAt>,
+    /// It is not of this run.
+    strange: bool,
 }
 
 impl Consumer {
@@ -112,8 +114,8 @@ impl Consumer {
         }
         let sent = self.mark.and_then(|mark| mark.read(delivery.body));
         let stamped = self.mark.is_some() && delivery.body.len() >= size_of::<u64>();
-        self.strange += u64::from(stamped && sent.is_none());
-        let held = Held { tag: delivery.delivery_tag, sent };
+        let strange = stamped && sent.is_none();
+        let held = Held { tag: delivery.delivery_tag, sent, strange };
         if self.work_us.is_none() {
             return self.finish(held, now_us, 0, latency);
         }
@@ -154,6 +156,7 @@ impl Consumer {
 
     fn finish(&mut self, held: Held, began_us: u64, work_us: u64, latency: &mut Timing) {
         self.consumed += 1;
+        self.strange += u64::from(held.strange);
         self.worked += 1;
         self.last_tag = held.tag;
         if let Some(sent) = held.sent {
@@ -279,7 +282,12 @@ mod tests {
         let wanted_after = |rtt_us: u64| {
             let mut consumer = Consumer::new(&plan, 0);
             consumer.began(rtt_us);
-            consumer.finish(Held { tag: 1, sent: None }, rtt_us, 100, &mut Timing::new(false));
+            consumer.finish(
+                Held { tag: 1, sent: None, strange: false },
+                rtt_us,
+                100,
+                &mut Timing::new(false),
+            );
             consumer.tuned.expect("it is auto").wanted()
         };
         let (near, far) = (wanted_after(100), wanted_after(20_000));
@@ -292,11 +300,34 @@ mod tests {
         let mut consumer = Consumer::new(&plan, 0);
         let mut latency = Timing::new(false);
         let sent = Some(SentAt { intended_us: 0, called_us: 0 });
-        consumer.held.extend([1, 2].map(|tag| Held { tag, sent }));
+        consumer.held.extend([1, 2].map(|tag| Held { tag, sent, strange: false }));
         assert_eq!(consumer.due_us(), Some(100_001));
         consumer.work(99_999, &mut latency);
         assert_eq!(consumer.consumed, 0);
         consumer.work(250_000, &mut latency);
         assert_eq!((consumer.consumed, latency.called().max() / 1_000), (2, 100));
+    }
+
+    #[test]
+    fn what_is_of_another_run_counts_as_that_when_it_is_consumed() {
+        let plan = Plan { consumer_rate: 10.0, ..Plan::default() };
+        let mut consumer = Consumer::new(&plan, 0);
+        let mut latency = Timing::new(false);
+        for delivery_tag in 1..=2 {
+            let delivery = Delivery {
+                channel: 1,
+                consumer_tag: ShortStr::default(),
+                delivery_tag,
+                redelivered: false,
+                exchange: ShortStr::default(),
+                routing_key: ShortStr::default(),
+                properties: RawProperties::default(),
+                body: &[0xff; STAMP_BYTES],
+            };
+            consumer.take(&delivery, 0, &mut latency);
+        }
+        assert_eq!((consumer.consumed, consumer.strange), (0, 0));
+        consumer.work(150_000, &mut latency);
+        assert_eq!((consumer.consumed, consumer.strange), (1, 1));
     }
 }
