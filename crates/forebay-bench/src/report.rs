@@ -215,6 +215,12 @@ impl Report {
         (whole.count() > 1).then_some(self.variation)
     }
 
+    /// Taken by a queue and not consumed: what lies there for the next phase.
+    pub(crate) fn lying(&self) -> u64 {
+        let taken = self.published.saturating_sub(self.rejected + self.returned);
+        (taken * self.plan.copies()).saturating_sub(self.consumed)
+    }
+
     /// What had not come of a number of messages that was asked for when the time was over.
     pub(crate) fn cut_short(&self) -> Option<String> {
         let Plan { publishers, messages, consumed_messages, window, .. } = self.plan;
@@ -446,6 +452,15 @@ mod tests {
         let both = Plan { consumed_messages: 5, ..Plan::default() };
         assert_eq!((told(both.clone(), 0, 0, 5), told(both, 9, 9, 4).is_some()), (None, true));
         assert_eq!(told(Plan::default(), 0, 0, 0), None, "nobody asked for a number");
+    }
+
+    #[test]
+    fn what_no_queue_took_does_not_lie_in_one() {
+        let plan = Plan { fanout: true, queues: 3, ..Plan::default() };
+        let mut filled = Report { published: 100, consumed: 30, plan, ..Report::default() };
+        assert_eq!(filled.lying(), 270);
+        (filled.rejected, filled.returned) = (50, 10);
+        assert_eq!(filled.lying(), 90, "of forty three copies each, without the consumed ones");
     }
 
     #[test]

@@ -429,8 +429,7 @@ impl Session<'_> {
                     break;
                 }
                 Ok(mut report) => {
-                    lying =
-                        (report.published * phase.plan.copies()).saturating_sub(report.consumed);
+                    lying = report.lying();
                     report.broker.clone_from(&target.label);
                     outcomes.push((phase.name, Outcome::Report(report)));
                 }
