@@ -297,7 +297,7 @@ impl Flags {
                 "--scale fits the rate to the capacity: leave --rate out",
             ),
             (
-                self.warm_up.is_some() && self.perftest.counts(),
+                self.warm_up.is_some_and(|warm_up_s| warm_up_s > 0.0) && self.perftest.counts(),
                 "--warm-up: a load that ends after a number of messages begins with the first of them",
             ),
         ];

@@ -159,8 +159,13 @@ fn two_flags_of_which_one_would_be_ignored_are_refused() {
         let refused = flags(line).check().unwrap_err();
         assert!(refused.contains(told), "{line}: {refused}");
     }
-    let fits =
-        ["--json a --csv b", "--rate 5 --scale 2", "--variable-rate 9:1 --scale 80%", "--knee"];
+    let fits = [
+        "--json a --csv b",
+        "--rate 5 --scale 2",
+        "--variable-rate 9:1 --scale 80%",
+        "--knee",
+        "-C 1000 --warm-up 0",
+    ];
     for line in fits {
         assert_eq!(flags(line).check(), Ok(()), "{line}");
     }
