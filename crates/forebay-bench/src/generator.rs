@@ -243,15 +243,15 @@ impl<'a> Generator<'a> {
 
     fn measure(&mut self) -> Result<Measured, LoadError> {
         let mut totals = self.totals();
+        let begin_us = totals.at_us;
         if self.plan.is_counted() {
-            totals = totals.at_first_delivery();
+            totals = totals.counted_from(self.plan);
         } else {
             self.confirm.clear();
             self.end_to_end.clear();
         }
         let mut measured =
             Measured::new(self.plan, totals.with_processes(self.plan, &mut self.actors));
-        let begin_us = measured.first.at_us;
         let end_us = begin_us + (self.plan.seconds * 1e6) as u64;
         self.doing = ("measuring", begin_us, end_us);
         let at_us = |at_s: f64| begin_us + (at_s * 1e6) as u64;
@@ -310,11 +310,8 @@ impl<'a> Generator<'a> {
         if !self.plan.is_counted() || !self.publishing {
             return false;
         }
-        let consumed_messages = match self.plan.publishers {
-            0 => self.plan.messages.max(self.plan.consumed_messages),
-            _ => self.plan.consumed_messages,
-        };
-        if consumed_messages > 0 && self.totals().consumed < consumed_messages {
+        let to_consume = self.plan.to_consume();
+        if to_consume > 0 && self.totals().consumed < to_consume {
             return false;
         }
         self.plan.messages == 0

@@ -273,6 +273,14 @@ impl Plan {
         self.messages > 0 || self.consumed_messages > 0
     }
 
+    /// How many messages somebody has asked to be consumed; 0 = no number of them.
+    pub(crate) fn to_consume(&self) -> u64 {
+        match self.publishers {
+            0 => self.messages.max(self.consumed_messages),
+            _ => self.consumed_messages,
+        }
+    }
+
     /// Whether the queues are declared durable.
     pub(crate) fn durable(&self) -> bool {
         self.persistent || self.queue_type.as_deref() == Some("quorum")

@@ -78,8 +78,12 @@ impl Totals {
         self.early > 0 && self.behind + self.unconfirmed == 0
     }
 
-    /// Where a number of messages is counted from: the first delivery, which may have come before everybody was there.
-    pub(crate) fn at_first_delivery(self) -> Totals {
+    /// Where a number of messages is counted from: one of messages to be consumed from the first delivery, which may have
+    /// come before everybody was there.
+    pub(crate) fn counted_from(self, plan: &Plan) -> Totals {
+        if plan.to_consume() == 0 {
+            return self;
+        }
         let at_us = self.first_us.map_or(self.at_us, |first_us| first_us.min(self.at_us));
         Totals { at_us, consumed: 0, ..self }
     }
@@ -265,6 +269,19 @@ mod tests {
         assert!(!Totals { unconfirmed: 1, ..early }.are_early(), "the broker does not answer");
         assert!(!Totals { behind: 1, ..early }.are_early(), "it does not take them");
         assert!(!Totals { early: 0, ..early }.are_early(), "all are published, and not consumed");
+    }
+
+    #[test]
+    fn only_what_is_to_be_consumed_counts_before_everybody_is_there() {
+        let ready = Totals { at_us: 9, first_us: Some(4), consumed: 70, ..Totals::default() };
+        let from = |plan: Plan| {
+            let totals = ready.counted_from(&plan);
+            (totals.at_us, totals.consumed)
+        };
+        let published = Plan { messages: 100, ..Plan::default() };
+        assert_eq!(from(published.clone()), (9, 70), "its publishers begin when all are there");
+        assert_eq!(from(Plan { publishers: 0, ..published.clone() }), (4, 0));
+        assert_eq!(from(Plan { consumed_messages: 5, ..published }), (4, 0));
     }
 
     #[test]
