@@ -199,13 +199,14 @@ impl<'a> Generator<'a> {
     }
 
     fn run(&mut self) -> Result<Report, LoadError> {
+        let before = Totals::default().with_processes(self.plan, &mut self.actors);
         self.open_all()?;
         self.start_publishing();
         let warm_up_s = if self.plan.is_counted() { 0.0 } else { self.plan.warm_up };
         let until_us = self.now_us() + (warm_up_s * 1e6) as u64;
         self.doing = ("warming up", self.now_us(), until_us);
         self.turns_until(until_us)?;
-        let measured = self.measure()?;
+        let measured = self.measure(before)?;
         self.publishing = false;
         let left_over = self.totals().left_over(self.plan);
         let drained = left_over.saturating_sub(self.drain()?);
@@ -241,17 +242,14 @@ impl<'a> Generator<'a> {
         }
     }
 
-    fn measure(&mut self) -> Result<Measured, LoadError> {
-        let mut totals = self.totals();
-        let begin_us = totals.at_us;
-        if self.plan.is_counted() {
-            totals = totals.counted_from(self.plan);
-        } else {
+    fn measure(&mut self, before: Totals) -> Result<Measured, LoadError> {
+        if !self.plan.is_counted() {
             self.confirm.clear();
             self.end_to_end.clear();
         }
-        let mut measured =
-            Measured::new(self.plan, totals.with_processes(self.plan, &mut self.actors));
+        let totals = self.totals().with_processes(self.plan, &mut self.actors);
+        let begin_us = totals.at_us;
+        let mut measured = Measured::new(self.plan, totals.counted_from(self.plan, before));
         let end_us = begin_us + (self.plan.seconds * 1e6) as u64;
         self.doing = ("measuring", begin_us, end_us);
         let at_us = |at_s: f64| begin_us + (at_s * 1e6) as u64;

@@ -79,13 +79,19 @@ impl Totals {
     }
 
     /// Where a number of messages is counted from: one of messages to be consumed from the first delivery, which may have
-    /// come before everybody was there.
-    pub(crate) fn counted_from(self, plan: &Plan) -> Totals {
-        if plan.to_consume() == 0 {
-            return self;
+    /// come before everybody was there. Then processes count from `before`, when nobody was.
+    pub(crate) fn counted_from(self, plan: &Plan, before: Totals) -> Totals {
+        match self.first_us {
+            Some(at_us) if plan.to_consume() > 0 => Totals {
+                at_us,
+                consumed: 0,
+                own_cpu_s: before.own_cpu_s,
+                own_wait_s: before.own_wait_s,
+                broker_cpu_s: before.broker_cpu_s,
+                ..self
+            },
+            _ => self,
         }
-        let at_us = self.first_us.map_or(self.at_us, |first_us| first_us.min(self.at_us));
-        Totals { at_us, consumed: 0, ..self }
     }
 
     /// Adds what the system and the broker say, which costs more than counting.
@@ -273,15 +279,21 @@ mod tests {
 
     #[test]
     fn only_what_is_to_be_consumed_counts_before_everybody_is_there() {
-        let ready = Totals { at_us: 9, first_us: Some(4), consumed: 70, ..Totals::default() };
-        let from = |plan: Plan| {
-            let totals = ready.counted_from(&plan);
-            (totals.at_us, totals.consumed)
+        let at = |at_us, cpu_s| Totals { at_us, broker_cpu_s: Some(cpu_s), ..Totals::default() };
+        let before = at(1, 0.5);
+        let ready = Totals { first_us: Some(4), consumed: 70, ..at(9, 2.0) };
+        let from = |ready: Totals, plan: Plan| {
+            let totals = ready.counted_from(&plan, before);
+            (totals.at_us, totals.consumed, totals.broker_cpu_s)
         };
         let published = Plan { messages: 100, ..Plan::default() };
-        assert_eq!(from(published.clone()), (9, 70), "its publishers begin when all are there");
-        assert_eq!(from(Plan { publishers: 0, ..published.clone() }), (4, 0));
-        assert_eq!(from(Plan { consumed_messages: 5, ..published }), (4, 0));
+        let consumed = Plan { publishers: 0, ..published.clone() };
+        let from_now = (9, 70, Some(2.0));
+        assert_eq!(from(ready, published.clone()), from_now, "publishers begin when all are there");
+        assert_eq!(from(ready, consumed.clone()), (4, 0, Some(0.5)));
+        assert_eq!(from(ready, Plan { consumed_messages: 5, ..published }), (4, 0, Some(0.5)));
+        let none_came = Totals { first_us: None, consumed: 0, ..ready };
+        assert_eq!(from(none_came, consumed), (9, 0, Some(2.0)), "connecting is no part of it");
     }
 
     #[test]
