@@ -206,8 +206,18 @@ impl Publisher {
 
     /// Messages that were due by then, of those it is to publish; `None`: as many as possible.
     pub(crate) fn due_by(&self, now_us: u64) -> Option<u64> {
-        let all = self.published.saturating_add(self.left);
-        Some(self.schedule.due_by(now_us)?.min(all))
+        Some(self.schedule.due_by(now_us)?.min(self.all()))
+    }
+
+    /// Until when they were due: until now, or until the last of all was; `None`: none has a due time.
+    pub(crate) fn due_until_us(&self, now_us: u64) -> Option<u64> {
+        let due = self.due_by(now_us)?;
+        if due < self.all() { Some(now_us) } else { self.schedule.due_us(due.checked_sub(1)?) }
+    }
+
+    /// Messages that it is to publish in the whole run.
+    fn all(&self) -> u64 {
+        self.published.saturating_add(self.left)
     }
 
     /// Whether there is more to publish, and none of it is due yet.
@@ -390,6 +400,8 @@ mod tests {
         }
         assert_eq!(publisher.due_by(60_000_000), Some(10), "the schedule goes on without it");
         assert!(!publisher.is_early(60_000_000), "there is no more");
+        let until_us = |now_us| publisher.due_until_us(now_us);
+        assert_eq!((until_us(45_000), until_us(60_000_000)), (Some(45_000), Some(90_000)));
     }
 
     #[test]

@@ -6,6 +6,9 @@ use crate::plan::Plan;
 use crate::process;
 use crate::report::{Report, Sample, fairness, variation};
 
+/// Of a number of messages the last ones may be under way for so long after they were due, and not be late.
+const LAST_WAY_S: f64 = 0.1;
+
 /// Totals at a moment.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Totals {
@@ -28,6 +31,8 @@ pub(crate) struct Totals {
     /// Since they began, and of it what is not published: what waits at its source.
     due: u64,
     behind: u64,
+    /// When the last of them became due.
+    due_until_us: u64,
     /// Publishers whose next message is not due yet.
     early: u64,
     window: u64,
@@ -46,6 +51,8 @@ impl Totals {
                     totals.unconfirmed += publisher.unanswered();
                     let due = publisher.due_by(at_us).unwrap_or(publisher.published);
                     totals.due += due;
+                    let until_us = publisher.due_until_us(at_us).unwrap_or(0);
+                    totals.due_until_us = totals.due_until_us.max(until_us);
                     totals.early += u64::from(publisher.is_early(at_us));
                     totals.behind += due.saturating_sub(publisher.published);
                     totals.window += publisher.window().unwrap_or(0);
@@ -201,6 +208,9 @@ impl Measured {
         let us_each = |(cpu_s, messages): (f64, u64)| cpu_s * 1e6 / messages as f64;
         // A measurement sees a part of a profile, and who has published all is asked for no more.
         let evenly = plan.profile.is_empty() && !plan.is_counted();
+        // Of a number of messages all are due after some time, however long they took.
+        let due_us = last.due_until_us.saturating_sub(first.at_us);
+        let due_s = (due_us as f64 / 1e6 + LAST_WAY_S).min(seconds);
         // Without consumers the curve is that of confirms.
         let timing = match plan.consumers > 0 && !plan.rpc {
             true => &self.end_to_end,
@@ -230,7 +240,7 @@ impl Measured {
             curve_from_call: curve(timing.called()),
             target_per_s: plan.target_per_s().map(|mean_per_s| match evenly {
                 true => mean_per_s,
-                false => (last.due - first.due) as f64 / seconds,
+                false => (last.due - first.due) as f64 / due_s,
             }),
             shares,
             generator_cores: (last.own_cpu_s - first.own_cpu_s) / seconds,
@@ -314,23 +324,26 @@ mod tests {
 
     #[test]
     fn a_load_is_asked_for_what_was_due_while_it_was_measured() {
-        let report = |plan: &Plan| {
+        let report = |plan: &Plan, due_until_us: u64| {
             let first = Totals { due: 300, published: 300, consumed: 300, ..Totals::default() };
             let mut measured = Measured::new(plan, first);
-            let last = Totals { at_us: 10_000_000, due: 16_300, ..first };
+            let last = Totals { at_us: 10_000_000, due: 16_300, due_until_us, ..first };
             let last = Totals { published: 4_300, consumed: 4_300, ..last };
             measured.sample(last, &mut Timing::new(true), &mut Timing::new(true));
             measured.report(plan, &[], 0, (0, 0))
         };
         // A minute of it is 16,520 messages, and its first seconds hold nearly all of them.
         let profile = ["2000:8", "10:52"].map(|piece| piece.parse().unwrap()).to_vec();
-        let burst = report(&Plan { profile, ..Plan::default() });
+        let burst = report(&Plan { profile, ..Plan::default() }, 10_000_000);
         assert_eq!(burst.target_per_s, Some(1_600.0));
         assert!(!burst.carried(), "400 a second came out of 1600");
-        let counted = report(&Plan { rate: 9_000.0, messages: 16_300, ..Plan::default() });
-        assert_eq!(counted.target_per_s, Some(1_600.0));
-        assert_eq!(report(&Plan { rate: 9_000.0, ..Plan::default() }).target_per_s, Some(9_000.0));
-        assert_eq!(report(&Plan::default()).target_per_s, None);
+        let rate = Plan { rate: 9_000.0, ..Plan::default() };
+        assert_eq!(report(&rate, 10_000_000).target_per_s, Some(9_000.0));
+        let counted = Plan { messages: 16_300, ..rate };
+        let target_per_s = |due_until_us| report(&counted, due_until_us).target_per_s;
+        assert_eq!(target_per_s(1_900_000), Some(8_000.0), "it took five times as long");
+        assert_eq!(target_per_s(9_950_000), Some(1_600.0), "the last were under way");
+        assert_eq!(report(&Plan::default(), 0).target_per_s, None);
     }
 
     #[test]
