@@ -1,7 +1,6 @@
 //! Dead letters of what is rejected or refused, more at once than the log takes.
 
-use forebay_broker::{Admission, ConnectionId, Input, ShardConfig};
-use forebay_store::perform;
+use forebay_broker::{ConnectionId, Input, ShardConfig};
 use forebay_wire::{Properties, TableBuf, Value, basic, queue, tx};
 
 use crate::expiring::{bind_to_fanout, bodies, declare_with, to_dead, ttl};
@@ -66,28 +65,7 @@ fn letters_are_written_though_publishers_fill_every_batch() {
     let consumer = holding(&mut scene, 100);
     let publisher = scene.client();
     nack_all(&mut scene.rig, consumer);
-    let mut number = 0;
-    // Whenever the disk has done something publishers come before the next turn, with more than there is room for.
-    for _ in 0..300 {
-        loop {
-            match scene.rig.shard.admission(publisher) {
-                Admission::Open => {
-                    scene.rig.publish(publisher, "q", body(number).as_bytes(), true);
-                    number += 1;
-                }
-                Admission::Resume => scene.rig.bytes(publisher, &[]),
-                _ => break,
-            }
-        }
-        scene.rig.step(Input::Turn { busy: true });
-        let Some(request) = scene.rig.shard.poll_disk(scene.rig.now_us) else {
-            scene.rig.now_us += 100;
-            scene.rig.step(Input::Tick);
-            continue;
-        };
-        let completion = perform(&*scene.disk, request);
-        scene.rig.step(Input::Disk(completion));
-    }
+    let number = scene.overfill(publisher, "q", |number| body(number).into_bytes());
     assert!(number > 1_000, "{number} were published");
     assert_eq!((unacked(&scene), ready(&scene.rig, "dead")), (0, 100));
 }

@@ -1,7 +1,6 @@
 //! How much may wait in a queue, in messages and in bytes, and what becomes of more.
 
-use forebay_broker::{Admission, ConnectionId, Input};
-use forebay_store::perform;
+use forebay_broker::{ConnectionId, Input};
 use forebay_wire::{Properties, TableBuf, Value, basic, confirm, queue, tx};
 
 use crate::expiring::{bodies, declare_with, to_dead};
@@ -113,27 +112,7 @@ fn what_is_too_many_goes_though_publishers_fill_every_batch() {
     let arguments = to_dead(TableBuf::new().with("x-max-length", Value::I32(10)));
     declare_with(&mut scene.rig, id, "long", true, &arguments);
     scene.answers(id);
-    let mut published = 0;
-    for _ in 0..300 {
-        loop {
-            match scene.rig.shard.admission(id) {
-                Admission::Open => {
-                    scene.rig.publish(id, "long", &[7; 1_000], true);
-                    published += 1;
-                }
-                Admission::Resume => scene.rig.bytes(id, &[]),
-                _ => break,
-            }
-        }
-        scene.rig.step(Input::Turn { busy: true });
-        let Some(request) = scene.rig.shard.poll_disk(scene.rig.now_us) else {
-            scene.rig.now_us += 100;
-            scene.rig.step(Input::Tick);
-            continue;
-        };
-        let completion = perform(&*scene.disk, request);
-        scene.rig.step(Input::Disk(completion));
-    }
+    let published = scene.overfill(id, "long", |_| vec![7; 1_000]);
     let status = scene.rig.shard.status();
     let waiting = status.queues.iter().find(|queue| queue.name == "long").map(|queue| queue.ready);
     assert!(

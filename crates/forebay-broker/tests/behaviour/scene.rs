@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_broker::{ConnectionId, Input, ShardConfig};
+use forebay_broker::{Admission, ConnectionId, Input, ShardConfig};
 use forebay_store::{Lane, MemDisk, Options, StoreFailed, perform};
 use forebay_wire::{basic, confirm};
 
@@ -119,6 +119,38 @@ impl Scene {
             idle_rounds = if was_busy { 0 } else { idle_rounds + 1 };
         }
         Ok(())
+    }
+
+    /// Whenever the disk has done something publishers come before the next turn, with more than there is room for. What is published
+    /// to this queue, in 300 rounds, has the body of its number; returns how many there are.
+    pub fn overfill(
+        &mut self,
+        id: ConnectionId,
+        queue: &str,
+        body: impl Fn(u32) -> Vec<u8>,
+    ) -> u32 {
+        let mut number = 0;
+        for _ in 0..300 {
+            loop {
+                match self.rig.shard.admission(id) {
+                    Admission::Open => {
+                        self.rig.publish(id, queue, &body(number), true);
+                        number += 1;
+                    }
+                    Admission::Resume => self.rig.bytes(id, &[]),
+                    _ => break,
+                }
+            }
+            self.rig.step(Input::Turn { busy: true });
+            let Some(request) = self.rig.shard.poll_disk(self.rig.now_us) else {
+                self.rig.now_us += 100;
+                self.rig.step(Input::Tick);
+                continue;
+            };
+            let completion = perform(&*self.disk, request);
+            self.rig.step(Input::Disk(completion));
+        }
+        number
     }
 
     /// What was sent to a client after all work was done.
