@@ -4,7 +4,7 @@ mod support;
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use forebay_client::blocking::{ConsumeOptions, DeclareQueue, Publication};
 use forebay_wire::{TableBuf, Value};
@@ -22,18 +22,11 @@ fn forebay(arguments: &[&str]) -> Child {
 /// How it ends by a signal: its exit code.
 fn terminated(mut child: Child) -> Option<i32> {
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match child.try_wait().unwrap() {
-            Some(ended) => return ended.code(),
-            // No way in std to wait for a child with a timeout.
-            None if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
-            None => {
-                child.kill().unwrap();
-                panic!("it does not end: {:?}", child.wait_with_output().unwrap());
-            }
-        }
-    }
+    let Some(status) = support::ended(&mut child) else {
+        child.kill().unwrap();
+        panic!("it does not end: {:?}", child.wait_with_output().unwrap());
+    };
+    status.code()
 }
 
 #[test]

@@ -181,18 +181,11 @@ impl Process {
     }
 
     fn wait(&mut self) -> Ended {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            match self.child.try_wait().expect("a child can be waited for") {
-                Some(status) => return self.ended(status),
-                // No way in std to wait for a child with a timeout.
-                None if Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                None => {
-                    let stderr = std::fs::read_to_string(&self.log).unwrap_or_default();
-                    panic!("the broker does not end; it said: {stderr}");
-                }
+        match super::ended(&mut self.child) {
+            Some(status) => self.ended(status),
+            None => {
+                let stderr = std::fs::read_to_string(&self.log).unwrap_or_default();
+                panic!("the broker does not end; it said: {stderr}");
             }
         }
     }

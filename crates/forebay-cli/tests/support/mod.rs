@@ -15,10 +15,24 @@ pub mod witness;
 
 use std::env;
 use std::ffi::OsString;
-use std::time::Duration;
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
 
 /// Longer than anything here takes; a test that waits so long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits for a child's end, for [`PATIENCE`] at most; `None`: it has not ended.
+pub fn ended(child: &mut Child) -> Option<ExitStatus> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match child.try_wait().expect("a child can be waited for") {
+            Some(status) => return Some(status),
+            // No way in std to wait for a child with a timeout.
+            None if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
+            None => return None,
+        }
+    }
+}
 
 /// The binary under test: the one that was built with the tests, or another one, which is the release build for
 /// those that ask much of the machine (`make crash`).

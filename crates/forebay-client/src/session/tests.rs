@@ -56,7 +56,20 @@ fn connect_to(
     tune: &connection::Tune,
     now_us: u64,
 ) {
-    session.begin(options, Topology::new());
+    log_in(session, options, Topology::new(), server_properties, tune, now_us);
+    assert_eq!(*session.phase(), Phase::Up);
+}
+
+/// Until the connection is open: what is to be declared is asked for then.
+fn log_in(
+    session: &mut Session,
+    options: Options,
+    topology: Topology,
+    server_properties: Table<'_>,
+    tune: &connection::Tune,
+    now_us: u64,
+) {
+    session.begin(options, topology);
     let start = connection::Start {
         version_major: 0,
         version_minor: 9,
@@ -67,7 +80,6 @@ fn connect_to(
     feed(session, &bytes(0, &start), now_us);
     feed(session, &bytes(0, tune), now_us);
     feed(session, &bytes(0, &connection::OpenOk::default()), now_us);
-    assert_eq!(*session.phase(), Phase::Up);
 }
 
 /// How long a message may be without an outcome; longer than the stall timeout.

@@ -28,17 +28,9 @@ fn begin(session: &mut Session) -> Vec<String> {
         .queue(Queue::durable("before"))
         .exchange(Exchange::durable("of a plug-in", "x-random"))
         .queue(Queue::durable("after"));
-    let start = connection::Start {
-        version_major: 0,
-        version_minor: 9,
-        server_properties: Table::default(),
-        mechanisms: b"PLAIN",
-        locales: b"en_US",
-    };
-    session.begin(Options { heartbeat_s: 0, ..Options::default() }, topology);
-    feed(session, &bytes(0, &start), 1);
-    feed(session, &bytes(0, &connection::Tune::default()), 1);
-    feed(session, &bytes(0, &connection::OpenOk::default()), 1);
+    let options = Options { heartbeat_s: 0, ..Options::default() };
+    let tune = connection::Tune::default();
+    log_in(session, options, topology, Table::default(), &tune, 1);
     feed(session, &bytes(1, &channel::OpenOk::default()), 1);
     assert_eq!(*session.phase(), Phase::Restoring);
     declared(session)
