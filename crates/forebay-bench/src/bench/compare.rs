@@ -290,14 +290,7 @@ mod tests {
         let plan = Plan { window, ..Plan::default() };
         for (repetition, &rate) in rates.iter().enumerate() {
             let report = Report { consumed_per_s: rate, plan: plan.clone(), ..Report::default() };
-            record.runs.push(Run {
-                broker: broker.into(),
-                phase: String::new(),
-                setting: Setting::of(&plan),
-                repetition,
-                capacity_per_s: None,
-                outcome: Outcome::Report(report),
-            });
+            record.runs.push(Run { repetition, ..Run::measured(broker, report) });
         }
         record
     }

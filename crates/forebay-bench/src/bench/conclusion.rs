@@ -98,7 +98,6 @@ fn p99_ms(points: &Points<'_>, point: &Point<'_>) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::grid::Setting;
     use crate::bench::record::{Outcome, Record, Run};
     use crate::occasion::Occasion;
     use crate::plan::Plan;
@@ -113,19 +112,13 @@ mod tests {
             let plan = Plan { window: Window::Fixed(window), publishers: 20, ..Plan::default() };
             let p99 =
                 LatencyReport { count: 1, p99_us: p99_ms * 1_000, ..LatencyReport::default() };
-            record.runs.push(Run {
-                broker: "RabbitMQ".into(),
-                phase: String::new(),
-                setting: Setting::of(&plan),
-                repetition,
-                capacity_per_s: None,
-                outcome: Outcome::Report(Report {
-                    consumed_per_s: rate,
-                    end_to_end_from_call: p99,
-                    plan,
-                    ..Report::default()
-                }),
-            });
+            let report = Report {
+                consumed_per_s: rate,
+                end_to_end_from_call: p99,
+                plan,
+                ..Report::default()
+            };
+            record.runs.push(Run { repetition, ..Run::measured("RabbitMQ", report) });
         }
         record
     }

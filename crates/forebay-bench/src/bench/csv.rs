@@ -94,8 +94,7 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::grid::Setting;
-    use crate::bench::record::{Outcome, Run};
+    use crate::bench::record::Run;
     use crate::experiment::{Case, Demand, Findings, Found};
     use crate::occasion::Occasion;
     use crate::report::{LatencyReport, Report, Sample};
@@ -133,14 +132,7 @@ F 1,1,asked,memory: 3.00 KB (≤ 2),0,met
         };
         let report = Report { samples: vec![sample], ..Report::default() };
         let mut record = Record::new(Occasion::default(), "free", "");
-        record.runs.push(Run {
-            broker: "B".into(),
-            phase: String::new(),
-            setting: Setting::of(&report.plan),
-            repetition: 0,
-            capacity_per_s: None,
-            outcome: Outcome::Report(report),
-        });
+        record.runs.push(Run::measured("B", report));
         let text = record.csv();
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
         let [head, cells] = &lines[..] else { panic!("{text}") };

@@ -183,18 +183,10 @@ mod tests {
     use super::*;
     use crate::bench::record::{Outcome, Run};
     use crate::occasion::Occasion;
-    use crate::plan::Plan;
     use crate::report::Report;
 
     fn run(broker: &str, outcome: Outcome) -> Run {
-        Run {
-            broker: broker.into(),
-            phase: String::new(),
-            setting: Setting::of(&Plan::default()),
-            repetition: 0,
-            capacity_per_s: None,
-            outcome,
-        }
+        Run { outcome, ..Run::measured(broker, Report::default()) }
     }
 
     #[test]

@@ -295,17 +295,10 @@ mod tests {
             target_per_s: Some(1_000.0),
             end_to_end: latency(intended_p99_ms),
             end_to_end_from_call: latency(p99_ms),
-            plan: plan.clone(),
+            plan,
             ..Report::default()
         };
-        Run {
-            broker: "B".into(),
-            phase: String::new(),
-            setting: Setting::of(&plan),
-            repetition: 0,
-            capacity_per_s: None,
-            outcome: Outcome::Report(report),
-        }
+        Run::measured("B", report)
     }
 
     fn record(runs: Vec<Run>) -> Record {

@@ -78,6 +78,21 @@ pub struct Run {
     pub outcome: Outcome,
 }
 
+#[cfg(test)]
+impl Run {
+    /// The first of its setting, of a workload with one part.
+    pub(super) fn measured(broker: &str, report: Report) -> Run {
+        Run {
+            broker: broker.into(),
+            phase: String::new(),
+            setting: Setting::of(&report.plan),
+            repetition: 0,
+            capacity_per_s: None,
+            outcome: Outcome::Report(report),
+        }
+    }
+}
+
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -270,17 +270,10 @@ mod tests {
                 consumed_per_s: 100.0,
                 end_to_end: latency(10_000),
                 end_to_end_from_call: latency(call_ms * 1_000),
-                plan: plan.clone(),
+                plan,
                 ..Report::default()
             };
-            record.runs.push(Run {
-                broker: "B".into(),
-                phase: String::new(),
-                setting: Setting::of(&plan),
-                repetition: 0,
-                capacity_per_s: None,
-                outcome: Outcome::Report(report),
-            });
+            record.runs.push(Run::measured("B", report));
         }
         let text = table(&record);
         for told in [
