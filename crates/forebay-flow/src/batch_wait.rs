@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   our broker   0.3 ms + max(0, 0.3 us * mean size / B - net) + 0.25 s / V
-//!   RabbitMQ     what it should have to do together, [crate::rabbitmq_work]; 15 ms while nobody tells what it carries;
-//!                of this 1 / W^(1/6), less s, and 1 ms at least
+//!   RabbitMQ     what it should have to do together, [crate::rabbitmq_work]; 15 ms / W^(1/6) while nobody tells what it carries;
+//!                less s, and 1 ms at least
 //!   others       2.4 s / V, 1 ms at least
 //!   narrow link  1.2 s / V (2.4 s if the broker does not tell its visits), between 1 and 100 ms
 //!
@@ -26,7 +26,7 @@
 use crate::broker_kind::BrokerKind;
 use crate::delay_target::ALLOWANCE_MAX_US;
 use crate::network_rtt::DISTANT_MIN_US;
-use crate::rabbitmq_work::RabbitMqWork;
+use crate::rabbitmq_work::{self, RabbitMqWork};
 
 /// Microseconds of waiting times messages of window: what a visit costs, weighed against the wait.
 const OURS_VISIT_US: f64 = 250_000.0;
@@ -43,7 +43,6 @@ const BATCH_MAX_US: f64 = 20_000.0;
 pub(crate) const BATCH_BYTES: f64 = 500.0;
 /// RabbitMQ's service time and what waits there, together, for a window of one message; and for larger ones a part of it.
 const RABBITMQ_US: f64 = 15_000.0;
-const RABBITMQ_ROOT: f64 = 1.0 / 6.0;
 
 /// With this round trip and service time, window in messages and mean size; `narrow`: what they wait for is a link that carries
 /// little; `work`: where it is told what a RabbitMQ carries.
@@ -61,8 +60,8 @@ pub(crate) fn batch_wait_us(
         BrokerKind::RabbitMq if !narrow => {
             // Next door the kernel reads milliseconds, too, where RabbitMQ is late to read.
             let far = network_us >= DISTANT_MIN_US as f64 && network_us > service_us;
-            let alone_us = work.map_or(RABBITMQ_US, |work| work.together_us(far));
-            let together_us = alone_us / window.powf(RABBITMQ_ROOT);
+            let unknown_us = RABBITMQ_US / window.powf(rabbitmq_work::ROOT);
+            let together_us = work.map_or(unknown_us, |work| work.together_us(far, window));
             return (together_us - service_us).max(BATCH_MIN_US);
         }
         BrokerKind::FairVisits { .. } if !narrow => {
@@ -103,7 +102,7 @@ mod tests {
 
     #[test]
     fn before_a_rabbitmq_who_has_more_in_flight_waits_for_less_of_its_work() {
-        let work = RabbitMqWork::new(0.05, 0.0, 0.0);
+        let work = RabbitMqWork::new(0.05, 0.0, 0.0, 0.0);
         let wait_us = |net_us, window| {
             batch_wait_us(BrokerKind::RabbitMq, false, net_us, 0.0, window, 0.0, Some(work))
         };

@@ -79,6 +79,7 @@ use crate::crowd::Crowd;
 use crate::kernel_reading::KernelReading;
 use crate::network_rtt::{DISTANT_MIN_US, NetworkRtt};
 use crate::rabbitmq_work::RabbitMqWork;
+use crate::slow_disk::SlowDisk;
 use crate::together::Together;
 use crate::windowed_min::WindowedMin;
 
@@ -155,6 +156,7 @@ pub(crate) struct DelayTarget {
     /// The quickest confirm since the last round or reading. All that is kept of the others is that they were slower.
     quickest_us: u64,
     service_least: f64,
+    slow_disk: SlowDisk,
     /// As the broker tells it; 0: not worth it, or it does not.
     commit_us: f64,
     /// Those who share its commits; `None` where it does not tell.
@@ -187,6 +189,7 @@ impl DelayTarget {
             service: WindowedMin::new(SERVICE_BUCKET_US),
             quickest_us: u64::MAX,
             service_least: f64::INFINITY,
+            slow_disk: SlowDisk::default(),
             commit_us: 0.0,
             publishers: None,
             part: 1.0,
@@ -286,8 +289,11 @@ impl DelayTarget {
 
     /// A round is over: its mean latency, the least of the last ones, and the window and size of message it was for.
     pub(crate) fn set(&mut self, mean_us: f64, standing_us: f64, window: f64, size_bytes: f64) {
-        self.quickest_us = u64::MAX;
         let network_us = self.network_us(mean_us);
+        if self.quickest_us != u64::MAX {
+            self.slow_disk.round((self.quickest_us as f64 - network_us).max(0.0));
+        }
+        self.quickest_us = u64::MAX;
         let service_us = self.service.get().map_or(mean_us - network_us, |us| us as f64);
         let mut service_us = service_us.max(SERVICE_MIN_US as f64);
         self.service_least = self.service_least.min(service_us);
@@ -377,7 +383,7 @@ impl DelayTarget {
     /// What makes a RabbitMQ quick, if it is told what that carries; this publisher has so many messages carried.
     fn rabbitmq_work(&self, own_per_us: f64, size_bytes: f64) -> Option<RabbitMqWork> {
         let per_us = self.carried.per_us().filter(|_| self.broker == BrokerKind::RabbitMq)?;
-        Some(RabbitMqWork::new(per_us.max(own_per_us), size_bytes, self.least_together_us))
+        Some(RabbitMqWork::new(per_us, own_per_us, size_bytes, self.least_together_us))
     }
 
     /// What all publishers of this process see of the broker.
@@ -386,9 +392,9 @@ impl DelayTarget {
         self.least_together_us = told.least_service_us.unwrap_or(0) as f64;
     }
 
-    /// The least time, without the network's, of the last 5 to 10 s.
+    /// The least time, without the network's, of the last 5 to 10 s; of a slow disk [what it takes](SlowDisk).
     pub(crate) fn service_us(&self) -> Option<u64> {
-        self.service.get()
+        self.service.get().map(|least_us| self.slow_disk.own_us(least_us))
     }
 
     /// A message waits so long for its commit at the broker, whose disk is slow; true if that is much longer than all that was known,
@@ -434,6 +440,7 @@ impl DelayTarget {
             _ => return longer,
         }
         self.service = WindowedMin::new(SERVICE_BUCKET_US);
+        self.slow_disk = SlowDisk::default();
         longer
     }
 

@@ -62,6 +62,7 @@ mod receive_buffer;
 mod recent_median;
 mod renewal;
 mod round;
+mod slow_disk;
 mod startup;
 mod together;
 mod token_bucket;

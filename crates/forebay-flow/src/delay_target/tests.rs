@@ -99,7 +99,23 @@ fn before_a_rabbitmq_on_a_slow_disk_messages_may_wait_longer() {
     };
     assert!(about(target_us(None), (10_625.0, 15_937.5)));
     assert!(about(target_us(Some(2_000)), (10_625.0, 15_937.5)), "another saw a shorter queue");
-    assert!(about(target_us(Some(16_000)), (16_000.0, 40_000.0)));
+    assert!(about(target_us(Some(16_000)), (16_000.0, 31_590.7)));
+}
+
+#[test]
+fn what_a_slow_disk_takes_is_told_and_not_the_luckiest_message() {
+    let told_us = |quickest_us: &[u64]| {
+        let mut target = DelayTarget::new(true, u64::MAX);
+        target.set_broker(BrokerKind::RabbitMq);
+        for &us in quickest_us {
+            target.add(0, us);
+            target.set(us as f64, us as f64, 64.0, 0.0);
+        }
+        target.service_us()
+    };
+    assert_eq!(told_us(&[18_000, 18_000, 18_000, 18_000]), Some(18_000));
+    assert_eq!(told_us(&[18_000, 18_000, 18_000, 10_000]), Some(17_000));
+    assert_eq!(told_us(&[1_800, 1_800, 1_800, 1_000]), Some(1_000));
 }
 
 #[test]
