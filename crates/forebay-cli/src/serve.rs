@@ -1,15 +1,14 @@
 //! `forebay serve`: the broker in the foreground, until a signal or the disk ends it.
 
-use crate::exit::Exit;
+use crate::exit::{Exit, Failure};
 use crate::stop_signal::{SAME_SIGNAL, stop_signals};
-use forebay_server::{
-    Config, ConfigError, Data, DurabilitySetting, Layer, Server, Size, StartError, logging,
-};
+use forebay_server::logging::{self, Log};
+use forebay_server::{Config, Data, DurabilitySetting, Layer, Server, Size, StartError};
 use signal_hook::iterator::Signals;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Flags of `forebay serve`. What is not given comes from `FOREBAY_…`, then the file, then the default.
 #[derive(clap::Args)]
@@ -88,17 +87,31 @@ impl Args {
     }
 }
 
+/// How long a second signal waits for whoever reads the log.
+const AT_ONCE: Duration = Duration::from_millis(100);
+
 /// Serves until SIGTERM, SIGINT or SIGHUP (exit code 0), or until the disk fails (1).
 pub(crate) fn run(args: Args) -> Exit {
-    let config = match configure(args) {
-        Ok(config) => config,
-        Err(error) => return Exit::Usage.because(error),
+    let (config, log) = match configure(args) {
+        Ok(configured) => configured,
+        Err(error) => return exit_of(&error).because(error),
     };
+    match serve(config, &log) {
+        Ok(()) => {
+            log.flush();
+            Exit::Done
+        }
+        Err(Failure(exit, why)) => {
+            log.end_with(&format!("forebay: {why}"));
+            exit
+        }
+    }
+}
+
+fn serve(config: Config, log: &Log) -> Result<(), Failure> {
     // Before the start: a signal during a long recovery must end the process, too.
-    let signals = match stop_signals() {
-        Ok(signals) => signals,
-        Err(error) => return Exit::Failed.because(format!("cannot watch for signals: {error}")),
-    };
+    let signals = stop_signals();
+    let signals = signals.map_err(|error| format!("cannot watch for signals: {error}"))?;
     if config.durability != DurabilitySetting::Always && config.data != Data::Memory {
         tracing::warn!(
             durability = %config.durability,
@@ -109,29 +122,28 @@ pub(crate) fn run(args: Args) -> Exit {
         Data::Dir(dir) => dir.display().to_string(),
         Data::Memory => "memory".to_owned(),
     };
-    let stop = StopBySignal::watch(signals);
-    let server = match Server::start(config) {
-        Ok(server) => Arc::new(server),
-        Err(error @ StartError::Config(_)) => return Exit::Usage.because(error),
-        Err(error) => return Exit::Failed.because(error),
-    };
+    let stop = StopBySignal::watch(signals, log.clone());
+    let server = Server::start(config);
+    let server = server.map_err(|error| Failure(exit_of(&error), error.to_string()))?;
+    let server = Arc::new(server);
     stop.ready(server.clone());
     announce(&server, &data);
-    match server.wait() {
-        Ok(()) => {
-            tracing::info!("stopped");
-            Exit::Done
-        }
-        Err(failed) => Exit::Failed.because(failed),
-    }
+    server.wait().map_err(|failed| failed.to_string())?;
+    tracing::info!("stopped");
+    Ok(())
 }
 
-fn configure(args: Args) -> Result<Config, ConfigError> {
+fn exit_of(error: &StartError) -> Exit {
+    if error.is_configuration() { Exit::Usage } else { Exit::Failed }
+}
+
+/// What is to be served, and the log, which has begun.
+fn configure(args: Args) -> Result<(Config, Log), StartError> {
     let file = args.config.as_deref().map(Layer::from_file).transpose()?;
     let env = Layer::from_env(|name| std::env::var_os(name))?;
     let mut config = Config::from_layers(&[args.into_layer(), env, file.unwrap_or_default()])?;
     config.owns_process = true;
-    logging::start(&config)?;
+    let log = logging::start(&config)?;
     // What follows is perhaps not what was meant, and no reason not to start.
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let unknown = unknown_variables(names);
@@ -141,7 +153,7 @@ fn configure(args: Args) -> Result<Config, ConfigError> {
     for doubt in config.doubts() {
         tracing::warn!("{doubt}");
     }
-    Ok(config)
+    Ok((config, log))
 }
 
 /// Variables of the same prefix that are for others: other commands, what `pipe` gives its programs, tests and measurements.
@@ -195,8 +207,12 @@ struct StopBySignal {
 }
 
 impl StopBySignal {
-    fn watch(mut signals: Signals) -> StopBySignal {
+    fn watch(mut signals: Signals, log: Log) -> StopBySignal {
         let (server, started) = std::sync::mpsc::sync_channel::<Arc<Server>>(1);
+        let exit = move |code| {
+            log.flush_within(AT_ONCE);
+            std::process::exit(code)
+        };
         std::thread::spawn(move || {
             let mut draining: Option<Instant> = None;
             for _ in signals.forever() {
@@ -207,9 +223,9 @@ impl StopBySignal {
                         server.request_stop();
                     }
                     // Not yet started: there is nothing to drain, recovery changes nothing it reads.
-                    (None, Err(_)) => std::process::exit(0),
+                    (None, Err(_)) => exit(0),
                     (Some(since), _) if since.elapsed() < SAME_SIGNAL => {}
-                    (Some(_), _) => std::process::exit(1),
+                    (Some(_), _) => exit(1),
                 }
             }
         });

@@ -2,7 +2,14 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+
+use forebay_client::blocking::Connection;
 use forebay_wire::{TableBuf, Value, queue};
+use rustix::process::{Pid, Signal, kill_process};
+use support::PATIENCE;
 use support::broker::{Broker, Start};
 use support::dir::Dir;
 use support::peer::{Answer, Peer, short};
@@ -57,4 +64,34 @@ fn what_is_set_and_opens_or_means_nothing_is_a_line() {
     assert!(warnings[0].ends_with(variables), "{said}");
     let tag = "users: `a` has the tag `admin`, which opens nothing; is `administrator` meant?";
     assert!(warnings[1].ends_with(tag), "{said}");
+}
+
+#[test]
+fn whoever_has_stopped_reading_the_log_holds_up_nobody_and_misses_nothing() {
+    let (reader, log) = std::io::pipe().unwrap();
+    let mut serve = Command::new(support::forebay());
+    serve.args(["serve", "--in-memory", "--amqp", "127.0.0.1:0", "--http", "off"]);
+    serve.args(["--log-level", "debug"]).stderr(log).stdout(Stdio::piped());
+    let mut broker = serve.spawn().expect("the binary was built");
+    // It has the other end of the pipe.
+    drop(serve);
+    let mut ready = String::new();
+    let mut out = BufReader::new(broker.stdout.take().expect("it is piped"));
+    out.read_line(&mut ready).expect("it says when it is ready");
+    let address = ready.split_once("amqp=").expect("it names its address").1;
+    let address = address.split_whitespace().next().unwrap_or_default();
+    // Each is two lines of more than 50 bytes, and the pipe holds 64 KiB.
+    let listener = address.parse().expect("an address");
+    for _ in 0..2000 {
+        TcpStream::connect_timeout(&listener, PATIENCE).expect("it goes on accepting");
+    }
+    let url = format!("amqp://guest:guest@{address}/%2f");
+    Connection::open(&url).expect("it serves whether somebody reads its log or not");
+    let pid = Pid::from_raw(broker.id() as i32).expect("it has one");
+    kill_process(pid, Signal::TERM).expect("it runs");
+    let lines: Vec<String> = BufReader::new(reader).lines().map(|line| line.unwrap()).collect();
+    let connected = lines.iter().filter(|line| line.contains(" connected key=")).count();
+    assert_eq!(connected, 2001);
+    assert!(lines.last().is_some_and(|line| line.ends_with("INFO stopped")), "{lines:?}");
+    assert_eq!(broker.wait().expect("it ends").code(), Some(0));
 }

@@ -33,6 +33,7 @@ mod connection;
 mod http;
 mod in_process;
 mod lane;
+mod line_writer;
 mod listener;
 pub mod logging;
 mod mailbox;

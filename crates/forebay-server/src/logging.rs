@@ -1,42 +1,100 @@
 //! Log lines on standard error, as text or JSON.
 
 use crate::config::{Config, ConfigError, LogFormat};
+use crate::line_writer::LineWriter;
+use crate::start_error::StartError;
+use std::fs::File;
 use std::io::{self, IsTerminal, Write, stderr};
+use std::os::fd::AsFd;
+use std::panic;
+use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-/// Starts logging for the whole process; for programs, not for libraries.
+/// At the end of a process, how long nobody may read before what is left is given up.
+const LAST_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The log of this process. A thread of its own writes it, so that whoever reads standard error, or does not, holds up nothing else;
+/// 1 MiB of lines waits for it, and what comes beyond is dropped and counted in the log.
+#[derive(Clone)]
+pub struct Log(LineWriter);
+
+impl Log {
+    /// Waits until all lines are written, or nobody has read any of them for 5 s. A process that ends without it loses those that wait.
+    pub fn flush(&self) {
+        self.flush_within(LAST_PATIENCE);
+    }
+
+    /// The same with another patience.
+    pub fn flush_within(&self, patience: Duration) {
+        // What nobody reads is lost: a process is not to stay for that.
+        let _ = self.0.flush(patience);
+    }
+
+    /// Writes `sentence` as it is on a line below all others, and flushes.
+    pub fn end_with(&self, sentence: &str) {
+        self.0.push_last(format!("{sentence}\n").as_bytes());
+        self.flush();
+    }
+}
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Log").finish_non_exhaustive()
+    }
+}
+
+/// Starts logging for the whole process; for programs, not for libraries. A panic flushes the log first.
 ///
 /// # Errors
-/// `log_level` is no level and no filter.
-pub fn start(config: &Config) -> Result<(), ConfigError> {
-    // The filter would take a word that is no level for a part of the program, and tell nothing of the others.
-    let word = !config.log_level.contains(['=', ',']);
-    if word && config.log_level.parse::<LevelFilter>().is_err() {
-        let why = "it is error, warn, info, debug, trace or off, or a filter such as info,forebay_server=debug";
-        return Err(ConfigError::value("log_level", why));
-    }
-    let filter = EnvFilter::try_new(&config.log_level)
-        .map_err(|error| ConfigError::value("log_level", error.to_string()))?;
+/// `log_level` is no level and no filter, or the system gives no thread or descriptor.
+pub fn start(config: &Config) -> Result<Log, StartError> {
+    let filter = filter(&config.log_level)?;
+    let standard_error = stderr().as_fd().try_clone_to_owned().map_err(StartError::System)?;
+    let writer = LineWriter::start(File::from(standard_error), tell_dropped);
+    let writer = writer.map_err(StartError::System)?;
+    let lines = Lines(writer.clone());
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(|| Lines)
+        .with_writer(move || lines.clone())
         .with_ansi(stderr().is_terminal());
     // It fails when the process logs already, and then it may go on doing so.
     let _ = match config.log_format {
         LogFormat::Text => lines.with_target(false).try_init(),
         LogFormat::Json => lines.json().flatten_event(true).try_init(),
     };
-    Ok(())
+    let log = Log(writer);
+    let (before, say) = (log.clone(), panic::take_hook());
+    panic::set_hook(Box::new(move |panicked| {
+        before.flush();
+        say(panicked);
+    }));
+    Ok(log)
 }
 
-/// Standard error. What cannot be written, as the disk of the log is full or nobody reads it any more, is lost: the broker is not
-/// to end for that.
-struct Lines;
+fn filter(log_level: &str) -> Result<EnvFilter, ConfigError> {
+    // The filter would take a word that is no level for a part of the program, and tell nothing of the others.
+    let word = !log_level.contains(['=', ',']);
+    if word && log_level.parse::<LevelFilter>().is_err() {
+        let why = "it is error, warn, info, debug, trace or off, or a filter such as info,forebay_server=debug";
+        return Err(ConfigError::value("log_level", why));
+    }
+    EnvFilter::try_new(log_level)
+        .map_err(|error| ConfigError::value("log_level", error.to_string()))
+}
+
+/// An error, so that it is told to whoever asked for errors alone: what is missing may have been some.
+fn tell_dropped(count: u64) {
+    tracing::error!("{count} lines of the log are missing here: nobody read it for too long");
+}
+
+/// Lines as they are formatted: each is one call of `write`.
+#[derive(Clone)]
+struct Lines(LineWriter);
 
 impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let _ = stderr().write_all(line);
+        self.0.push(line);
         Ok(line.len())
     }
 
