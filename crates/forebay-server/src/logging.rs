@@ -72,14 +72,21 @@ pub fn start(config: &Config) -> Result<Log, StartError> {
     Ok(log)
 }
 
+/// A level, or levels for parts of the program: `info,forebay_server=debug`.
 fn filter(log_level: &str) -> Result<EnvFilter, ConfigError> {
-    // The filter would take a word that is no level for a part of the program, and tell nothing of the others.
-    let word = !log_level.contains(['=', ',']);
-    if word && log_level.parse::<LevelFilter>().is_err() {
-        let why = "it is error, warn, info, debug, trace or off, or a filter such as info,forebay_server=debug";
-        return Err(ConfigError::value("log_level", why));
+    let parts: Vec<&str> = log_level.split(',').map(str::trim).collect();
+    for part in &parts {
+        // The filter would take a word that is no level for a part of the program, tell nothing of the others, and take nothing for a
+        // level.
+        let level = part.rsplit('=').next().unwrap_or_default();
+        if level.is_empty() || level.parse::<LevelFilter>().is_err() {
+            let why = format!(
+                "`{level}` is none of error, warn, info, debug, trace and off; a filter is such as info,forebay_server=debug"
+            );
+            return Err(ConfigError::value("log_level", why));
+        }
     }
-    EnvFilter::try_new(log_level)
+    EnvFilter::try_new(parts.join(","))
         .map_err(|error| ConfigError::value("log_level", error.to_string()))
 }
 
@@ -100,5 +107,36 @@ impl Write for Lines {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::filter;
+
+    #[test]
+    fn a_level_or_a_filter_of_levels_is_taken_and_nothing_else() {
+        for (log_level, taken) in [
+            ("info", "info"),
+            ("OFF", "off"),
+            ("warn,forebay_server=debug", "forebay_server=debug,warn"),
+            ("warn, forebay_server=debug", "forebay_server=debug,warn"),
+            ("forebay_server::http=trace", "forebay_server::http=trace"),
+        ] {
+            assert_eq!(filter(log_level).unwrap().to_string(), taken, "{log_level}");
+        }
+        for (log_level, level) in [
+            ("warning", "warning"),
+            ("infoo,forebay_server=debug", "infoo"),
+            ("info,forebay_server", "forebay_server"),
+            ("info,forebay_server=debugg", "debugg"),
+            ("info,forebay_server=", ""),
+            ("info,", ""),
+            ("", ""),
+        ] {
+            let said = filter(log_level).unwrap_err().to_string();
+            let expected = format!("configuration key log_level: `{level}` is none of error, warn");
+            assert!(said.starts_with(&expected), "{log_level}: {said}");
+        }
     }
 }

@@ -248,7 +248,7 @@ pub const KEYS: &[Key] = &[
         default: "\"info\"",
         unit: "",
         flag: "--log-level",
-        text: "`error`, `warn`, `info`, `debug`, `trace`, or a filter such as `info,forebay_server=debug`.",
+        text: "`error`, `warn`, `info`, `debug`, `trace`, `off`, or a filter such as `info,forebay_server=debug`.",
     },
     Key {
         name: "drain_timeout_ms",
