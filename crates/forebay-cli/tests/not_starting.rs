@@ -213,7 +213,7 @@ fn a_torn_tail_is_no_damage() {
 fn an_empty_data_directory_is_refused_and_nothing_is_made_here() {
     let dir = Dir::new("starting");
     let start = Start::bare(dir.path()).variable("FOREBAY_DATA_DIR", "");
-    assert_sentence(&start.refused(), USAGE, &["configuration key data_dir: it is empty"]);
+    assert_sentence(&start.refused(), USAGE, &["FOREBAY_DATA_DIR: it is empty: unset it"]);
     assert!(!Path::new("LOCK").exists(), "the store began in the current directory");
 }
 

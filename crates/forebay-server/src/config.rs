@@ -263,7 +263,7 @@ impl Config {
             data: data(layers)?.unwrap_or(default.data),
             amqp,
             http: match first!(http) {
-                Some(http) if http == "off" || http.is_empty() => None,
+                Some(http) if http == "off" => None,
                 Some(http) => Some(http),
                 None => default.http,
             },
@@ -508,6 +508,7 @@ mod tests {
         check("amqp = []", "amqp: there must be at least one address");
         check("data_dir = \"\"", "data_dir: it is empty");
         check("http = \"localhost\"", "http");
+        check("http = \"\"", "http: `` is not HOST:PORT, such as 127.0.0.1:15672, or `off`");
         check("vhosts = []", "vhosts: there must be at least one");
         check("vhosts = [\"shop\"]", "vhosts: `/` is not one of them, and guest");
         check("trace_vhosts = [\"v\"]", "trace_vhosts: `v` is not one of vhosts");

@@ -10,7 +10,8 @@ pub(super) fn check(amqp: &[String], http: Option<&str>) -> Result<(), ConfigErr
     for (index, (key, address)) in all.iter().enumerate() {
         let error = |text: String| Err(ConfigError::value(key, text));
         if !is_one(address) {
-            return error(format!("`{address}` is not HOST:PORT, such as 127.0.0.1:5672"));
+            let such = if *key == "http" { "127.0.0.1:15672, or `off`" } else { "127.0.0.1:5672" };
+            return error(format!("`{address}` is not HOST:PORT, such as {such}"));
         }
         if let Some((by, taken)) = all[..index].iter().find(|(_, other)| overlap(address, other)) {
             return error(format!("`{address}` is taken already, by `{taken}` of {by}"));

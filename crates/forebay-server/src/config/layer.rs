@@ -69,26 +69,31 @@ impl Layer {
 
     /// Reads the variables `FOREBAY_<KEY>`; `variable` looks one up (`std::env::var_os` in a program).
     ///
-    /// Lists are separated by commas. Lists of tables can be set in a file only.
+    /// Lists are separated by commas; a comma alone is an empty list. Lists of tables can be set in a file only.
     ///
     /// # Errors
-    /// A value of the wrong type, or one that is not UTF-8 and no path; the message names the variable.
+    /// No value, one of the wrong type, or one that is not UTF-8 and no path; the message names the variable.
     pub fn from_env(variable: impl Fn(&str) -> Option<OsString>) -> Result<Layer, ConfigError> {
         let mut table = toml::Table::new();
         let mut data_dir = None;
         for key in KEYS.iter().filter(|key| key.kind != Kind::Tables) {
             let name = key.variable();
             let Some(value) = variable(&name) else { continue };
-            if key.name == "data_dir" {
-                data_dir = Some(PathBuf::from(value));
-                continue;
-            }
             let error = |what: String| ConfigError::Syntax {
                 origin: name.clone(),
                 line: None,
                 key: None,
                 what,
             };
+            if value.is_empty() {
+                // Some would take it for the default, and some for nothing at all: no listener, or nobody from this machine alone.
+                let cure = if key.name == "http" { ", or write off for none" } else { "" };
+                return Err(error(format!("it is empty: unset it for the default{cure}")));
+            }
+            if key.name == "data_dir" {
+                data_dir = Some(PathBuf::from(value));
+                continue;
+            }
             let text = value.into_string().map_err(|_| error("it is not UTF-8".to_owned()))?;
             let value = match key.kind {
                 Kind::Tables => continue,
@@ -105,7 +110,7 @@ impl Layer {
                 ),
                 Kind::Bool => toml::Value::Boolean(match text.trim() {
                     "true" | "1" => true,
-                    "false" | "0" | "" => false,
+                    "false" | "0" => false,
                     _ => return Err(error(format!("`{text}` is neither true nor false"))),
                 }),
             };
@@ -169,6 +174,19 @@ mod tests {
             let text = env(&[(name, value)]).unwrap_err().to_string();
             assert!(text.starts_with(name), "{text}");
         }
+    }
+
+    #[test]
+    fn an_empty_variable_is_neither_a_default_nor_nothing() {
+        for key in KEYS.iter().filter(|key| key.kind != Kind::Tables) {
+            let name = key.variable();
+            let said = env(&[(&name, "")]).unwrap_err().to_string();
+            assert!(said.starts_with(&format!("{name}: it is empty: unset it")), "{said}");
+            assert_eq!(said.ends_with(", or write off for none"), key.name == "http", "{said}");
+        }
+        let layer = env(&[("FOREBAY_LOOPBACK_USERS", ","), ("FOREBAY_HTTP", "off")]).unwrap();
+        assert_eq!(layer.loopback_users.as_deref(), Some(&[][..]));
+        assert_eq!(layer.http.as_deref(), Some("off"));
     }
 
     #[test]
