@@ -3,7 +3,7 @@
 use crate::congestion::{begin_unpaced, pace_if_far};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 
 /// Connections the kernel may hold for us between two turns.
 const BACKLOG: i32 = 1024;
@@ -21,12 +21,12 @@ pub(crate) fn listen(address: &str, beside: &[String]) -> io::Result<TcpListener
     Err(last.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address")))
 }
 
-/// `[::]` takes IPv4 too, unless somebody asks for that by itself on the same port: the system would let only one of them have it.
+/// `[::]` takes IPv4 too, unless somebody asks for an address of that on the same port: the system would let only one of them have it.
 fn is_for_ipv6_alone(address: SocketAddr, beside: &[String]) -> bool {
-    let all_of_ipv4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
+    let mut others = beside.iter().filter_map(|other| other.parse::<SocketAddr>().ok());
     address.ip() == Ipv6Addr::UNSPECIFIED
         && address.port() != 0
-        && beside.iter().any(|other| other.parse() == Ok(all_of_ipv4))
+        && others.any(|other| other.is_ipv4() && other.port() == address.port())
 }
 
 fn listen_on(address: SocketAddr, ipv6_alone: bool) -> io::Result<TcpListener> {
@@ -80,19 +80,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_of_ipv4_and_all_of_ipv6_share_a_port() {
-        let v4 = listen("0.0.0.0:0", &[]).unwrap();
-        let port = v4.local_addr().unwrap().port();
-        let [all_of_ipv4, all] = [format!("0.0.0.0:{port}"), format!("[::]:{port}")];
-        let both = [all_of_ipv4.clone(), all.clone()];
-        let _v6 = match listen(&all, &both) {
-            Ok(v6) => v6,
-            // A system without IPv6.
-            Err(error) if error.kind() != io::ErrorKind::AddrInUse => return,
-            Err(error) => panic!("{error}"),
-        };
-        drop(v4);
-        let _v4_again = listen(&all_of_ipv4, &both).unwrap();
+    fn ipv4_and_all_of_ipv6_share_a_port() {
+        for ipv4 in ["0.0.0.0", "127.0.0.1"] {
+            let v4 = listen(&format!("{ipv4}:0"), &[]).unwrap();
+            let port = v4.local_addr().unwrap().port();
+            let [of_ipv4, all] = [format!("{ipv4}:{port}"), format!("[::]:{port}")];
+            let both = [of_ipv4.clone(), all.clone()];
+            let _v6 = match listen(&all, &both) {
+                Ok(v6) => v6,
+                // A system without IPv6.
+                Err(error) if error.kind() != io::ErrorKind::AddrInUse => return,
+                Err(error) => panic!("{error}"),
+            };
+            drop(v4);
+            let _v4_again = listen(&of_ipv4, &both).unwrap();
+        }
     }
 
     #[test]
@@ -102,7 +104,8 @@ mod tests {
             is_for_ipv6_alone("[::]:5672".parse().unwrap(), &beside)
         };
         assert!(alone(&["[::]:5672", "0.0.0.0:5672"]));
-        assert!(!alone(&["[::]:5672", "0.0.0.0:5673", "localhost:5672", "127.0.0.1:5672"]));
+        assert!(alone(&["[::]:5672", "127.0.0.1:5672"]));
+        assert!(!alone(&["[::]:5672", "0.0.0.0:5673", "localhost:5672", "[::1]:5672"]));
         for other in ["[::1]:5672", "[::]:0", "0.0.0.0:5672"] {
             let beside = ["0.0.0.0:5672".to_owned(), "0.0.0.0:0".to_owned()];
             assert!(!is_for_ipv6_alone(other.parse().unwrap(), &beside), "{other}");

@@ -74,13 +74,14 @@ impl Server {
         let started = Instant::now();
         config.check()?;
         let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
+        let all: Vec<String> = config.amqp.iter().chain(&config.http).cloned().collect();
         for address in &config.amqp {
-            let listener = bind("amqp", address, &config.amqp)?;
+            let listener = bind("amqp", address, &all)?;
             addresses.push(listener.local_addr().map_err(StartError::System)?);
             listeners.push(listener);
         }
         let http_listener =
-            config.http.as_deref().map(|address| bind("http", address, &[])).transpose()?;
+            config.http.as_deref().map(|address| bind("http", address, &all)).transpose()?;
         let http_address = match &http_listener {
             Some(listener) => Some(listener.local_addr().map_err(StartError::System)?),
             None => None,

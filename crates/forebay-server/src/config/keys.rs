@@ -80,7 +80,7 @@ pub const KEYS: &[Key] = &[
         default: "[\"127.0.0.1:5672\"]",
         unit: "host:port",
         flag: "--amqp",
-        text: "Addresses to accept AMQP connections on. `[::]` takes IPv4 too, unless `0.0.0.0` with the same port is listed. Port 0 picks a free one.",
+        text: "Addresses to accept AMQP connections on. `[::]` takes IPv4 too, unless an address of IPv4 with the same port is listed: then IPv4 is taken there alone. Port 0 picks a free one.",
     },
     Key {
         name: "amqps",
