@@ -4,6 +4,7 @@
 mod support;
 
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -63,8 +64,27 @@ fn it_ends_early_and_still_counts() {
     }
     terminate(&child);
     stdout.read_to_string(&mut text).expect("it sums up");
-    assert_eq!(child.wait().expect("it ends").code(), Some(0), "{text}");
+    let ended = child.wait_with_output().expect("it ends");
+    assert_eq!(ended.status.code(), Some(0), "{text}");
     assert!(text.contains("✓ every queue is empty again"), "{text}");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    let ending = "forebay: no more is published, and what was is still counted; a second signal ends at once\n";
+    assert_eq!(said, ending);
+}
+
+#[test]
+fn a_signal_before_the_broker_answers_is_enough() {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("amqp://{}", silent.local_addr().expect("it has one"));
+    let child = demo(&["--url", &url]).spawn().expect("it runs");
+    // It asks, and waits.
+    let asked = silent.accept().expect("it connects");
+    terminate(&child);
+    let ended = child.wait_with_output().expect("it ends");
+    drop(asked);
+    assert_eq!(ended.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(said, "forebay: a signal came before the broker had answered\n");
 }
 
 #[test]

@@ -37,7 +37,7 @@ use tokio::time::{sleep, timeout};
 use crate::exit::Exit;
 use crate::figures::thousands;
 use crate::standard_output;
-use crate::stop_signal::StopSignal;
+use crate::stop_signal::{NOT_ANSWERED, StopSignal};
 use broker::DemoBroker;
 use database::Database;
 use gauges::Gauges;
@@ -51,6 +51,10 @@ use workplace::Workplace;
 
 /// Without any progress for so long, the rest counts as lost: longer than a broker needs to start again.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is said at a signal, which nothing else shows until all is done.
+const ENDING: &str =
+    "forebay: no more is published, and what was is still counted; a second signal ends at once";
 
 /// Carry a year of Seattle's hourly weather, sent as 1000 stations, through a durable broker and a pipeline into
 /// a database, watch it live, and check the results.
@@ -95,7 +99,8 @@ fn demonstrate(args: &Args) -> Result<Summary, String> {
     };
     let runtime = Runtime::new().map_err(|error| format!("cannot start threads: {error}"))?;
     let outcome = runtime.block_on(async {
-        broker.set_up().await?;
+        let set_up = stop.or(broker.set_up()).await;
+        set_up.ok_or_else(|| NOT_ANSWERED.to_owned())??;
         say(args, &introduction(args, &broker, readings.len()));
         carry(args, &broker, database, readings, &stop).await
     });
@@ -142,7 +147,9 @@ async fn carry(
     let gauges = Arc::new(Gauges::new());
     let mut view = View::new(args.json);
     let builder = Connection::builder().name("forebay demo, pipeline");
-    let connection = builder.open(&broker.url).await.map_err(|error| error.to_string())?;
+    let opened = stop.or(builder.open(&broker.url)).await;
+    let opened = opened.ok_or_else(|| NOT_ANSWERED.to_owned())?;
+    let connection = opened.map_err(|error| error.to_string())?;
     let database = Arc::new(Mutex::new(database));
     let running = pipeline::start(&connection, &database, &gauges);
     let url = broker.url.clone();
@@ -160,6 +167,9 @@ async fn carry(
     })
     .await;
     gauges.stop_publishing.store(true, Ordering::Relaxed);
+    if stop.came() {
+        view.say(ENDING);
+    }
     let mut published = [0; PUBLISHER_COUNT];
     let mut patience = Patience::new(&gauges);
     watch(&gauges, &mut view, broker, || {

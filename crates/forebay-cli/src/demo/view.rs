@@ -124,6 +124,12 @@ impl View {
         };
     }
 
+    /// A line on standard error, which stays: a block is drawn anew below it.
+    pub(super) fn say(&mut self, line: &str) {
+        say!("{line}");
+        self.lines_drawn = 0;
+    }
+
     fn block(&mut self, gauges: &Gauges, broker: &DemoBroker) -> String {
         let mut lines = vec![format!("  {:<12}{:>9}{:>27}{:>14}", "", "a second", "", "in all")];
         for series in &self.series {
