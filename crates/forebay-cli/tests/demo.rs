@@ -73,6 +73,30 @@ fn it_ends_early_and_still_counts() {
 }
 
 #[test]
+fn a_second_signal_leaves_no_data_behind() {
+    let (home, temporary) = (Dir::new("demo-broker"), Dir::new("demo-second"));
+    let broker = Start::in_memory(home.path()).ready();
+    let mut child = demo(&["--seconds", "600", "--json", "--url", &broker.url()]);
+    let mut child = child.env("TMPDIR", temporary.path()).spawn().expect("it runs");
+    let mut view = BufReader::new(child.stderr.take().expect("it is piped")).lines();
+    let mut draws = |what: &str| view.any(|line| line.expect("it draws").contains(what));
+    assert!(draws("published "));
+    assert!(std::fs::read_dir(temporary.path()).expect("it is there").count() > 0);
+    // Nothing is counted to its end any more.
+    broker.signal(Signal::STOP);
+    terminate(&child);
+    assert!(draws("a second signal"));
+    // It may come before the first one was long enough ago, and is the same then.
+    while child.try_wait().expect("a child can be waited for").is_none() {
+        terminate(&child);
+        std::thread::yield_now();
+    }
+    broker.kill();
+    assert_eq!(child.wait().expect("it ended").code(), Some(130));
+    assert_eq!(std::fs::read_dir(temporary.path()).expect("it is there").count(), 0);
+}
+
+#[test]
 fn a_signal_before_the_broker_answers_is_enough() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let url = format!("amqp://{}", silent.local_addr().expect("it has one"));

@@ -88,9 +88,14 @@ pub(crate) fn run(args: Args) -> Exit {
 }
 
 fn demonstrate(args: &Args) -> Result<Summary, String> {
-    let stop = StopSignal::listen().map_err(|error| format!("cannot handle signals: {error}"))?;
-    let readings = readings::seattle().map_err(|bad| bad.to_string())?;
     let workplace = Workplace::new()?;
+    let clear = workplace.clearing();
+    let stop = StopSignal::listen_with(move |exit| {
+        clear();
+        exit();
+    });
+    let stop = stop.map_err(|error| format!("cannot handle signals: {error}"))?;
+    let readings = readings::seattle().map_err(|bad| bad.to_string())?;
     let path = args.database.clone().unwrap_or_else(|| workplace.join("weather.sqlite"));
     let database = Database::create(&path)?;
     let broker = match &args.url {

@@ -18,12 +18,22 @@ impl Workplace {
     pub(super) fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.0.join(name)
     }
+
+    /// What removes it where nothing is dropped any more: the broker in it has gigabytes, and may be at work.
+    pub(super) fn clearing(&self) -> impl FnOnce() + Send + use<> {
+        let dir = self.0.clone();
+        move || clear(&dir)
+    }
 }
 
 impl Drop for Workplace {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            say!("forebay: cannot remove {}: {error}", self.0.display());
-        }
+        clear(&self.0);
+    }
+}
+
+fn clear(dir: &Path) {
+    if let Err(error) = std::fs::remove_dir_all(dir) {
+        say!("forebay: cannot remove {}: {error}", dir.display());
     }
 }
