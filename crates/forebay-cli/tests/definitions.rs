@@ -120,6 +120,28 @@ fn what_goes_out_of_one_broker_comes_into_another_and_stays() {
 }
 
 #[test]
+fn what_has_a_name_that_a_broker_made_up_goes_out_and_is_left_aside() {
+    let dir = Dir::new("definitions-made-up");
+    let (from, to) = (start(&dir.join("a")).ready(), start(&dir.join("b")).ready());
+    let connection = from.connect();
+    let mut channel = connection.channel().expect("a channel");
+    let durable = DeclareQueue { durable: true, ..DeclareQueue::default() };
+    channel.declare_queue("q", durable.clone()).expect("declared");
+    let made_up = channel.declare_queue("", durable).expect("declared").name;
+    channel.bind_queue(&made_up, "amq.topic", "#").expect("bound");
+    let file = dir.join("definitions.json");
+    let file = file.to_str().expect("a path in UTF-8");
+    assert_eq!(definitions(&["export", "--http", &from.http(), file], "").code, Some(0));
+    assert_eq!(declared(&export(&from)).len(), 3);
+    let ended = definitions(&["import", "--http", &to.http(), file], "");
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let said = "left aside, as the broker makes up such names (`amq.gen-…`): queues 1, bindings 1\ndeclared 1, 0 left to do\n";
+    assert_eq!(ended.err, said);
+    let there = export(&to);
+    assert_eq!((declared(&there).len(), &there["queues"][0]["name"]), (1, &json!("q")));
+}
+
+#[test]
 fn a_policy_of_flow_is_nothing_to_do_where_it_is_and_a_line_of_configuration_where_it_is_not() {
     let dir = Dir::new("definitions-flow");
     let policy = "[[policies]]\nvhost = \"/\"\nname = \"follow\"\npattern = \"^q\"\napply-to = \"queues\"\n\

@@ -138,6 +138,27 @@ fn a_declaration_that_fits_no_frame_is_refused_and_the_others_are_made() {
     server.stop().unwrap();
 }
 
+/// As a RabbitMQ does with what it exports itself.
+#[test]
+fn queues_whose_names_a_broker_made_up_are_passed_over() {
+    let (server, at) = with_http();
+    let body = r#"{
+        "queues": [{"name":"amq.gen-Xa","vhost":"/"},{"name":"q","vhost":"/"}],
+        "bindings": [
+            {"vhost":"/","source":"amq.topic","destination":"amq.gen-Xa","destination_type":"queue","routing_key":"a"},
+            {"vhost":"/","source":"amq.topic","destination":"q","destination_type":"queue","routing_key":"a"},
+            {"vhost":"/","source":"amq.topic","destination":"amq.fanout","destination_type":"exchange","routing_key":"a"}
+        ]
+    }"#;
+    let answer = import(at, body);
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert!(
+        answer.contains("\"declared\":3") && answer.contains("\"names_made_up\":2"),
+        "{answer}"
+    );
+    server.stop().unwrap();
+}
+
 /// The import's own connection takes what the broker offers, like any other.
 #[test]
 fn definitions_are_declared_whatever_connections_may_have() {

@@ -2,6 +2,7 @@
 
 mod api;
 mod left_out;
+mod made_up;
 mod one_vhost;
 mod settings;
 
@@ -118,6 +119,7 @@ fn import(place: &Where) -> Result<Exit, Failure> {
     let mut document = read(place.path())?;
     let vhost = place.vhost.as_deref();
     let left_aside = vhost.map(|vhost| one_vhost::keep(&mut document, vhost)).unwrap_or_default();
+    let made_up = made_up::take_out(&mut document);
     let api = place.api()?;
     // Of the whole broker: users and virtual hosts are in no part of it.
     let there = api.export(None)?;
@@ -158,15 +160,23 @@ fn import(place: &Where) -> Result<Exit, Failure> {
     }
     if let (Some(vhost), false) = (vhost, left_aside.is_empty()) {
         // As it was asked for: nothing of it is left to do.
-        let counts = left_aside.iter().map(|(part, count)| format!("{part} {count}"));
-        let counts: Vec<String> = counts.collect();
-        say!("left aside, as it is not of vhost `{vhost}`: {}", counts.join(", "));
+        say!("left aside, as it is not of vhost `{vhost}`: {}", counted(&left_aside));
+    }
+    if !made_up.is_empty() {
+        // Nor of this: whoever needs them gets others.
+        say!("left aside, as the broker makes up such names (`amq.gen-…`): {}", counted(&made_up));
     }
     match outcome.declared {
         Some(declared) => say!("declared {declared}, {left} left to do"),
         None => say!("imported, {left} left to do"),
     }
     Ok(if left == 0 { Exit::Done } else { Exit::Failed })
+}
+
+/// So many entries of each part, in words.
+fn counted(entries: &[(&str, usize)]) -> String {
+    let counts = entries.iter().map(|(part, count)| format!("{part} {count}"));
+    counts.collect::<Vec<_>>().join(", ")
 }
 
 /// Lists with something in them that no broker reads. What else is unknown may be a newer broker's word about itself.

@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 use forebay_broker::Listed;
 use forebay_broker::access::Password;
+use forebay_broker::topology::is_reserved;
 use forebay_wire::{ShortStr, TableBuf, WireMethod, exchange, queue, write_method};
 use serde_json::{Map, Value, json};
 
@@ -151,6 +152,9 @@ pub(super) struct Wanted {
     pub(super) by_vhost: BTreeMap<String, Vec<Item>>,
     /// Entries of each kind that come from the configuration, and from nowhere else.
     pub(super) elsewhere: BTreeMap<String, usize>,
+    /// Queues whose names a broker has made up, and bindings to them: no client may declare such a queue, and whoever did so
+    /// without a name gets another. An import into a RabbitMQ passes them over, too.
+    pub(super) made_up: usize,
 }
 
 /// Kinds of entries that the configuration has.
@@ -171,7 +175,8 @@ impl Wanted {
         if !document.is_object() {
             return Err("definitions are a JSON object".to_owned());
         }
-        let mut wanted = Wanted { by_vhost: BTreeMap::new(), elsewhere: BTreeMap::new() };
+        let mut wanted =
+            Wanted { by_vhost: BTreeMap::new(), elsewhere: BTreeMap::new(), made_up: 0 };
         for part in ELSEWHERE {
             let count = document[part].as_array().map_or(0, Vec::len);
             if count > 0 {
@@ -202,6 +207,10 @@ impl Wanted {
                 };
                 let what = format!("{what} in vhost `{name}`");
                 let frame = read(&entry).map_err(at)?;
+                if entry.is_of_made_up(part) {
+                    wanted.made_up += 1;
+                    continue;
+                }
                 wanted.by_vhost.entry(name.to_owned()).or_default().push(Item { what, frame });
             }
         }
@@ -220,6 +229,16 @@ impl<'a> Entry<'a> {
     fn name(&self, key: &str) -> Result<ShortStr<'a>, String> {
         let text = self.text(key)?;
         ShortStr::new(text.as_bytes()).ok_or_else(|| format!("`{key}` has more than 255 bytes"))
+    }
+
+    /// Whether it is a queue with a name that only a broker gives, or a binding to one.
+    fn is_of_made_up(&self, part: &str) -> bool {
+        let reserved = |key| self.text(key).is_ok_and(|name| is_reserved(name.as_bytes()));
+        match part {
+            "queues" => reserved("name"),
+            "bindings" => self.0["destination_type"] == "queue" && reserved("destination"),
+            _ => false,
+        }
     }
 
     fn flag(&self, key: &str) -> Result<bool, String> {

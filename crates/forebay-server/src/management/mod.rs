@@ -223,7 +223,11 @@ impl Over {
             declarer.declare(&vhost, items);
         }
         let (declared, refused) = declarer.finish();
-        let mut body = json!({ "declared": declared, "configured_elsewhere": wanted.elsewhere });
+        let mut body = json!({
+            "declared": declared,
+            "configured_elsewhere": wanted.elsewhere,
+            "names_made_up": wanted.made_up,
+        });
         if refused.is_empty() {
             return (200, body);
         }
