@@ -34,6 +34,7 @@ impl Shard {
         let too_many = self.handshaking > self.config.handshakes_max;
         self.counters.handshakes_refused += u64::from(too_many);
         if too_many || self.connections_open > self.config.connections_max || self.is_stopping() {
+            self.end_handshake(id);
             self.close_socket(id, CloseHow::Now);
             return;
         }
@@ -44,6 +45,7 @@ impl Shard {
         if self.connection(id).is_none() {
             return;
         }
+        self.end_handshake(id);
         self.tear_down(id);
         if let Some(connection) = self.connections[id.0 as usize].take() {
             self.past_waits.add(&connection.waits, self.now_us);
@@ -59,7 +61,7 @@ impl Shard {
         self.connections_open -= 1;
     }
 
-    /// The connection has logged in, or is gone.
+    /// The connection has logged in, or is gone. Who only takes his leave has his socket still.
     pub(crate) fn end_handshake(&mut self, id: ConnectionId) {
         if let Some(connection) = self.connection(id)
             && std::mem::take(&mut connection.handshaking)
@@ -70,7 +72,6 @@ impl Shard {
 
     /// Takes back everything the connection had: deliveries, consumers, exclusive queues.
     fn tear_down(&mut self, id: ConnectionId) {
-        self.end_handshake(id);
         let now_us = self.now_us;
         let Some(connection) = self.connection(id) else { return };
         connection.waits.end_all(now_us);

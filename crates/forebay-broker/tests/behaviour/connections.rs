@@ -128,6 +128,22 @@ fn strangers_cannot_use_up_the_connections() {
 }
 
 #[test]
+fn strangers_that_take_their_leave_are_counted_until_they_are_gone() {
+    let mut rig = Rig::with(ShardConfig { handshakes_max: 1, ..ShardConfig::default() });
+    let stays = rig.socket(true);
+    rig.bytes(stays, &PROTOCOL_HEADER);
+    rig.method(stays, 0, &connection::Close::default());
+    assert_eq!(rig.closed(), [], "it is to close its socket itself");
+    let second = rig.socket(true);
+    assert_eq!(rig.closed(), [(second.0, CloseHow::Now)]);
+    rig.disconnect(second);
+    rig.disconnect(stays);
+    rig.client();
+    rig.socket(true);
+    assert_eq!(rig.closed(), []);
+}
+
+#[test]
 fn heartbeats_are_sent_and_missed_ones_close() {
     let mut rig = Rig::new();
     let id = rig.socket(true);
