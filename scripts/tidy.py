@@ -67,7 +67,6 @@ LENGTH_MAX = {".rs": 550, ".py": 600, ".js": 600, ".go": 550, ".java": 550, ".sh
 LENGTH_EXCEPTIONS = {
     "crates/forebay-broker/src/error.rs": 630,  # one table: every error text that clients compare
     "crates/forebay-broker/src/topology/vhost.rs": 620,  # one machine, with its tests
-    "crates/forebay-server/src/shard_loop.rs": 600,  # one loop, in the order of its drawing
     "crates/forebay-store/src/log.rs": 660,  # one machine: the writer of the log
     "crates/forebay-bench/src/generator.rs": 600,  # one loop, in the order of its drawing
     "crates/forebay-broker/tests/behaviour/durability.rs": 700,  # one broker on a disk that breaks, and what it promises

@@ -14,13 +14,13 @@
 //! before the others are read: a consumer with little credit works meanwhile, and its next acknowledgements are
 //! there for the next turn.
 
+mod accepting;
 mod reading;
 mod telling;
 
 use crate::connection::{Connection, Phase, Transport, list};
 use crate::in_process::ServerEnd;
 use crate::lane::Lanes;
-use crate::listener::{Accepted, accept};
 use crate::mailbox::{Mail, Mailbox, ShellCounters, Snapshot};
 use crate::poller::{Poller, Ready};
 use crate::resident::Resident;
@@ -30,17 +30,14 @@ use forebay_store::StoreFailed;
 use slab::Slab;
 use std::collections::VecDeque;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use accepting::LISTENER_KEY_FIRST;
 use reading::{Gates, READ_BUFFER_BYTES, TURN_READ_BYTES_MAX};
 use telling::Tellings;
 
-/// Connections taken from one listener in one turn.
-const ACCEPTS_PER_TURN_MAX: usize = 64;
-/// How long accepting rests when the process has no descriptor left.
-const ACCEPT_REST_US: u64 = 100_000;
 /// How long a closing connection may take to take our last bytes, and again to end its side.
 const CLOSE_PATIENCE_US: u64 = 2_000_000;
 /// How often the broker is told what the system's clock says.
@@ -48,8 +45,6 @@ const CLOCK_EVERY_US: u64 = 1_000_000;
 /// How often the broker is told what its process takes: it may take some megabytes more in that time, and reading it is
 /// a system call of about a microsecond.
 const RESIDENT_EVERY_US: u64 = 5_000;
-/// Keys of listeners start here; connections count from 0.
-const LISTENER_KEY_FIRST: usize = 1 << 40;
 
 /// What the loop is given.
 pub(crate) struct Setup {
@@ -442,6 +437,18 @@ impl ShardLoop {
         Ok(())
     }
 
+    /// Closes the socket that has lingered for longest, if one does: whoever was sent away, and stays, keeps nobody out.
+    fn end_lingering(&mut self) -> Result<bool, LoopFailed> {
+        let lingers = |&&(until_us, key): &&(u64, usize)| {
+            self.connections
+                .get(key)
+                .is_some_and(|c| c.phase == Phase::Lingering && c.patience_until_us == until_us)
+        };
+        let Some(&(_, key)) = self.closing.iter().find(lingers) else { return Ok(false) };
+        self.disconnect(key)?;
+        Ok(true)
+    }
+
     /// Closes the socket. A lingering connection is one that the shard has already forgotten.
     fn disconnect(&mut self, key: usize) -> Result<(), LoopFailed> {
         self.poller.remove_socket(key);
@@ -462,88 +469,6 @@ impl ShardLoop {
             if !self.lanes.as_ref().is_some_and(|lanes| lanes.submit(request)) {
                 return Err(LoopFailed::Lane);
             }
-        }
-        Ok(())
-    }
-
-    // ---- accepting
-
-    fn add_listener(&mut self, listener: TcpListener) -> io::Result<()> {
-        let key = LISTENER_KEY_FIRST + self.listeners.len();
-        let name = listener.local_addr()?.to_string();
-        if self.accept_rests_until_us.is_none() {
-            self.poller.add_listener(&listener, key)?;
-        }
-        self.listeners.push(Listening { listener, name, ready: false });
-        Ok(())
-    }
-
-    fn accept_turn(&mut self) -> Result<(), LoopFailed> {
-        if self.accept_rests_until_us.is_some_and(|until_us| until_us <= self.now_us) {
-            self.accept_rests_until_us = None;
-            for (index, listening) in self.listeners.iter().enumerate() {
-                let key = LISTENER_KEY_FIRST + index;
-                self.poller.add_listener(&listening.listener, key).map_err(LoopFailed::Poll)?;
-            }
-        }
-        for index in 0..self.listeners.len() {
-            if std::mem::take(&mut self.listeners[index].ready) {
-                self.accept_from(index)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn accept_from(&mut self, index: usize) -> Result<(), LoopFailed> {
-        for _ in 0..ACCEPTS_PER_TURN_MAX {
-            match accept(&self.listeners[index].listener) {
-                Accepted::Nobody => return Ok(()),
-                Accepted::Stream(stream, _) if self.connections.len() >= self.connections_max => {
-                    drop(stream);
-                    self.counters.connections_refused += 1;
-                    // The 1st, 2nd, 4th, 8th … time: a flood must not fill the log.
-                    if self.counters.connections_refused.is_power_of_two() {
-                        tracing::warn!(
-                            connections_max = self.connections_max,
-                            refused = self.counters.connections_refused,
-                            "closed a new connection: connections_max is reached"
-                        );
-                    }
-                }
-                Accepted::Stream(stream, address) => {
-                    self.counters.connections_accepted += 1;
-                    let key = self.connections.vacant_key();
-                    if let Err(error) = self.poller.add_socket(&stream, key) {
-                        tracing::warn!(%error, "cannot watch a new connection; closed it");
-                        continue;
-                    }
-                    let peer = self.peer(address, index);
-                    self.adopt(Connection::new(Transport::Tcp(stream)), peer)?;
-                }
-                Accepted::Exhausted(error) => {
-                    self.tell_exhausted(&error);
-                    return self.rest_accepting().map_err(LoopFailed::Poll);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn peer(&self, address: SocketAddr, listener: usize) -> Peer {
-        Peer {
-            address: address.to_string(),
-            loopback: address.ip().to_canonical().is_loopback(),
-            listener: self.listeners[listener].name.clone(),
-        }
-    }
-
-    /// A listener that cannot be served stays readable, so it must leave the poller for a while.
-    fn rest_accepting(&mut self) -> io::Result<()> {
-        if self.accept_rests_until_us.is_none() {
-            for (index, listening) in self.listeners.iter().enumerate() {
-                self.poller.remove_listener(&listening.listener, LISTENER_KEY_FIRST + index)?;
-            }
-            self.accept_rests_until_us = Some(self.now_us + ACCEPT_REST_US);
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 mod rig;
 
 use forebay_client::blocking::{ConsumeOptions, DeclareQueue, Publication};
-use forebay_server::UserSetting;
+use forebay_server::{Config, UserSetting};
 use rig::*;
 use std::io::{Read, Write};
 
@@ -47,6 +47,23 @@ fn a_wrong_protocol_header_is_answered_with_the_right_one_and_the_end() {
         socket.read_to_end(&mut answer).unwrap();
         assert_eq!(answer, b"AMQP\x00\x00\x09\x01");
     }
+}
+
+#[test]
+fn whoever_was_sent_away_and_stays_keeps_nobody_out() {
+    let server = start(Config { connections_max: 2, ..in_memory() });
+    let sent_away = [(); 2].map(|()| {
+        let mut socket = socket(&server);
+        socket.write_all(b"AMQP\x03\x01\x00\x00").unwrap();
+        socket.read_to_end(&mut Vec::new()).unwrap();
+        socket
+    });
+    let _first = connect(&server);
+    let _second = connect(&server);
+    let mut third = socket(&server);
+    assert_eq!(third.read(&mut [0]).unwrap_or(0), 0, "there is no room for more");
+    drop(sent_away);
+    server.stop().unwrap();
 }
 
 #[test]
