@@ -34,6 +34,8 @@ pub enum LoginError {
     NoSuchUser,
     /// It has another password.
     WrongPassword,
+    /// It came with an empty one, which is none, whatever the user's is: so it is with RabbitMQ.
+    NoPassword,
     /// It may come over the loopback only.
     NotFromThere,
 }
@@ -45,6 +47,7 @@ impl fmt::Display for LoginError {
             LoginError::Malformed => "the login response cannot be read",
             LoginError::NoSuchUser => "there is no such user",
             LoginError::WrongPassword => "the password is another one",
+            LoginError::NoPassword => "there is no password, and nobody is let in without",
             LoginError::NotFromThere => "this user may only connect via localhost",
         })
     }
@@ -117,6 +120,7 @@ pub fn authenticate<'u>(
         return Err(LoginError::NoSuchUser);
     };
     match user.password.matches(credentials.password) {
+        _ if credentials.password.is_empty() => Err(LoginError::NoPassword),
         false => Err(LoginError::WrongPassword),
         true if user.loopback_only && !loopback => Err(LoginError::NotFromThere),
         true => Ok(user),
@@ -166,6 +170,17 @@ mod tests {
             authenticate(&users(), b"EXTERNAL", b"", true).err(),
             Some(LoginError::UnknownMechanism)
         );
+    }
+
+    #[test]
+    fn nobody_comes_without_a_password() {
+        for password in [Password::Plain(String::new()), Password::salted(b"", *b"salt")] {
+            let users = [User::new("app", password)];
+            let login = |response: &[u8]| authenticate(&users, b"PLAIN", response, true).err();
+            assert_eq!(login(b"\0app\0"), Some(LoginError::NoPassword));
+            assert_eq!(login(b"\0app\0x"), Some(LoginError::WrongPassword));
+        }
+        assert_eq!(login(b"\0guest\0", true), Err(LoginError::NoPassword));
     }
 
     #[test]

@@ -193,6 +193,9 @@ pub(super) fn check(
         if let Err(what) = user.user() {
             return error(what);
         }
+        if user.password.as_deref() == Some("") {
+            return error(format!("`{name}` has an empty password, with which nobody is let in"));
+        }
         for (index, PermissionSetting { vhost, .. }) in user.permissions.iter().enumerate() {
             if !vhosts.contains(vhost) {
                 return error(format!("`{name}` has permissions in `{vhost}`, not one of vhosts"));
@@ -312,6 +315,7 @@ mod tests {
         check("[[users]]\nname = \"a\"", "`a` needs exactly one of password");
         check("[[users]]\nname = \"a\"\npassword = \"x\"\npassword_hash = \"y\"", "exactly one");
         check("[[users]]\nname = \"a\"\npassword = \"x\"\nrole = \"y\"", "role");
+        check("[[users]]\nname = \"a\"\npassword = \"\"", "`a` has an empty password, with");
         check(
             "[[users]]\nname=\"a\"\npassword=\"x\"\n[[users]]\nname=\"a\"\npassword=\"x\"",
             "twice",
