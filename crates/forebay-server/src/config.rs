@@ -13,6 +13,7 @@ mod addresses;
 mod error;
 mod keys;
 mod layer;
+mod memory;
 mod policies;
 mod slips;
 mod users;
@@ -193,20 +194,18 @@ impl Default for Config {
 
 /// A quarter of the memory this process may use, 256 MB at most.
 fn default_memory_budget_bytes() -> u64 {
-    let quarter = memory_total_bytes().map_or(u64::MAX, |bytes| bytes / 4);
+    let quarter = memory::bytes_there().map_or(u64::MAX, |bytes| bytes / 4);
     quarter.min(MEMORY_BUDGET_DEFAULT_MAX_BYTES)
 }
 
-/// What the machine has, or what the control group allows if that is less.
-fn memory_total_bytes() -> Option<u64> {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
-    });
-    let cgroup = std::fs::read_to_string("/sys/fs/cgroup/memory.max")
-        .ok()
-        .and_then(|text| text.trim().parse::<u64>().ok());
-    meminfo.into_iter().chain(cgroup).min()
+/// That the system may end the process before it has used its budget, if it may.
+fn too_much_memory(budget_bytes: u64, there_bytes: u64) -> Option<String> {
+    (budget_bytes > there_bytes).then(|| {
+        format!(
+            "memory_budget: {budget_bytes} bytes are more than the {there_bytes} that this machine has, or allows this process \
+             (MemoryMax, a container's limit), which is ended when it takes them"
+        )
+    })
 }
 
 /// As many as descriptors allow.
@@ -369,6 +368,8 @@ impl Config {
         let mut doubts = users::tags_that_open_nothing(&self.users);
         let limit = getrlimit(Resource::Nofile).current;
         doubts.extend(limit.and_then(|limit| too_many_descriptors(self.connections_max, limit)));
+        let there = memory::bytes_there();
+        doubts.extend(there.and_then(|there| too_much_memory(self.memory_budget_bytes, there)));
         doubts
     }
 }
@@ -481,6 +482,13 @@ mod tests {
         let doubt = too_many_descriptors(897, 1024).unwrap();
         assert!(doubt.starts_with("connections_max: 897 connections and 128 files "), "{doubt}");
         assert!(too_many_descriptors(usize::MAX, u64::MAX - 1).is_some());
+    }
+
+    #[test]
+    fn more_memory_than_there_is_is_doubted() {
+        assert_eq!(too_much_memory(1000, 1000), None);
+        let doubt = too_much_memory(1001, 1000).unwrap();
+        assert!(doubt.starts_with("memory_budget: 1001 bytes are more than the 1000 "), "{doubt}");
     }
 
     #[test]
