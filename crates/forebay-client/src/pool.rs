@@ -181,28 +181,35 @@ impl Pool {
     }
 
     /// Another connection in the place of `old`, which its publishers leave. False: it cannot be had, or the route is not as
-    /// long as that of `old` seems.
-    async fn renew(pool: &Weak<Pool>, old: &Arc<Guard>) -> bool {
+    /// long as that of `old` seems; that its windows hear, and for how long it is not looked at again.
+    async fn renew(pool: &Weak<Pool>, old: &Arc<Guard>, rest_us: u64) -> bool {
         // What is let in beyond this has to be waited for before they are gone.
         old.link.with(|session| session.hold_windows(true));
-        let new = tokio::time::timeout(Renewal::PATIENCE, Pool::another(pool, old)).await;
+        let new = tokio::time::timeout(Renewal::PATIENCE, Pool::another(pool)).await;
+        let new = new.ok().flatten();
+        let (new_us, old_us) =
+            (new.as_ref().map_or(0, |new| new.link.network_us()), old.link.network_us());
         let moved = match (new, pool.upgrade()) {
-            (Ok(Some(new)), Some(pool)) => pool.take_over(old, &new),
+            (Some(new), Some(pool)) if Renewal::is_longer(new_us, old_us) => {
+                pool.take_over(old, &new)
+            }
             _ => false,
         };
         if !moved {
-            old.link.with(|session| session.hold_windows(false));
+            old.link.with_now(|session, now_us| {
+                if new_us > 0 && !Renewal::is_longer(new_us, old_us) {
+                    session.route_is_no_longer(now_us, new_us, rest_us);
+                }
+                session.hold_windows(false);
+            });
         }
         moved
     }
 
-    async fn another(pool: &Weak<Pool>, old: &Arc<Guard>) -> Option<Arc<Guard>> {
+    async fn another(pool: &Weak<Pool>) -> Option<Arc<Guard>> {
         let setup = pool.upgrade()?.setup.clone();
         match setup.open(" (publishing anew)").await {
-            Ok(new) => {
-                let (new_us, old_us) = (new.link.network_us(), old.link.network_us());
-                Renewal::is_longer(new_us, old_us).then_some(new)
-            }
+            Ok(new) => Some(new),
             Err(error) => {
                 tracing::info!("no other connection for publishers: {error}");
                 None
@@ -311,7 +318,7 @@ async fn keep(pool: Weak<Pool>) {
         if renewal.is_ready(now_us())
             && let Some(outgrown) = pool.upgrade().and_then(|pool| pool.outgrown())
         {
-            let moved = Pool::renew(&pool, &outgrown).await;
+            let moved = Pool::renew(&pool, &outgrown, renewal.rest_if_not_us()).await;
             renewal.tried(now_us(), moved);
             if moved {
                 connections.renewed(now_us(), outgrown.link.network_us());

@@ -156,6 +156,8 @@ pub(crate) struct DelayTarget {
     /// The quickest confirm since the last round or reading. All that is kept of the others is that they were slower.
     quickest_us: u64,
     service_least: f64,
+    /// The same, before the route became longer.
+    former_service_least: f64,
     slow_disk: SlowDisk,
     /// As the broker tells it; 0: not worth it, or it does not.
     commit_us: f64,
@@ -189,6 +191,7 @@ impl DelayTarget {
             service: WindowedMin::new(SERVICE_BUCKET_US),
             quickest_us: u64::MAX,
             service_least: f64::INFINITY,
+            former_service_least: f64::INFINITY,
             slow_disk: SlowDisk::default(),
             commit_us: 0.0,
             publishers: None,
@@ -430,6 +433,9 @@ impl DelayTarget {
         self.quickest_us = u64::MAX;
         let before_us = self.network.get();
         let longer = self.network.set(now_us, reading, window, latency_us);
+        if longer {
+            self.former_service_least = self.service_least;
+        }
         // From here on `s` has the network's part in it, or no longer.
         match (before_us, self.network.get()) {
             (Some(part_us), None) => self.service_least += part_us as f64,
@@ -442,6 +448,19 @@ impl DelayTarget {
         self.service = WindowedMin::new(SERVICE_BUCKET_US);
         self.slow_disk = SlowDisk::default();
         longer
+    }
+
+    /// Another connection has this round trip: see [`Window::route_is_no_longer`](crate::Window::route_is_no_longer). True if a longer
+    /// route was believed in, and all that was taken for its part is the broker's again.
+    pub(crate) fn refute_longer(&mut self, now_us: u64, rtt_us: u64, rest_us: u64) -> bool {
+        let refuted = self.network.refute(now_us, rtt_us, rest_us);
+        if refuted {
+            self.service_least = self.former_service_least;
+            self.service = WindowedMin::new(SERVICE_BUCKET_US);
+            self.slow_disk = SlowDisk::default();
+            self.quickest_us = u64::MAX;
+        }
+        refuted
     }
 
     /// The part of what a window may have in flight that the broker asks for next door, on a quick disk.

@@ -20,6 +20,9 @@
 //! broker's visits are dear there, however many messages they bring. TCP that fills a router's queue (Cubic) shows it by
 //! the round trip; one that does not (BBR) by the bytes that it has not sent yet.
 //!
+//! Another connection's first round trip tells a longer route from a late peer after all ([`crate::Renewal`]). One that is refuted is
+//! forgotten ([`NetworkRtt::refute`]): that round trip is the least there is then.
+//!
 //! `tcpi_rtt` is a smoothed value that moves with every acknowledged segment, by microseconds at least. One
 //! that stands still comes from something that is not measuring, such as a tunnel's end, and then none is
 //! better: see [`crate::pfw`] on what changes without it.
@@ -27,6 +30,7 @@
 use std::collections::VecDeque;
 
 use crate::kernel_reading::KernelReading;
+use crate::renewal::Renewal;
 use crate::windowed_min::WindowedMin;
 
 /// Readings in a row, all the same, after which they are not believed: 2 s at ten a second.
@@ -94,6 +98,8 @@ pub(crate) struct NetworkRtt {
     /// As the kernel tells it, of some minutes; 0: it does not. Not believed while it is of the route before.
     kernel_least_us: u64,
     former_least_us: u64,
+    former: Option<Former>,
+    refuted: Option<Refuted>,
     quickest: WindowedMin, // confirm
     unsent_bytes: u64,
     held_back: u8, // a bit for each of the recent readings, the last one's lowest
@@ -109,6 +115,20 @@ struct Under {
     now_us: u64,
     rtt_us: u64,
     window: f64,
+}
+
+/// What was known of the route before it became longer.
+#[derive(Debug, Clone, Copy)]
+struct Former {
+    calm_window: f64,
+    former_least_us: u64,
+}
+
+/// Another connection has shown that such readings are no longer route.
+#[derive(Debug, Clone, Copy)]
+struct Refuted {
+    rtt_us: u64,
+    until_us: u64,
 }
 
 impl Default for NetworkRtt {
@@ -127,6 +147,8 @@ impl Default for NetworkRtt {
             own: false,
             kernel_least_us: 0,
             former_least_us: 0,
+            former: None,
+            refuted: None,
             quickest: WindowedMin::new(QUICKEST_BUCKET_US),
             unsent_bytes: 0,
             held_back: 0,
@@ -183,7 +205,9 @@ impl NetworkRtt {
             self.least_seen.add(now_us, seen_us);
         }
         // What the peer always adds before it acknowledges makes no route longer.
-        let shown_us = self.route_us.max(self.least.get().unwrap_or(0));
+        let refuted = self.refuted.filter(|refuted| now_us < refuted.until_us);
+        let refuted_us = refuted.map_or(0, |refuted| refuted.rtt_us);
+        let shown_us = self.route_us.max(self.least.get().unwrap_or(0)).max(refuted_us);
         let longest_us = (LONGER_FACTOR * shown_us).max(shown_us + LONGER_MIN_US);
         let held_back = self.held_back.count_ones() >= HELD_BACK_READINGS;
         let is_most = held_back || seen_us as f64 >= LONGER_SHARE * latency_us;
@@ -196,6 +220,8 @@ impl NetworkRtt {
             if long && !self.outlasts_confirms(LONGER_QUICKEST) { self.long + 1 } else { 0 };
         let longer = self.taken > 1 && self.long >= LONGER_READINGS;
         if longer {
+            let Self { calm_window, former_least_us, .. } = *self;
+            self.former = Some(Former { calm_window, former_least_us });
             self.least = WindowedMin::new(LEAST_BUCKET_US);
             self.least.add(now_us, seen_us);
             self.least_seen = self.least;
@@ -221,6 +247,25 @@ impl NetworkRtt {
         }
         self.full = now_us < self.full_until_us;
         longer
+    }
+
+    /// Another connection has this round trip, and was asked because of readings like the last ones: those are no longer route, for
+    /// so long. True if one was believed in until now that this refutes.
+    pub(crate) fn refute(&mut self, now_us: u64, rtt_us: u64, rest_us: u64) -> bool {
+        let Some(seen_us) = self.seen() else { return false };
+        self.refuted = Some(Refuted { rtt_us: seen_us, until_us: now_us.saturating_add(rest_us) });
+        self.long = 0;
+        let is_refuted = !Renewal::is_longer(rtt_us, self.route_us);
+        let Some(former) = self.former.take_if(|_| is_refuted) else { return false };
+        self.least = WindowedMin::new(LEAST_BUCKET_US);
+        self.least.add(now_us, rtt_us);
+        self.least_seen = self.least;
+        self.calm_window = former.calm_window;
+        self.former_least_us = former.former_least_us;
+        self.under.clear();
+        self.route_us = rtt_us;
+        self.believed_us = self.believed_us();
+        true
     }
 
     /// A message was confirmed after so long, which is not less than a round trip.

@@ -14,7 +14,7 @@
 //!             velocity = 1, then one round without a change
 //!   both      W grows no further than a visit, or its part of a commit, while sig is above what the target were without
 //!   part      of all that our broker may ask for a part next door: W *= this part / the one before, then one round without a change
-//!   longer    a route that is twice as long, and 0.6 of r: startup again, from W; a commit: velocity = W/8
+//!   longer    a route that is twice as long, and 0.6 of r: startup again, from W, or as before that if it is refuted; a commit: velocity = W/8
 //!   pace      our broker apart, net 2 ms and most of the base, startup over: 1.1 W messages in r, taken between base and target, 16 at a time or the eighth
 //!             part of r, what is less
 //!   always    8 <= W <= 100 000 messages (before RabbitMQ 12 <= W; 1 <= W where the link is narrow, and W += 1 a round from there once it is not), and
@@ -44,10 +44,12 @@
 use crate::amount::Amount;
 use crate::broker_kind::BrokerKind;
 use crate::commit_cost::CommitTime;
-use crate::delay_target::{DelayTarget, NETWORK_ALLOWANCE_MAX_US, VISIT_ALLOWANCE_MAX_US};
+use crate::delay_target::DelayTarget;
 use crate::edge::{Edge, STEPS};
 use crate::ewma::Ewma;
+use crate::former::Former;
 use crate::kernel_reading::KernelReading;
+use crate::pfw_options::PfwOptions;
 use crate::round::Round;
 use crate::startup::{INITIAL_BYTES, Startup, Step};
 use crate::together::Together;
@@ -86,36 +88,6 @@ const PACE_GRAIN_US: f64 = 1_000.0;
 const SILENCE_MIN_US: u64 = 1_000_000;
 const STALE_US: u64 = 10_000_000;
 
-/// What a user may bound. Nothing of it needs to be set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PfwOptions {
-    /// Smallest window in messages, at least 1; a narrow link may have less, and before RabbitMQ it is 12 at least, if the ceiling is.
-    pub floor_messages: u32,
-    /// Largest window in messages, at least the floor ("max in flight").
-    pub ceiling_messages: u32,
-    /// Largest window in bytes.
-    pub ceiling_bytes: u64,
-    /// There is no network between, as in one process: its round trip is known to be 0.
-    pub local: bool,
-    /// Largest delay above the base that the target allows ("max added delay"), in microseconds.
-    pub added_delay_max_us: u64,
-    /// Spreads the probes of many windows; any number that differs between them.
-    pub seed: u64,
-}
-
-impl Default for PfwOptions {
-    fn default() -> PfwOptions {
-        PfwOptions {
-            floor_messages: FLOOR_MESSAGES,
-            ceiling_messages: CEILING_MESSAGES,
-            ceiling_bytes: CEILING_BYTES,
-            local: false,
-            added_delay_max_us: (VISIT_ALLOWANCE_MAX_US + NETWORK_ALLOWANCE_MAX_US) as u64,
-            seed: 0,
-        }
-    }
-}
-
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Probe {
     until_us: u64,
@@ -132,6 +104,7 @@ pub struct Pfw {
     steps_up: u32,
     calm_rounds: u32,
     edge: Edge,
+    former: Option<Former>,
     held: bool,
     history: Vec<f64>, // means of the last rounds, at most 3
     delay: DelayTarget,
@@ -169,6 +142,7 @@ impl Pfw {
             steps_up: 0,
             calm_rounds: 0,
             edge: Edge::Far,
+            former: None,
             held: false,
             history: Vec::with_capacity(3),
             delay: DelayTarget::new(options.local, options.added_delay_max_us),
@@ -306,10 +280,22 @@ impl Pfw {
 
     /// Startup once more, from where it is.
     fn restart(&mut self) {
+        let Pfw { window, velocity, startup, edge, .. } = *self;
+        self.former = Some(Former { window, velocity, startup, edge });
         self.startup = Some(Startup::default());
         self.edge = Edge::Far;
         self.held = false;
         self.history.clear();
+    }
+
+    /// As it was before that, and no larger: what it let in more waits at the broker.
+    fn go_back(&mut self) {
+        let Some(former) = self.former.take() else { return };
+        let window = self.window.min(former.window);
+        self.cut(window / self.window);
+        (self.velocity, self.startup, self.edge) = (former.velocity, former.startup, former.edge);
+        self.probe = None;
+        self.clamp(self.window);
     }
 
     fn start_probe_if_stale(&mut self, now_us: u64, mean_us: f64, round: &Round) {
@@ -447,6 +433,12 @@ impl Window for Pfw {
             self.restart();
         }
         longer
+    }
+
+    fn route_is_no_longer(&mut self, now_us: u64, rtt_us: u64, rest_us: u64) {
+        if self.delay.refute_longer(now_us, rtt_us, rest_us) {
+            self.go_back();
+        }
     }
 
     fn broker(&mut self, kind: BrokerKind) {

@@ -9,6 +9,7 @@
 //!     ▲                                  (PATIENCE at most)   └─▶ not, or none to be had: rest twice as long
 //!     └──────────────── rest: 3 s, doubled by each that came to nothing, up to 10 min ◀──┘
 //! ```
+//! Where it was not longer the old connection's windows forget that it was, and do not believe it again before the rest is over.
 //! The rest bounds what a route that keeps changing, or a broker that is mistaken for one, costs: a login at most every 3 s,
 //! and soon one every ten minutes.
 
@@ -51,10 +52,16 @@ impl Renewal {
         new_us as f64 >= LONGER_SHARE * old_us as f64
     }
 
+    /// How long it rests, in microseconds, if the next try comes to nothing.
+    #[must_use]
+    pub fn rest_if_not_us(&self) -> u64 {
+        REST_MAX_US.min(2 * self.rest_us)
+    }
+
     /// Another connection took the old one's place, or (`moved` is false) was not to be had or showed that the route is no
     /// longer.
     pub fn tried(&mut self, now_us: u64, moved: bool) {
-        self.rest_us = if moved { REST_MIN_US } else { REST_MAX_US.min(2 * self.rest_us) };
+        self.rest_us = if moved { REST_MIN_US } else { self.rest_if_not_us() };
         self.from_us = now_us + self.rest_us;
     }
 }
@@ -73,7 +80,9 @@ mod tests {
 
     /// When it is ready again after a try at `now_us`.
     fn rest_s(renewal: &mut Renewal, now_us: u64, moved: bool) -> u64 {
+        let rest_us = if moved { REST_MIN_US } else { renewal.rest_if_not_us() };
         renewal.tried(now_us, moved);
+        assert!(!renewal.is_ready(now_us + rest_us - 1) && renewal.is_ready(now_us + rest_us));
         let mut later_us = now_us;
         while !renewal.is_ready(later_us) {
             later_us += SECOND_US;

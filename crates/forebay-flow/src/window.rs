@@ -117,6 +117,13 @@ pub trait Window {
         false
     }
 
+    /// Another connection to the same peer has a round trip of `rtt_us`, so no route became longer up to what the kernel tells of
+    /// this one: what was concluded from that is undone, and not concluded again for `rest_us`, unless the kernel tells of twice as
+    /// much.
+    fn route_is_no_longer(&mut self, now_us: u64, rtt_us: u64, rest_us: u64) {
+        let _ = (now_us, rtt_us, rest_us);
+    }
+
     /// Whether messages should leave in full packets: so small are they, and a link that carries little is what they wait
     /// for, that the headers of a packet for each would be a good part of it. Changes with the readings of the network.
     fn wants_full_packets(&self) -> bool {

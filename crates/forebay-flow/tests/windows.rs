@@ -44,6 +44,11 @@ enum Event {
     Network {
         us: Option<u64>,
     },
+    /// Another connection shows that it has not become longer.
+    NoLonger {
+        rtt_us: u64,
+        rest_us: u64,
+    },
     Commits(CommitTime),
     Block,
     Unblock,
@@ -58,6 +63,8 @@ fn event() -> impl Strategy<Value = Event> {
         4 => (0..200_000u64).prop_map(|us| Event::Pause { us }),
         1 => (0..10_000_000u64).prop_map(|us| Event::Pause { us }),
         1 => prop::option::of(0..1_000_000u64).prop_map(|us| Event::Network { us }),
+        1 => (0..1_000_000u64, 0..10_000_000u64)
+            .prop_map(|(rtt_us, rest_us)| Event::NoLonger { rtt_us, rest_us }),
         1 => any::<(u32, u32)>().prop_map(|(us, publishers)| {
             Event::Commits(CommitTime { us: u64::from(us), publishers, ..CommitTime::default() })
         }),
@@ -120,6 +127,9 @@ impl Client {
             Event::Pause { us } => self.now_us += us,
             Event::Network { us } => {
                 self.window.network(self.now_us, us.map(KernelReading::of));
+            }
+            Event::NoLonger { rtt_us, rest_us } => {
+                self.window.route_is_no_longer(self.now_us, rtt_us, rest_us);
             }
             Event::Commits(told) => self.window.commit_time(told),
             Event::Block => {
@@ -213,6 +223,41 @@ fn startup_doubles_until_rounds_stay_above_the_target() {
     client.rounds(20, 50_000);
     assert_eq!(client.window.state().phase, Phase::Steady);
     assert!(client.window.window_messages() < doubled);
+}
+
+#[test]
+fn a_window_goes_back_when_another_connection_refutes_its_longer_route() {
+    let mut client = pfw();
+    let mut seen = 0;
+    let mut round = |client: &mut Client, route_us: u64, rtt_us| {
+        seen += 1;
+        client.step(&Event::Network { us: Some(route_us + seen % 7) });
+        client.rounds(1, rtt_us);
+    };
+    (0..6).for_each(|_| round(&mut client, 10_000, 12_000));
+    (0..6).for_each(|_| round(&mut client, 10_000, 60_000));
+    // It grows slowly, so that what the readings show is not its own.
+    (0..30).for_each(|_| round(&mut client, 10_000, 19_000));
+    let (before, state) = (client.window.window_messages(), client.window.state());
+    assert_eq!(state.phase, Phase::Steady);
+    // The broker's machine acknowledges late, and its window believes in a longer route.
+    (0..20).for_each(|_| round(&mut client, 50_000, 52_000));
+    assert!(client.window.window_messages() > 2 * before);
+    assert_eq!(client.window.state().phase, Phase::Startup);
+    let refuted = Event::NoLonger { rtt_us: 10_200, rest_us: 6_000_000 };
+    client.step(&refuted);
+    assert!(client.window.window_messages() <= before, "{before}");
+    let state = client.window.state();
+    assert!(state.phase == Phase::Steady && state.network_us < 12_000, "{state:?}");
+    // It is believed no more, so what waits is cut.
+    (0..20).for_each(|_| round(&mut client, 50_000, 52_000));
+    let state = client.window.state();
+    assert!(state.phase == Phase::Steady && state.network_us < 12_000, "{state:?}");
+    assert!(client.window.window_messages() < before / 2);
+    // Nothing is left to go back to.
+    let window = client.window.window_messages();
+    client.step(&refuted);
+    assert_eq!(client.window.window_messages(), window);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Publishers on a pool that grows and shrinks under them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use forebay_flow::{Amount, Fixed, Load, Sample, WindowState};
 use forebay_server::{Config, Data, Server};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore};
@@ -14,6 +15,7 @@ use crate::{
 };
 
 use super::Pool;
+use crate::session::{Ledger, Target};
 
 fn broker() -> Server {
     let config = Config {
@@ -241,14 +243,56 @@ async fn who_waits_without_order_is_served_by_the_first_connection_that_comes_ba
     broker.stop().unwrap();
 }
 
+/// A window that keeps what it is told of routes that are no longer.
+struct Told(Arc<Mutex<Vec<(u64, u64)>>>);
+
+impl forebay_flow::Window for Told {
+    fn sent(&mut self, _: u64, _: Load) -> bool {
+        false
+    }
+
+    fn confirmed(&mut self, _: u64, _: Sample, _: Load) {}
+
+    fn rejected(&mut self, _: u64, _: Load) {}
+
+    fn route_is_no_longer(&mut self, _: u64, rtt_us: u64, rest_us: u64) {
+        self.0.lock().unwrap().push((rtt_us, rest_us));
+    }
+
+    fn blocked(&mut self, _: u64) {}
+
+    fn unblocked(&mut self, _: u64) {}
+
+    fn window(&self) -> Amount {
+        Amount::new(1, u64::MAX)
+    }
+
+    fn state(&self) -> WindowState {
+        Fixed::new(self.window()).state()
+    }
+}
+
 /// A broker that acknowledges late looks as if it was far away; whoever logs in beside it hears that it is not.
 #[tokio::test]
 async fn a_route_that_only_seems_longer_is_not_left() {
     let broker = broker();
     let connection = connect(&broker).await;
     let first = connection.pool().members()[0].clone();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let window = {
+        let told = told.clone();
+        move || Box::new(Told(told.clone())) as Box<_>
+    };
+    let target = Target { exchange: String::new(), routing_key: String::new(), mandatory: false };
+    let ledger = Ledger::new(target, "t-", Box::new(window));
+    first.link.with_now(|session, now_us| session.add_ledger(ledger, now_us));
+    // Where the kernel tells nothing of a connection nothing is refuted.
+    let kernel_tells = first.link.network_us() > 0;
     first.link.set_network_us(600_000_000);
-    assert!(!Pool::renew(&Arc::downgrade(pool(&connection)), &first).await);
+    assert!(!Pool::renew(&Arc::downgrade(pool(&connection)), &first, 6_000_000).await);
+    let told = std::mem::take(&mut *told.lock().unwrap());
+    assert_eq!(told.len(), usize::from(kernel_tells));
+    assert!(told.iter().all(|&(rtt_us, rest_us)| rtt_us < 300_000_000 && rest_us == 6_000_000));
     assert!(Arc::ptr_eq(&first, &connection.pool().members()[0]));
     broker.stop().unwrap();
 }

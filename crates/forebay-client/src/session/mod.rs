@@ -387,6 +387,15 @@ impl Session {
         std::mem::take(&mut self.longer_route)
     }
 
+    /// Another connection, with this round trip, shows that it has not, whatever the kernel tells of this one; nobody looks again for
+    /// so long.
+    pub(crate) fn route_is_no_longer(&mut self, now_us: u64, rtt_us: u64, rest_us: u64) {
+        self.longer_route = false;
+        for (_, ledger) in &mut self.ledgers {
+            ledger.route_is_no_longer(now_us, rtt_us, rest_us);
+        }
+    }
+
     /// As if a window had told so.
     #[cfg(test)]
     pub(crate) fn set_longer_route(&mut self) {

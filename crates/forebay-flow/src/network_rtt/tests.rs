@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 
 fn rtt(rtt_us: u64) -> Option<KernelReading> {
@@ -243,5 +245,62 @@ fn none_and_zero_forget_what_was() {
         network.set(0, rtt(50), 8.0, 0.0);
         network.set(0, nothing, 8.0, 0.0);
         assert_eq!(network.get(), None);
+    }
+}
+
+/// Takes so many readings in, of a peer whose confirms take a fifth longer: how often the route became longer.
+fn read(
+    network: &mut NetworkRtt,
+    readings: std::ops::Range<u64>,
+    rtt_us: u64,
+    window: f64,
+) -> usize {
+    let mut longer = |reading: &u64| {
+        let told = rtt(rtt_us + reading % 7);
+        network.set(reading * 100_000, told, window, 1.2 * rtt_us as f64)
+    };
+    readings.filter(|reading| longer(reading)).count()
+}
+
+#[test]
+fn a_longer_route_that_another_connection_refutes_is_not_believed_again_soon() {
+    let refuted = || {
+        let mut network = NetworkRtt::default();
+        assert_eq!(read(&mut network, 0..30, 10_000, 8.0), 0);
+        assert_eq!(read(&mut network, 30..60, 40_000, 8.0), 1);
+        assert!(network.get() >= Some(40_000));
+        assert!(!network.refute(6_000_000, 25_000, 6_000_000), "it is no shorter than that");
+        assert!(network.get() >= Some(40_000));
+        assert!(network.refute(6_000_000, 10_500, 6_000_000));
+        assert!(network.get() <= Some(12_100), "{:?}", network.get());
+        network
+    };
+    let mut network = refuted();
+    assert_eq!(read(&mut network, 60..120, 40_000, 8.0), 0);
+    assert!(network.get() <= Some(12_100), "{:?}", network.get());
+    assert!(!network.refute(12_000_000, 10_500, 1), "nothing is believed");
+    assert_eq!(read(&mut network, 121..140, 40_000, 8.0), 1, "it may be another one by now");
+    assert_eq!(read(&mut refuted(), 60..80, 90_000, 8.0), 1, "twice as much was not refuted");
+}
+
+proptest! {
+    #[test]
+    fn what_is_refuted_leaves_no_trace_but_the_other_connection_s_word(
+        (route_us, times, window) in (2_000..50_000u64, 3..20u64, 1.0..1_000.0f64),
+        (new_percent, rest_readings) in (100..140u64, 1..100u64),
+    ) {
+        let mut network = NetworkRtt::default();
+        read(&mut network, 0..30, route_us, window);
+        let calm_window = network.calm_window;
+        let new_us = route_us * new_percent / 100;
+        prop_assert!(!network.refute(3_000_000, new_us, 0));
+        let longer = read(&mut network, 30..60, times * route_us, window);
+        prop_assert_eq!(longer, 1);
+        prop_assert!(network.refute(6_000_000, new_us, rest_readings * 100_000));
+        let believed_us = network.get().unwrap();
+        prop_assert!((new_us..=(new_us + 1_000).max(new_us * 115 / 100)).contains(&believed_us));
+        prop_assert_eq!(network.calm_window, calm_window);
+        let again = read(&mut network, 60..60 + rest_readings, times * route_us, window);
+        prop_assert_eq!(again, 0);
     }
 }

@@ -94,6 +94,12 @@ impl Ledger {
         std::mem::take(&mut self.waited) && longer
     }
 
+    /// See [`Window::route_is_no_longer`](forebay_flow::Window::route_is_no_longer).
+    pub(crate) fn route_is_no_longer(&mut self, now_us: u64, rtt_us: u64, rest_us: u64) {
+        self.window.route_is_no_longer(now_us, rtt_us, rest_us);
+        self.follow_window(now_us);
+    }
+
     /// Messages that were confirmed since this was last asked.
     pub(crate) fn take_confirmed(&mut self) -> u64 {
         let confirmed = self.metrics.confirmed;
