@@ -39,6 +39,14 @@ pub enum UnknownReason {
     ChannelClosed(Refusal),
     /// The connection is gone for good.
     Lost(Lost),
+    /// It was sent on so many connections that ended while nothing else of theirs was unanswered, as far as this process knows,
+    /// so it is not sent again: a message that a broker cannot read or take, or one too large for what is in between.
+    ConnectionsEnded {
+        /// Connections: three where the broker complained of what was sent, else ten in a row over 30 s at least.
+        times: u32,
+        /// How the last one ended.
+        last: Lost,
+    },
     /// No answer came within the publisher's limit. A later one changes nothing, and it is not sent again.
     TimeOver,
 }
@@ -54,6 +62,10 @@ impl fmt::Display for Unconfirmed {
             Unconfirmed::Unknown(UnknownReason::Lost(lost)) => {
                 write!(f, "the message was not confirmed: {lost}")
             }
+            Unconfirmed::Unknown(UnknownReason::ConnectionsEnded { times, last }) => write!(
+                f,
+                "the message was not confirmed, and is not sent again: {times} connections ended over it: {last}"
+            ),
             Unconfirmed::Unknown(UnknownReason::TimeOver) => {
                 f.write_str("the message was sent and no answer came in time")
             }

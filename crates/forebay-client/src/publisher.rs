@@ -287,6 +287,11 @@ impl PublisherBuilder {
 /// **After a reconnect** what has no outcome yet is published again, in order, with the same message-id and
 /// the header [`REPUBLISHED_HEADER`](crate::REPUBLISHED_HEADER); callers still see one outcome each.
 ///
+/// **A message over which connections end** is not published for ever. After an end that may be because of one, what was
+/// in flight goes out one by one and then more at a time, while everything else waits; and what connections keep ending over
+/// has the outcome [`ConnectionsEnded`](crate::UnknownReason::ConnectionsEnded). No outage makes one: not a broker that cannot be
+/// reached, nor one that closes connections because it stops.
+///
 /// **A channel that is no good** is replaced: one that rejected everything for a second or more, once what is on
 /// it has its outcomes, or 5 s later (a channel that does no better is given twice as long, up to 8 s), and one that stalls
 /// ([`PublisherBuilder::stall_timeout`]).

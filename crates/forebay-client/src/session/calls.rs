@@ -62,6 +62,11 @@ impl Calls {
         self.channel
     }
 
+    /// Whether something was sent whose reply may come.
+    pub(crate) fn awaits_replies(&self) -> bool {
+        self.open.values().any(|call| call.message.is_none() && call.answer.is_none())
+    }
+
     pub(crate) fn metrics(&self) -> CallerMetrics {
         let waiting = self.open.values().filter(|call| call.answer.is_none()).count();
         CallerMetrics { waiting: waiting as u32, ..self.metrics }

@@ -2,6 +2,7 @@
 
 use forebay_wire::{Method, ReplyCode};
 
+use super::culprit::Ending;
 use super::{Owner, Phase, Redeclaring, Reply, Session, owner};
 use crate::error::{Lost, Refusal};
 use crate::happening::Happening;
@@ -40,6 +41,7 @@ impl Session {
             blocked,
             commit_time,
             closed,
+            ending,
             todo,
             arrived,
             settled_ledgers,
@@ -51,7 +53,10 @@ impl Session {
             let event = match machine.poll_event(input) {
                 Ok(Some(event)) => event,
                 Ok(None) => return Ok(()),
-                Err(failed) => return Err(Lost::Failed(failed)),
+                Err(failed) => {
+                    *ending = Some(Ending::Unclear);
+                    return Err(Lost::Failed(failed));
+                }
             };
             *of_use |=
                 matches!(event, Event::Settled { .. } | Event::Delivery(_) | Event::Got { .. });
@@ -213,6 +218,7 @@ impl Session {
                 Event::Flow { .. } => {}
                 Event::Closed { reason } => {
                     *closed = reason.as_ref().map(refusal);
+                    *ending = reason.as_ref().and_then(Ending::of_close);
                     // By another code it is the broker that is at fault, and may be well again at the next attempt.
                     let lacks_it = |code| {
                         [ReplyCode::CommandInvalid, ReplyCode::NotImplemented]
@@ -304,6 +310,7 @@ impl Session {
                 intake.arrived(&mut self.machine, now_us, &mut self.wakeups);
             }
         }
+        self.try_suspects(now_us);
     }
 }
 

@@ -21,6 +21,7 @@ mod doubt;
 mod expiry;
 mod idling;
 mod settlement;
+mod suspects;
 mod waiting;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -38,6 +39,7 @@ use self::idling::Idlers;
 pub(crate) use self::waiting::NotAdmitted;
 use self::waiting::Waiting;
 use super::channel_health::ChannelHealth;
+use super::culprit::Evidence;
 use super::message_id::MessageId;
 use super::remember;
 use super::target::Target;
@@ -96,6 +98,11 @@ struct Entry {
     abandoned: bool, // its caller no longer asks
     /// Its caller waited when it was settled, and was woken.
     awaited: bool,
+    /// A connection may have ended over it.
+    suspect: bool,
+    /// It was in flight when so many connections were cut.
+    cuts: u8,
+    evidence: Option<Box<Evidence>>,
     waker: Option<Waker>,
 }
 
@@ -120,6 +127,8 @@ pub(crate) struct Ledger {
     limit_us: Option<u64>,
     /// Of the channel's publishes one got its outcome by that limit, and there was no answer since.
     expired: bool,
+    /// While a culprit is looked for, so many messages may go out.
+    trial: Option<u32>,
     /// Since when nothing more is written to the channel: it is replaced when all on it is settled, or soon.
     retiring_since_us: Option<u64>,
     /// The channel before it, whose end the broker may not have heard of yet.
@@ -174,6 +183,7 @@ impl Ledger {
             health: ChannelHealth::default(),
             limit_us: None,
             expired: false,
+            trial: None,
             retiring_since_us: None,
             former: None,
             entries: Slab::new(),
@@ -441,6 +451,9 @@ impl Ledger {
             settled: None,
             abandoned: false,
             awaited: false,
+            suspect: false,
+            cuts: 0,
+            evidence: None,
             waker: None,
         });
         if !self.unsent.is_empty() || !self.write(machine, entry, now_us) {
@@ -451,9 +464,7 @@ impl Ledger {
 
     /// False: there is no channel, or no room.
     fn write(&mut self, machine: &mut Machine, key: usize, now_us: u64) -> bool {
-        let Some(channel) = self.channel.filter(|_| self.retiring_since_us.is_none()) else {
-            return false;
-        };
+        let Some(channel) = self.channel.filter(|_| self.may_write()) else { return false };
         let entry = &mut self.entries[key];
         if let Some(stamps) = &mut entry.stamps {
             stamps.passed(Mark::Written, now_us);
@@ -479,6 +490,7 @@ impl Ledger {
                     entry.sent_at_us = now_us;
                 }
                 entry.written = true;
+                self.trial = self.trial.map(|left| left - 1);
                 if !self.awaits_answers() {
                     self.health.alive(now_us);
                 }

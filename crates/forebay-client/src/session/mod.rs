@@ -20,6 +20,7 @@ mod calls;
 mod channel_health;
 mod consumer_health;
 mod credit;
+mod culprit;
 mod events;
 mod exclusion;
 mod how;
@@ -42,6 +43,7 @@ mod work_limit;
 use std::collections::BTreeMap;
 use std::task::{Context, Waker};
 
+use culprit::{Ending, Trial};
 use events::Todo;
 use forebay_flow::{CommitTime, KernelReading};
 use slab::Slab;
@@ -112,6 +114,14 @@ pub(crate) struct Session {
     longer_route: bool,
     /// Why the broker closed the connection; told when the stream ends.
     closed: Option<Refusal>,
+    /// How the connection ended, where that may be because of a message.
+    ending: Option<Ending>,
+    /// A message over which connections end is looked for.
+    trial: Option<Trial>,
+    /// Which host the last connection was to, as an index.
+    last_place: Option<usize>,
+    /// When the socket last took no more.
+    busy_at_us: u64,
     todo: Vec<Todo>,
     arrived: Vec<usize>,
     settled_ledgers: Vec<usize>,
@@ -154,6 +164,10 @@ impl Session {
             commit_time: CommitTime::default(),
             longer_route: false,
             closed: None,
+            ending: None,
+            trial: None,
+            last_place: None,
+            busy_at_us: 0,
             todo: Vec::new(),
             arrived: Vec::new(),
             settled_ledgers: Vec::new(),
@@ -237,6 +251,7 @@ impl Session {
             let _ = self.machine.hung_up();
             return Lost::end_cut_off(&how);
         }
+        self.ending = Some(Ending::Cut);
         match (self.machine.hung_up(), reason) {
             (Ok(()), _) => Lost::ClosedByUs,
             (Err(_), Some(reason)) => Lost::Io(reason),
@@ -246,7 +261,10 @@ impl Session {
 
     /// The connection broke, and another one will be tried.
     pub(crate) fn lost(&mut self, lost: &Lost, now_us: u64) {
-        self.phase = Phase::Down;
+        let ending = self.ending.take();
+        if std::mem::replace(&mut self.phase, Phase::Down) == Phase::Up {
+            self.judge(ending, lost, now_us);
+        }
         self.end_connection(lost);
         for (_, ledger) in &mut self.ledgers {
             ledger.lost();
@@ -257,6 +275,9 @@ impl Session {
         }
         for (_, calls) in &mut self.calls {
             calls.lost(lost, &mut self.wakeups);
+        }
+        for key in self.ledgers.iter().map(|(key, _)| key).collect::<Vec<_>>() {
+            self.sweep_ledger(key);
         }
     }
 
@@ -304,6 +325,7 @@ impl Session {
             }
             self.replace_faulty(key, now_us);
         }
+        self.try_suspects(now_us);
         Ok(())
     }
 
@@ -329,7 +351,7 @@ impl Session {
         let ledgers = self.ledgers.iter().flat_map(|(_, ledger)| {
             ledger.next_tick_us().into_iter().chain(ledger.next_paced_us())
         });
-        intakes.chain(ledgers).min()
+        intakes.chain(ledgers).chain(self.trial_until_us()).min()
     }
 
     /// The socket takes no more at present, so answers to what waits for it cannot be due; or nobody takes what came, so
@@ -341,6 +363,7 @@ impl Session {
         for (_, ledger) in &mut self.ledgers {
             ledger.still_writing(now_us);
         }
+        self.still_writing(now_us);
     }
 
     /// Wakes the caller when there is room in the send buffer again.
@@ -455,6 +478,7 @@ impl Session {
         for key in self.calls.iter().map(|(key, _)| key).collect::<Vec<_>>() {
             self.open_calls(key);
         }
+        self.go_on_trying(now_us);
     }
 
     fn open_intake(&mut self, key: usize, now_us: u64) {

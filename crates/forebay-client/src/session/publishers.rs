@@ -158,6 +158,7 @@ impl Session {
         self.own(number, Owner::Ledger(key));
         let ledger = &mut self.ledgers[key];
         ledger.set_broker(kind);
+        ledger.set_trial(self.trial.is_some().then_some(0));
         ledger.commit_time(self.commit_time);
         if self.blocked.is_some() {
             ledger.blocked(now_us);
@@ -187,6 +188,7 @@ impl Session {
             self.backlog |= ledger.pump(&mut self.machine, now_us, &mut self.wakeups);
             self.sweep_ledger(key);
         }
+        self.try_suspects(now_us);
     }
 
     /// Whether there is any publisher, or an outcome that somebody keeps.

@@ -104,6 +104,11 @@ impl UserChannel {
         }
     }
 
+    /// Whether the broker owes it an answer.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.asked.iter().any(|asked| matches!(asked, Asked::Waiting { .. }))
+    }
+
     /// A request is going out.
     pub(crate) fn ask(&mut self, wants: Wants) -> Ticket {
         self.asked.push_back(Asked::Waiting { wants, abandoned: false, waker: None });

@@ -4,6 +4,7 @@ mod channel_numbers;
 mod closing;
 mod consuming;
 mod counted_workers;
+mod culprits;
 mod exclusive_consumers;
 mod expiring;
 mod failing_channels;

@@ -112,6 +112,7 @@ impl Driver {
                     if self.closing() {
                         return self.give_up(Lost::ClosedByUs);
                     }
+                    self.link.with(|session| session.peer_was_away(place));
                     // Without what it was closed for, the same host may let us in.
                     let again = self.link.with(|session| session.take_leaves_out_more());
                     if opened.is_some() && again {
@@ -145,6 +146,7 @@ impl Driver {
                     }
                     reason = lost.to_string();
                     self.link.with_now(|session, now_us| {
+                        session.was_at(place);
                         session.lost(&lost, now_us);
                         session.reconnects += 1;
                     });

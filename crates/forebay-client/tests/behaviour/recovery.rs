@@ -45,6 +45,51 @@ async fn what_has_no_outcome_is_published_again_with_its_id_and_a_mark() {
 }
 
 #[tokio::test]
+async fn what_the_broker_closes_every_connection_for_is_given_up_and_the_rest_goes_on() {
+    let builder = Connection::builder().recovery_pause(Duration::from_millis(1));
+    let (connection, mut peer, mut door) = connected(builder).await;
+    let publisher = connection.publisher(Route::queue("q")).build().await.unwrap();
+    let mut outcomes = Vec::new();
+    for body in ["a", "poison", "b"] {
+        outcomes.push(publisher.publish(body).await.unwrap());
+    }
+    let mut connections = 0;
+    loop {
+        connections += 1;
+        let mut taken = 0;
+        while taken < outcomes.len() as u64 {
+            let (channel, _, _, body) = peer.published().await;
+            if body == b"poison" {
+                break;
+            }
+            taken += 1;
+            peer.confirm(channel, taken, false).await;
+            if body == b"b" {
+                break;
+            }
+        }
+        if connections > 4 {
+            break;
+        }
+        let close = connection::Close { reply_code: 501, ..Default::default() };
+        peer.send(0, &close).await;
+        drop(peer);
+        peer = door.next().await;
+    }
+    let mut told = Vec::new();
+    for outcome in outcomes {
+        told.push(soon("an outcome", outcome).await);
+    }
+    assert!(told[0].is_ok() && told[2].is_ok(), "{told:?}");
+    match &told[1] {
+        Err(Unconfirmed::Unknown(UnknownReason::ConnectionsEnded { times: 3, last })) => {
+            assert!(matches!(last, Lost::Closed(why) if why.code == 501), "{last}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
 async fn without_recovery_what_has_no_outcome_is_unknown() {
     let builder = Connection::builder().without_recovery();
     let (connection, mut peer, _door) = connected(builder).await;

@@ -124,7 +124,7 @@ impl Ledger {
 
     /// Whether what is admitted goes out at present.
     pub(crate) fn may_write(&self) -> bool {
-        self.channel.is_some() && self.retiring_since_us.is_none()
+        self.channel.is_some() && self.retiring_since_us.is_none() && self.trial != Some(0)
     }
 
     /// When the channel has to be replaced if no answer comes before.
