@@ -33,8 +33,8 @@ pub(crate) struct Floor<T> {
 struct Rate {
     per_s: u64,
     bucket: TokenBucket,
-    /// A token was taken for a message that has not been found yet.
-    in_hand: bool,
+    /// Tokens that were taken for messages that have not been found yet, or did not begin: one at most for each worker.
+    in_hand: u64,
     /// Nobody may start before.
     not_before_us: Option<u64>,
 }
@@ -99,13 +99,13 @@ impl<T> Floor<T> {
             return false;
         }
         let Some(rate) = &mut self.rate else { return true };
-        if !rate.in_hand {
+        if rate.in_hand == 0 {
             match rate.bucket.take(now_us(), 1) {
-                Ok(()) => (rate.in_hand, rate.not_before_us) = (true, None),
+                Ok(()) => (rate.in_hand, rate.not_before_us) = (1, None),
                 Err(NotYet { retry_us }) => rate.not_before_us = Some(retry_us),
             }
         }
-        rate.in_hand
+        rate.in_hand > 0
     }
 
     /// Whether the breaker is open, as far as anybody has looked.
@@ -120,7 +120,7 @@ impl<T> Floor<T> {
         let (mut limit, mut limit_per_s) = (of(admits), 0);
         if let Some(rate) = &mut self.rate {
             // What is ready here comes before what comes.
-            let tokens = rate.bucket.available(now_us()).saturating_add(rate.in_hand.into());
+            let tokens = rate.bucket.available(now_us()).saturating_add(rate.in_hand);
             let tokens =
                 u32::try_from(tokens).unwrap_or(u32::MAX).saturating_sub(of(self.dispatch.ready()));
             limit = limit.min(tokens);
@@ -159,8 +159,16 @@ impl<T> Floor<T> {
     /// A message starts.
     fn spend(&mut self) {
         if let Some(rate) = &mut self.rate {
-            rate.in_hand = false;
+            rate.in_hand = rate.in_hand.saturating_sub(1);
         }
+    }
+
+    /// It does not, though it was taken: another one may in its place. Whom to wake for that.
+    pub(crate) fn not_begun(&mut self) -> Option<Waker> {
+        let rate = self.rate.as_mut()?;
+        rate.in_hand += 1;
+        rate.not_before_us = None;
+        self.pass_on()
     }
 
     /// Starts `per_s` messages a second, a tenth of them at once; `None`: as many as there are.
@@ -176,7 +184,7 @@ impl<T> Floor<T> {
                 }
                 None => {
                     let bucket = TokenBucket::new(now_us, per_s, burst);
-                    Rate { per_s, bucket, in_hand: false, not_before_us: None }
+                    Rate { per_s, bucket, in_hand: 0, not_before_us: None }
                 }
             }
         });

@@ -125,7 +125,7 @@ where
         }
         while let Some(started) = taken {
             taken = match started.message.rest() {
-                Some(rest) => stage.wait_for_later(started, rest).await,
+                Some(rest) => stage.rest(started, rest).await,
                 None => {
                     let attempted = stage.attempt(&started.message, seat).await;
                     stage.finish(started, attempted).await

@@ -37,6 +37,17 @@ where
     H: Handler<S::Value>,
     N: Onward<S::Value, <H::Output as Handled>::Value>,
 {
+    /// A worker took what came before its time, and does not begin it.
+    pub(crate) async fn rest(
+        &self,
+        started: Started<Item<S::Value>>,
+        rest: Duration,
+    ) -> Option<Started<Item<S::Value>>> {
+        let successor = self.floor().not_begun();
+        successor.into_iter().for_each(Waker::wake);
+        self.wait_for_later(started, rest).await
+    }
+
     /// It is begun, or begun again, in so long. Where too many wait for that, the worker waits with it and gets it back.
     pub(crate) async fn wait_for_later(
         &self,

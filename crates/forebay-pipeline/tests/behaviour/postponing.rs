@@ -165,6 +165,30 @@ fn a_message_that_its_source_takes_for_later_counts_its_attempts_and_is_not_earl
     });
 }
 
+#[test]
+fn a_message_that_comes_before_its_time_takes_nothing_of_the_rate() {
+    for workers in [1, 2] {
+        in_virtual_time(async {
+            let office = Office::default();
+            let due = Instant::now() + 3 * SECOND;
+            office.put(Letter { due, ..Letter::tried("early", 1) });
+            office.post(&["a", "b", "c"]);
+            let begun = Begun::default();
+            let (note, start) = (begun.clone(), Instant::now());
+            let handler = move |letter: Item<Letter>| {
+                let at_s = start.elapsed().as_secs();
+                note.lock().unwrap().push((letter.name, letter.attempt(), at_s));
+                std::future::ready(())
+            };
+            let pipeline = Pipeline::from(office.clone()).process(workers, handler);
+            let _running = pipeline.rate_limit(1).start();
+            office.settled(4).await;
+            let begun = begun.lock().unwrap().clone();
+            assert_eq!(begun, [("a", 1, 0), ("b", 1, 1), ("c", 1, 2), ("early", 2, 3)]);
+        });
+    }
+}
+
 /// Another pipeline goes on with them.
 #[test]
 fn a_pipeline_whose_messages_all_wait_elsewhere_drains_at_once() {
