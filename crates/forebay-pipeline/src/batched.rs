@@ -77,16 +77,19 @@ where
             onward.collectors.push(collector);
             works.push(work);
         }
-        let held = |collector: &Arc<Collector<_, V>>| collector.batching.limits().held_max;
-        let beyond = onward.collectors.iter().map(held).fold(0, usize::saturating_add);
         let limits = || onward.collectors.iter().map(|collector| collector.batching.limits());
         let delay_us = limits().map(|limits| limits.delay_us).max();
-        let needs = Needs {
+        // As many batches may wait for another attempt as may be in work, beside those that are being made.
+        let in_work = works.iter().map(BatchWork::messages).fold(0, usize::saturating_add);
+        let made = limits().map(|limits| limits.held_max).fold(0, usize::saturating_add);
+        let beyond = Needs {
+            held_messages: made.saturating_add(in_work),
+            put_off_messages: in_work,
             batch_messages: limits().map(|limits| limits.messages).max(),
             batch_delay: delay_us.map(Duration::from_micros),
             ..Needs::default()
         };
-        let stage = self.process.stage(onward, beyond, needs);
+        let stage = self.process.stage(onward, beyond);
         let work = supervise(stage.clone(), deadline.clone());
         Running::new(stage, work, works, deadline)
     }
@@ -134,7 +137,7 @@ where
         policy: &Policy<T>,
         deadline: &Deadline,
     ) -> (Arc<Collector<T, V>>, BatchWork) {
-        let name = self.batching.name;
+        let (name, batch_messages) = (self.batching.name, self.batching.limits().messages);
         // Where a batch waits for another attempt there are no more of them than workers.
         let concurrency = self.batching.concurrency;
         let dispatch = Dispatch::new(concurrency.first(None), concurrency.most());
@@ -173,7 +176,8 @@ where
         let work = Box::pin(supervise(stage.clone(), deadline.clone()));
         let closed = collector.clone();
         let close = Box::new(move || closed.close());
-        (collector, BatchWork { name, stage, work, close })
+        let workers = concurrency.most();
+        (collector, BatchWork { name, batch_messages, workers, stage, work, close })
     }
 }
 

@@ -48,6 +48,8 @@ enum State<S: Source, H, V> {
         values: mpsc::Receiver<Handed<V, S::Value>>,
         /// How it ended, once it did: told after the last value.
         ended: Option<Result<(), SourceError>>,
+        /// What it knows to be held by the next pipeline.
+        held: usize,
     },
 }
 
@@ -64,14 +66,19 @@ where
         Chained { state: State::Planned(Some(Box::new(process))), buffer_max }
     }
 
-    /// Where the next pipeline may hold so many messages.
-    fn begin(&mut self, beyond: usize) {
+    /// Where the next pipeline may hold, and put off, so many messages.
+    fn begin(&mut self, next: &Needs) {
         if let State::Planned(process) = &mut self.state {
             let process = process.take().expect("it is planned until it runs");
             let (sender, values) = mpsc::channel(self.buffer_max);
-            let beyond = beyond.saturating_add(self.buffer_max);
+            let beyond = Needs {
+                held_messages: next.held_messages.saturating_add(self.buffer_max),
+                put_off_messages: next.put_off_messages,
+                ..Needs::default()
+            };
             let running = process.start_with(ToNext(sender), beyond);
-            self.state = State::Running { running, values, ended: None };
+            let held = next.held_messages;
+            self.state = State::Running { running, values, ended: None, held };
         }
     }
 }
@@ -89,8 +96,8 @@ where
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Taken<Self>> {
         loop {
             match &mut self.state {
-                State::Planned(_) => self.begin(0),
-                State::Running { running, values, ended } => {
+                State::Planned(_) => self.begin(&Needs::default()),
+                State::Running { running, values, ended, .. } => {
                     if let Poll::Ready(Some(handed)) = values.poll_recv(cx) {
                         return Poll::Ready(Ok(Some(handed.apart())));
                     }
@@ -110,7 +117,7 @@ where
     }
 
     fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let State::Running { running, values, ended } = &mut self.state else {
+        let State::Running { running, values, ended, .. } = &mut self.state else {
             return Poll::Pending;
         };
         if ended.is_none() {
@@ -121,8 +128,12 @@ where
 
     fn needs(&mut self, needs: &Needs) -> Vec<Finding> {
         // Its own source is told when it starts, which is with the next pipeline. What that finds is its own finding.
-        if let State::Planned(_) = self.state {
-            self.begin(needs.held_messages);
+        match &mut self.state {
+            State::Planned(_) => self.begin(needs),
+            State::Running { running, held, .. } => {
+                running.holds_more(needs.held_messages.saturating_sub(*held));
+                *held = needs.held_messages.max(*held);
+            }
         }
         Vec::new()
     }

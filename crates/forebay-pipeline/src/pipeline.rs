@@ -300,16 +300,16 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
     where
         H::Output: Handled<Value = Infallible>,
     {
-        self.start_with(Nowhere, 0)
+        self.start_with(Nowhere, Needs::default())
     }
 
-    /// `beyond`: messages that are held unsettled elsewhere.
-    pub(crate) fn start_with<N>(self, onward: N, beyond: usize) -> Running
+    /// `beyond`: what is held, and put off, elsewhere.
+    pub(crate) fn start_with<N>(self, onward: N, beyond: Needs) -> Running
     where
         N: Onward<S::Value, <H::Output as Handled>::Value>,
     {
         let deadline = Deadline::default();
-        let stage = self.stage(onward, beyond, Needs::default());
+        let stage = self.stage(onward, beyond);
         let work = supervise(stage.clone(), deadline.clone());
         Running::new(stage, work, Vec::new(), deadline)
     }
@@ -325,22 +325,25 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
         self.start().join().await
     }
 
-    /// `beyond`: messages that are held unsettled elsewhere. `needs`: what is said of batches counts.
-    pub(crate) fn stage<N>(self, onward: N, beyond: usize, needs: Needs) -> Arc<Stage<S, H, N>>
+    /// `beyond`: what is held, and put off, elsewhere, and what is said of batches.
+    pub(crate) fn stage<N>(self, onward: N, beyond: Needs) -> Arc<Stage<S, H, N>>
     where
         N: Onward<S::Value, <H::Output as Handled>::Value>,
     {
         let dispatch = Dispatch::new(self.concurrency.first(None), self.buffer_max);
         let waiting = if self.policy.ordered_by.is_some() { self.buffer_max } else { 0 };
         let needs = Needs {
-            held_messages: self.concurrency.most().saturating_add(beyond).saturating_add(waiting),
-            put_off_messages: self.buffer_max - waiting,
+            held_messages: beyond
+                .held_messages
+                .saturating_add(self.concurrency.most())
+                .saturating_add(waiting),
+            put_off_messages: beyond.put_off_messages.saturating_add(self.buffer_max - waiting),
             ordered: self.policy.ordered_by.is_some(),
             timeout: self.policy.timeout,
             retries: self.policy.retries,
             retry_pauses: self.policy.retries.map(|backoff| backoff.longest()),
             marks: self.policy.tracer.is_some(),
-            ..needs
+            ..beyond
         };
         let (concurrency, policy) = (self.concurrency, self.policy.with_breaker());
         Stage::new(self.source, self.handler, onward, dispatch, concurrency, policy, needs)

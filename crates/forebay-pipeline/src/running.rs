@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -34,9 +35,14 @@ impl Running {
         batches: Vec<BatchWork>,
         deadline: Deadline,
     ) -> Running {
-        let named = batches.iter().map(|batch| (batch.name, batch.stage.clone())).collect();
+        let batchers = batches.iter().map(Batcher::of).collect();
         let supervisor = tokio::spawn(supervise_all(work, batches));
-        Running { control: Control { stage, batches: named, deadline }, supervisor }
+        Running { control: Control { stage, batches: batchers, deadline }, supervisor }
+    }
+
+    /// So many messages more are held elsewhere, for a pipeline that is a part of another.
+    pub(crate) fn holds_more(&self, messages: usize) {
+        self.control.stage.holds_more(messages);
     }
 
     /// To change it while it runs.
@@ -89,8 +95,37 @@ impl fmt::Debug for Running {
 #[derive(Clone)]
 pub struct Control {
     stage: Arc<dyn Controlled>,
-    batches: Vec<(&'static str, Arc<dyn Controlled>)>,
+    batches: Vec<Batcher>,
     deadline: Deadline,
+}
+
+/// A batcher at work.
+#[derive(Clone)]
+struct Batcher {
+    name: &'static str,
+    batch_messages: usize,
+    /// The most that there were to be at a time: those whose messages are counted.
+    workers_max: Arc<AtomicUsize>,
+    stage: Arc<dyn Controlled>,
+}
+
+impl Batcher {
+    fn of(work: &BatchWork) -> Batcher {
+        Batcher {
+            name: work.name,
+            batch_messages: work.batch_messages,
+            workers_max: Arc::new(AtomicUsize::new(work.workers)),
+            stage: work.stage.clone(),
+        }
+    }
+
+    /// From now on so many batches at a time. Messages for which that is more than was counted, in work and put off.
+    fn set_concurrency(&self, concurrency: Concurrency) -> usize {
+        self.stage.set_concurrency(concurrency);
+        let most = concurrency.most();
+        let workers = most.saturating_sub(self.workers_max.fetch_max(most, Ordering::Relaxed));
+        workers.saturating_mul(self.batch_messages).saturating_mul(2)
+    }
 }
 
 impl Control {
@@ -107,8 +142,9 @@ impl Control {
         concurrency: impl Into<Concurrency>,
     ) -> bool {
         let concurrency = concurrency.into();
-        let named = self.batches.iter().find(|(name, _)| *name == batcher);
-        named.inspect(|(_, stage)| stage.set_concurrency(concurrency)).is_some()
+        let Some(batcher) = self.batches.iter().find(|it| it.name == batcher) else { return false };
+        self.stage.holds_more(batcher.set_concurrency(concurrency));
+        true
     }
 
     /// How many messages may be in work at a time now: what [`Concurrency::auto`] has come to.
@@ -144,8 +180,8 @@ impl Control {
     pub fn drain(&self, patience: Duration) {
         self.deadline.set(patience);
         self.stage.stop();
-        for (_, stage) in &self.batches {
-            stage.look();
+        for batcher in &self.batches {
+            batcher.stage.look();
         }
     }
 
@@ -174,7 +210,7 @@ impl Control {
     #[must_use]
     pub fn settings(&self) -> Settings {
         let mut settings = self.stage.settings();
-        let batches = self.batches.iter().map(|(_, stage)| stage.concurrency() as u64);
+        let batches = self.batches.iter().map(|batcher| batcher.stage.concurrency() as u64);
         settings.batch_workers = settings.batch_messages.map(|_| batches.sum());
         settings
     }
@@ -183,8 +219,8 @@ impl Control {
     #[must_use]
     pub fn report(&self) -> Report {
         let mut report = self.stage.report();
-        for (_, stage) in &self.batches {
-            let batches = stage.report();
+        for batcher in &self.batches {
+            let batches = batcher.stage.report();
             report.failed += batches.failed;
             report.panicked += batches.panicked;
             report.timed_out += batches.timed_out;

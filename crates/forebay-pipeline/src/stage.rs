@@ -66,6 +66,8 @@ pub(crate) struct Stage<S: Source, H, N> {
     needs: Needs,
     /// Workers for which messages are counted there.
     workers_max: usize,
+    /// Messages that may be held beyond it, more than are counted there.
+    beyond: AtomicUsize,
     /// What its source has found wrong, each once.
     findings: Mutex<Vec<Finding>>,
     ages: Arc<Ages>,
@@ -160,6 +162,7 @@ where
             supervise: Notify::new(),
             needs,
             workers_max: concurrency.most(),
+            beyond: AtomicUsize::new(0),
             findings: Mutex::default(),
             ages: Arc::default(),
             upstream: OnceLock::new(),
@@ -423,8 +426,9 @@ where
 
     /// What so many workers need.
     fn needs(&self, workers: usize) -> Needs {
-        let beyond = workers.saturating_sub(self.workers_max);
-        let held_messages = self.needs.held_messages.saturating_add(beyond);
+        let beyond = self.beyond.load(Ordering::Relaxed);
+        let more = workers.saturating_sub(self.workers_max).saturating_add(beyond);
+        let held_messages = self.needs.held_messages.saturating_add(more);
         Needs { workers, held_messages, ..self.needs }
     }
 

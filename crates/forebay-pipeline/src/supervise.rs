@@ -33,10 +33,21 @@ impl Deadline {
 /// The workers of one batcher.
 pub(crate) struct BatchWork {
     pub(crate) name: &'static str,
+    /// In a batch.
+    pub(crate) batch_messages: usize,
+    /// So many there may be.
+    pub(crate) workers: usize,
     pub(crate) stage: Arc<dyn Controlled>,
     pub(crate) work: Pin<Box<dyn Future<Output = Result<(), SourceError>> + Send>>,
     /// No more messages come.
     pub(crate) close: Box<dyn FnOnce() + Send>,
+}
+
+impl BatchWork {
+    /// Those that may be in work at a time.
+    pub(crate) fn messages(&self) -> usize {
+        self.batch_messages.saturating_mul(self.workers)
+    }
 }
 
 /// The stage of the handlers first, then its batches. Aborted, it takes all workers along.

@@ -1,6 +1,7 @@
 //! What can be done to a stage from outside.
 
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use forebay_flow::explain::{Explanation, Settings};
@@ -19,6 +20,8 @@ use crate::trace::Tracer;
 pub(crate) trait Controlled: Send + Sync {
     fn set_concurrency(&self, concurrency: Concurrency);
     fn concurrency(&self) -> usize;
+    /// So many messages more than before may be held beyond it, unsettled.
+    fn holds_more(&self, messages: usize);
     fn set_rate(&self, per_s: Option<u64>);
     /// False while the breaker is open.
     fn may_begin(&self) -> bool;
@@ -50,6 +53,18 @@ where
 
     fn concurrency(&self) -> usize {
         self.floor().dispatch.concurrency()
+    }
+
+    fn holds_more(&self, messages: usize) {
+        if messages == 0 {
+            return;
+        }
+        // One at a time, so that the source hears of the last number last.
+        let _tuning = self.tuning.lock();
+        let beyond = self.beyond.load(Ordering::Relaxed).saturating_add(messages);
+        self.beyond.store(beyond, Ordering::Relaxed);
+        let needs = self.needs(self.concurrency());
+        self.tell(&mut self.source(), needs);
     }
 
     fn set_rate(&self, per_s: Option<u64>) {

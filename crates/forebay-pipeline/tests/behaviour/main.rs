@@ -7,6 +7,7 @@ mod ending;
 mod explaining;
 mod joining;
 mod middleware;
+mod needing;
 mod outcomes;
 mod postponing;
 mod running;
