@@ -18,7 +18,7 @@ use crate::message::since_1970_us;
 use crate::metrics::ConsumerMetrics;
 use crate::received::Received;
 use crate::session::{
-    CREDIT_MAX, Credit, DeliveryKey, How, Intake, LIVE_CREDIT, Ready, STALL_US, Verdict,
+    CREDIT_MAX, Credit, DeliveryKey, How, Intake, LIVE_CREDIT, PresentTap, Ready, STALL_US, Verdict,
 };
 use crate::settlement::Settlement;
 use crate::shell::random_u64;
@@ -230,6 +230,7 @@ impl ConsumerBuilder {
         }
         let guard = self.connection.consuming().await.map_err(BuildConsumerError::NotOpened)?;
         let (sole, max) = (self.is_sole(), u32::from(self.most()));
+        let work_limit_us = self.work_limit.map(|limit| limit.as_micros() as u64);
         let how = How {
             queue: self.queue.clone(),
             tag: format!("forebay-{:016x}", random_u64()),
@@ -237,21 +238,24 @@ impl ConsumerBuilder {
             sole,
             arguments: self.arguments,
             marks: self.explain,
-            work_limit_us: self.work_limit.map(|limit| limit.as_micros() as u64),
+            work_limit_us,
             occupancy: self.occupancy,
             stall_us: self.stall_us,
         };
-        let key = guard.link.with_now(|session, now_us| {
+        let added = guard.link.with_now(|session, now_us| {
             let credit =
                 Credit::new(now_us, u32::from(self.workers), max, self.credit.map(u32::from));
             session.check_free_channel()?;
-            Ok::<_, ChannelError>(session.add_intake(Intake::new(how, credit), now_us))
+            let intake = Intake::new(how, credit);
+            let present = intake.present_tap();
+            Ok::<_, ChannelError>((session.add_intake(intake, now_us), present))
         });
         let refused =
             |error: ChannelError| BuildConsumerError::Refused(ChannelFault::from(error).into());
-        let key = key.map_err(refused)?;
+        let (key, present) = added.map_err(refused)?;
         let clock = self.explain.then(SystemClock::default);
-        let shared = ConsumerShared { guard, key, clock, queue: self.queue, spans: self.spans };
+        let (queue, spans) = (self.queue, self.spans);
+        let shared = ConsumerShared { guard, key, present, work_limit_us, clock, queue, spans };
         let consumer = Consumer { shared: Arc::new(shared) };
         let shared = &consumer.shared;
         poll_fn(|cx| shared.guard.link.with(|session| session.intake(key).0.poll_consuming(cx)))
@@ -317,6 +321,8 @@ pub struct Consumer {
 struct ConsumerShared {
     guard: Arc<Guard>,
     key: usize,
+    present: PresentTap,
+    work_limit_us: Option<u64>,
     /// Where messages are marked.
     clock: Option<SystemClock>,
     queue: String,
@@ -480,6 +486,17 @@ impl Delivery {
     /// as well, for instance for its batch. How far to look ahead follows from it.
     pub fn set_worked(&mut self, worked: Duration) {
         self.worked = Some(worked);
+    }
+
+    /// Whether settling it would come too late ([`Stale`](crate::Stale)), so that work on it that has not begun need not: the
+    /// message comes again, here or elsewhere. One that is not stale now may be so in the next moment.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        self.consumer.as_ref().is_some_and(|consumer| {
+            let overdue =
+                |limit_us| consumer.guard.link.now_us().saturating_sub(self.taken_us) >= limit_us;
+            !consumer.present.is(self.key.tap) || consumer.work_limit_us.is_some_and(overdue)
+        })
     }
 
     /// The span of `tracing` that is open while the message is in work, for what the work logs:

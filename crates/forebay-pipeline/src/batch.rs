@@ -146,6 +146,8 @@ trait Messages: Send + Sync {
     fn settle(&self, index: usize, verdict: Verdict) -> bool;
     fn settle_all(&self, range: Range<usize>, verdict: Verdict);
     fn is_settled(&self, range: Range<usize>) -> bool;
+    /// All of them come again.
+    fn is_void(&self, range: Range<usize>) -> bool;
     fn put_off(&self, range: Range<usize>, pause: Duration);
     fn passed(&self, range: Range<usize>, mark: Mark);
     fn bury(self: Arc<Self>, range: Range<usize>, reason: String) -> Burial;
@@ -172,6 +174,11 @@ impl<T: Send + Sync + 'static> Messages for Behind<T> {
 
     fn is_settled(&self, range: Range<usize>) -> bool {
         self.items[range].iter().all(Item::is_settled)
+    }
+
+    fn is_void(&self, range: Range<usize>) -> bool {
+        // One that was acknowledged early does not, and is still to be worked on.
+        self.items[range].iter().all(Item::is_void)
     }
 
     fn put_off(&self, range: Range<usize>, pause: Duration) {
@@ -221,6 +228,10 @@ pub struct BatchReceipt {
 }
 
 impl Receipt for BatchReceipt {
+    fn is_void(&self) -> bool {
+        self.messages.is_void(self.range.clone())
+    }
+
     fn settle(self, verdict: Verdict) {
         self.messages.settle_all(self.range.clone(), verdict);
     }

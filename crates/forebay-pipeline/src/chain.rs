@@ -173,6 +173,10 @@ pub struct ChainReceipt<T> {
 }
 
 impl<T: Send + Sync + 'static> Receipt for ChainReceipt<T> {
+    fn is_void(&self) -> bool {
+        self.item.is_void()
+    }
+
     fn settle(self, verdict: Verdict) {
         self.item.detoured(Detour::Next, self.handed.elapsed());
         self.item.settle(verdict);

@@ -15,6 +15,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::batch::{Batch, BatchReceipt, Batching};
 use crate::batcher::{Batcher, Entry};
 use crate::item::Item;
+use crate::outcome::Verdict;
 use crate::policy::DeadLetters;
 use crate::source::{Source, Taken};
 
@@ -194,15 +195,24 @@ impl<T: Send + Sync + 'static, V: Send + Sync + 'static> Source for Batches<T, V
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Taken<Self>> {
         loop {
             let mut inside = self.collector.inside();
+            let mut void = Vec::new();
             let next = inside.halves.pop_front().or_else(|| {
-                let entries = inside.batcher.take(self.collector.now_us())?;
+                let mut entries = inside.batcher.take(self.collector.now_us())?;
+                // What came again may be in it, too.
+                void.extend(entries.extract_if(.., |(_, item)| item.is_void()));
                 Some(Batch::new(entries, self.collector.dead_letters.clone()))
             });
             if let Some(batch) = next {
                 let bisects = self.collector.batching.bisects;
                 let working = bisects.then(|| Working::of(&self.collector, &mut inside));
                 drop(inside);
+                for (_, item) in void {
+                    item.settle(Verdict::Requeue);
+                }
                 self.collector.room.notify_waiters();
+                if batch.is_empty() {
+                    continue;
+                }
                 let receipt = batch.receipt(working);
                 return Poll::Ready(Ok(Some((batch, receipt))));
             }

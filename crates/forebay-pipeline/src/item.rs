@@ -40,6 +40,8 @@ trait Slot<T>: Send + Sync {
     /// False: it was used before.
     fn settle(&self, verdict: Verdict) -> bool;
     fn is_settled(&self) -> bool;
+    /// It comes again, whatever is done about it.
+    fn is_void(&self) -> bool;
     /// An attempt kept a worker busy.
     fn worked(&self, time: Duration);
     /// It passed a point of its way.
@@ -147,6 +149,10 @@ impl<S: Source> Slot<S::Value> for Unsettled<S> {
     fn is_settled(&self) -> bool {
         self.receipt().is_none()
     }
+
+    fn is_void(&self) -> bool {
+        self.receipt().as_ref().is_some_and(Receipt::is_void)
+    }
 }
 
 impl<T> Item<T> {
@@ -200,6 +206,11 @@ impl<T> Item<T> {
 
     pub(crate) fn is_settled(&self) -> bool {
         self.inner.receipt.is_settled()
+    }
+
+    /// It comes again, whatever is done about it.
+    pub(crate) fn is_void(&self) -> bool {
+        self.inner.receipt.is_void()
     }
 
     /// It passed a point of its way.

@@ -15,7 +15,7 @@ pub struct Report {
     pub acked: u64,
     /// Settled: dropped, or a dead letter.
     pub rejected: u64,
-    /// Settled: given back to the source.
+    /// Settled: given back to the source, or there again already, after a lost connection.
     pub requeued: u64,
     /// Calls of handlers that returned an error or panicked, whatever was done about it.
     pub failed: u64,

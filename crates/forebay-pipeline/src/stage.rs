@@ -30,7 +30,7 @@ use crate::floor::{Floor, Next};
 use crate::handler::{Failure, Handler, caught};
 use crate::item::Item;
 use crate::needs::{Finding, Needs};
-use crate::outcome::{Handled, Outcome, Step};
+use crate::outcome::{Handled, Outcome, Step, Verdict};
 use crate::policy::{Policy, conclude, is_done};
 use crate::report::Counters;
 use crate::running::Control;
@@ -352,7 +352,7 @@ where
             }
         };
         match outcome {
-            Some(Outcome::Retry(pause)) if !self.policy.is_settled(item) => {
+            Some(Outcome::Retry(pause)) if !self.policy.is_settled(item) && !item.is_void() => {
                 return self.put_off(started, pause).await;
             }
             Some(outcome) => {
@@ -368,6 +368,16 @@ where
         }
         self.done(started.lane);
         None
+    }
+
+    /// A worker does not begin what it took: it comes again.
+    pub(crate) fn let_go(&self, started: Started<Item<S::Value>>) {
+        let successor = self.floor().not_begun();
+        successor.into_iter().for_each(Waker::wake);
+        let Started { message, lane } = started;
+        tracing::debug!(number = message.number(), "it comes again, and is not begun");
+        message.settle(Verdict::Requeue);
+        self.done(lane);
     }
 
     /// A worker is done with a message of this lane.

@@ -135,12 +135,14 @@ where
             return;
         }
         while let Some(started) = taken {
-            taken = match started.message.rest() {
-                Some(rest) => stage.rest(started, rest).await,
-                None => {
-                    let attempted = stage.attempt(&started.message, seat).await;
-                    stage.finish(started, attempted).await
-                }
+            taken = if started.message.is_void() {
+                stage.let_go(started);
+                None
+            } else if let Some(rest) = started.message.rest() {
+                stage.rest(started, rest).await
+            } else {
+                let attempted = stage.attempt(&started.message, seat).await;
+                stage.finish(started, attempted).await
             };
         }
     }

@@ -303,6 +303,10 @@ impl Receipt for QueueReceipt {
         self.delivery.set_worked(time);
     }
 
+    fn is_void(&self) -> bool {
+        self.delivery.is_stale()
+    }
+
     fn settle(self, verdict: Verdict) {
         // Too late, after a reconnect, is told by the consumer's metrics: the message comes again.
         let _ = match verdict {

@@ -16,6 +16,7 @@ use super::consumer_health::ConsumerHealth;
 use super::credit::Credit;
 use super::exclusion::Exclusion;
 use super::how::How;
+use super::present_tap::PresentTap;
 use super::remember;
 use super::tap::{LIVE_CREDIT, Tap};
 use super::wakeups::Wakeups;
@@ -58,6 +59,7 @@ pub(crate) struct Intake {
     credit: Credit,
     health: ConsumerHealth,
     tap: Option<Tap>,
+    present: PresentTap,
     /// The broker let it consume, some time.
     began: bool,
     exclusion: Exclusion,
@@ -86,6 +88,7 @@ impl Intake {
             credit,
             health,
             tap: None,
+            present: PresentTap::none(),
             began: false,
             exclusion: Exclusion::default(),
             ready: VecDeque::new(),
@@ -197,6 +200,11 @@ impl Intake {
         &self.how.queue
     }
 
+    /// For those who hold deliveries.
+    pub(crate) fn present_tap(&self) -> PresentTap {
+        self.present.clone()
+    }
+
     pub(crate) fn metrics(&self) -> ConsumerMetrics {
         ConsumerMetrics {
             credit: self.tap.as_ref().map_or(0, |tap| tap.credit),
@@ -224,6 +232,7 @@ impl Intake {
         };
         let tap = Tap::open(machine, &self.how, number, credit, rtt_us, now_us)?;
         self.changed_us = now_us;
+        self.present.set(Some(number));
         Some(self.tap.insert(tap).channel)
     }
 

@@ -149,6 +149,25 @@ async fn a_dropped_consumer_takes_no_more_and_its_work_can_still_be_settled() {
 }
 
 #[tokio::test]
+async fn who_holds_a_message_for_longer_than_it_may_can_know() {
+    let broker = Broker::start();
+    let (connection, orders) = with_queue(&broker, "orders").await;
+    fill(&orders, 2).await;
+    let limited = connection.consumer("orders").work_limit(Duration::from_millis(1));
+    let mut consumer = limited.build().await.unwrap();
+    let held = next(&mut consumer).await;
+    soon("the end of its time", async {
+        while !held.is_stale() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    drop(consumer);
+    let mut other = connection.consumer("orders").build().await.unwrap();
+    assert!(!next(&mut other).await.is_stale(), "it may be held for as long as it takes");
+}
+
+#[tokio::test]
 async fn what_is_dropped_or_requeued_comes_again_and_what_is_rejected_does_not() {
     let broker = Broker::start();
     let (connection, orders) = with_queue(&broker, "orders").await;

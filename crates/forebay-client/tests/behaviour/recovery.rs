@@ -144,6 +144,12 @@ async fn acks_of_an_older_connection_are_never_sent_on_a_newer_one() {
     peer.deliver(channel, &tag, 2, b"b").await;
     let old = soon("a delivery", consumer.next()).await.unwrap().unwrap();
     drop(peer);
+    soon("the loss", async {
+        while !old.is_stale() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
 
     let mut peer = door.next().await;
     assert!(matches!(peer.next().await, Sent::Qos { count: 10, .. }));
@@ -152,6 +158,7 @@ async fn acks_of_an_older_connection_are_never_sent_on_a_newer_one() {
     peer.deliver(channel, &new_tag, 1, b"b again").await;
     let new = soon("a delivery", consumer.next()).await.unwrap().unwrap();
     assert_eq!(new.body(), b"b again", "what waited here came from the old connection");
+    assert_eq!((old.is_stale(), new.is_stale()), (true, false));
     assert!(old.ack().in_time().is_err());
     assert!(new.ack().in_time().is_ok());
     assert_eq!(peer.next().await, Sent::Ack { channel, tag: 1, multiple: false });

@@ -111,6 +111,12 @@ pub trait Receipt: Send + 'static {
         let _ = time;
     }
 
+    /// Whether the message is back in its source already, and comes again: a connection that is gone brought it, for instance.
+    /// What has not begun by then does not; asked before each attempt, so it should be quick.
+    fn is_void(&self) -> bool {
+        false
+    }
+
     /// Returns at once.
     fn settle(self, verdict: Verdict);
 }

@@ -14,3 +14,4 @@ mod running;
 mod tuning;
 mod unsettled;
 mod virtual_time;
+mod voiding;

@@ -1,12 +1,13 @@
 //! A queue as the source of a pipeline.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use forebay::pipeline::explain::Mark;
 use forebay::pipeline::{Batch, Item, Outcome, Pipeline, QueueSource, Queues, Running, ToBatch};
 use forebay::{Broker, Connection, Message, Publisher, Queue, Received, Route, Topology};
+use forebay_bench::link::{Conditions, LinkProxy};
 use tokio::sync::{Barrier, Semaphore};
 use tokio::time::timeout;
 
@@ -118,6 +119,42 @@ async fn a_batch_may_be_larger_than_any_credit_was() {
     running.control().drain(PATIENCE);
     assert_eq!(running.join().await.unwrap().acked, 1_500);
     assert_eq!(left_in(&connection).await, 0);
+}
+
+#[tokio::test]
+async fn what_waits_for_its_key_is_not_begun_when_its_connection_is_lost() {
+    let broker = Broker::in_memory().unwrap();
+    let near = filled(&broker, 3).await;
+    let none = Conditions { rtt_us: 0, jitter_us: 0, bytes_per_s: None };
+    let link = LinkProxy::start(broker.listen("127.0.0.1:0").unwrap(), none).unwrap();
+    let uri = format!("amqp://guest:guest@{}", link.address());
+    let connection = Connection::open(&uri).await.unwrap();
+    let (begun, go_on) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Semaphore::new(0)));
+    let (note, wait) = (begun.clone(), go_on.clone());
+    let running = Pipeline::from(connection.source("q"))
+        .process(2, move |message: Item<Received>| {
+            note.lock().unwrap().push(String::from_utf8_lossy(message.body()).into_owned());
+            let wait = wait.clone();
+            async move { wait.acquire().await.unwrap().forget() }
+        })
+        .ordered_by(|_| "one key")
+        .start();
+    let control = running.control();
+    let taken = async |messages| {
+        while control.report().taken < messages {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(PATIENCE, taken(3)).await.unwrap();
+    link.cut();
+    timeout(PATIENCE, taken(6)).await.expect("all of them come again");
+    go_on.add_permits(10);
+    control.drain(PATIENCE);
+    running.join().await.unwrap();
+    // The first was in work when the connection broke.
+    assert_eq!(*begun.lock().unwrap(), ["0", "0", "1", "2"]);
+    connection.close().await.unwrap();
+    assert_eq!(left_in(&near).await, 0);
 }
 
 #[tokio::test]

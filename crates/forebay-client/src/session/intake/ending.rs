@@ -101,6 +101,7 @@ impl Intake {
 
     fn drop_tap(&mut self) {
         self.tap = None;
+        self.present.set(None);
         self.ready.clear();
         self.working.clear();
         self.fresh = 0;

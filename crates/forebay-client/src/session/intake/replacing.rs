@@ -116,6 +116,7 @@ impl Intake {
     /// Gives the channel up on which nothing comes any more, if it is still so; the caller closes it and opens another.
     pub(crate) fn leave_stuck(&mut self, now_us: u64) -> Option<u16> {
         let tap = self.tap.take_if(|_| self.health.is_stuck())?;
+        self.present.set(None);
         debug_assert!(self.ready.is_empty(), "what came ended the suspicion");
         self.health.replaced(now_us);
         self.metrics.channels_replaced += 1;
