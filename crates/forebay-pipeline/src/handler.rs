@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -58,12 +58,27 @@ impl fmt::Display for Failure {
 pub(crate) async fn catching<F: Future>(work: F) -> Result<F::Output, Failure> {
     // What the work had borrowed when it panicked is dropped with it; what it shares with others is guarded
     // by its own locks, which are poisoned.
-    let mut work = pin!(work);
-    poll_fn(|cx| match caught(|| work.as_mut().poll(cx)) {
-        Ok(poll) => poll.map(Ok),
-        Err(failure) => Poll::Ready(Err(failure)),
+    let begun = pin!(Some(work));
+    let mut work = Cancelled(begun);
+    poll_fn(|cx| {
+        let begun = work.0.as_mut().as_pin_mut().expect("it is there until its end");
+        match caught(|| begun.poll(cx)) {
+            Ok(poll) => poll.map(Ok),
+            Err(failure) => Poll::Ready(Err(failure)),
+        }
     })
     .await
+}
+
+/// Work whose destructors may panic as well, when its time is up. Nobody waits for what it comes to then.
+struct Cancelled<'a, F>(Pin<&'a mut Option<F>>);
+
+impl<F> Drop for Cancelled<'_, F> {
+    fn drop(&mut self) {
+        if let Err(failure) = caught(|| self.0.set(None)) {
+            tracing::error!(error = %failure, "a handler failed when it was cancelled");
+        }
+    }
 }
 
 /// The same for work that does not wait.

@@ -227,6 +227,34 @@ async fn a_service_that_panics_when_it_is_cloned_fails_one_message() {
     false_panics_alone(|source| Pipeline::from(source).process_service(1, service).start()).await;
 }
 
+/// Must not be dropped before its time.
+struct Unfinished(bool);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        assert!(!self.0, "cancelled in the middle");
+    }
+}
+
+#[test]
+fn a_handler_that_panics_when_it_is_cancelled_fails_one_message() {
+    in_virtual_time(async {
+        let (messages, source) = source::test();
+        let handler = async |long: Item<bool>| {
+            let mut unfinished = Unfinished(true);
+            if *long {
+                sleep(2 * MINUTE).await;
+            }
+            unfinished.0 = false;
+        };
+        let running = Pipeline::from(source).process(1, handler).timeout(MINUTE).start();
+        assert_eq!(messages.send(true).await, Verdict::Requeue);
+        assert_eq!(messages.send(false).await, Verdict::Ack);
+        let report = running.control().report();
+        assert_eq!((report.failed, report.timed_out), (1, 1));
+    });
+}
+
 #[tokio::test]
 async fn what_was_acknowledged_early_stays_so() {
     let (messages, source) = source::test();
