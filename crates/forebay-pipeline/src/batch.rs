@@ -273,7 +273,8 @@ impl<V> Batching<V> {
         }
     }
 
-    /// So many batches in work at a time, at least 1; 1 unless set.
+    /// So many batches in work at a time, at least 1; 1 unless set. With several, a batch may end before those that
+    /// were begun before it, also one [of the same key](Batching::by_key).
     #[must_use]
     pub fn concurrency(mut self, concurrency: impl Into<Concurrency>) -> Self {
         self.concurrency = concurrency.into();
@@ -306,8 +307,8 @@ impl<V> Batching<V> {
         self
     }
 
-    /// Messages held in all its batches together, at least one batch full; [`HELD_MAX`] unless set. When they
-    /// are that many the fullest batch is handed on as it is, and handlers wait with what they have for it.
+    /// Messages held in all its batches that are not in work yet, at least one batch full; [`HELD_MAX`] unless set. When
+    /// they are that many the fullest batch is handed on as it is, and handlers wait with what they have for it.
     #[must_use]
     pub fn held_max(mut self, messages: usize) -> Self {
         self.held_max = Some(messages);

@@ -108,7 +108,12 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
     }
 
     /// Messages with the same key are worked on one at a time, in the order in which they came, by whichever
-    /// worker is free; other keys pass them.
+    /// worker is free; other keys pass them. One that is tried again keeps its place ([`Process::retries`],
+    /// [`Outcome::Retry`]). One that goes back to its source does not, which is what follows a failure unless
+    /// [`Process::on_failure`] says otherwise: it comes again behind those of its key that are here.
+    ///
+    /// It is the handler that keeps them in order. What it hands on is handed on in their order, but batches do not wait
+    /// for one another where several are in work ([`Batching::concurrency`]) or one is tried again.
     #[must_use]
     pub fn ordered_by<K: Hash>(
         mut self,
@@ -148,7 +153,8 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
     }
 
     /// Tries a message again, after a pause, when its handler returned an error, panicked or took too long; it
-    /// stays unacknowledged meanwhile, and those of its key wait. Batches are tried again as a whole. When
+    /// stays unacknowledged meanwhile, and those of its key wait. Batches are tried again as a whole, and those after
+    /// them do not wait. When
     /// [`Process::buffer_max`] messages wait already, the worker waits with the message.
     #[must_use]
     pub fn retries(mut self, backoff: Backoff) -> Self {

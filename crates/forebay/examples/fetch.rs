@@ -104,6 +104,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let report = running.join().await?;
     println!("{} bytes; {report:?}", bytes.load(Ordering::Relaxed));
     serving.abort();
+    connection.close().await?; // with it the last acknowledgements leave
     broker.close()?;
     Ok(())
 }

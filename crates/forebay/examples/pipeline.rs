@@ -33,6 +33,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     control.drain(Duration::from_secs(30)); // takes no more, finishes what it has
     println!("{:?}", running.join().await?);
+    connection.close().await?; // with it the last acknowledgements leave
     broker.close()?;
     Ok(())
 }

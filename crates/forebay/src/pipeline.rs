@@ -18,6 +18,7 @@
 //! orders.publish("one").await?.await?;
 //! pipeline.control().drain(std::time::Duration::from_secs(10));
 //! pipeline.join().await?;
+//! connection.close().await?; // with it the last acknowledgements leave
 //! broker.close()?;
 //! # Ok(())
 //! # }
