@@ -117,7 +117,9 @@ impl PublishSpan {
                 | Unconfirmed::Unknown(UnknownReason::ChannelClosed(refusal)) => {
                     refusal.code.to_string().into()
                 }
-                Unconfirmed::Unknown(UnknownReason::Lost(_)) => "connection_lost".into(),
+                Unconfirmed::Unknown(
+                    UnknownReason::Lost(_) | UnknownReason::ConnectionsEnded { .. },
+                ) => "connection_lost".into(),
                 Unconfirmed::Unknown(UnknownReason::TimeOver) | Unconfirmed::Withdrawn => {
                     "timeout".into()
                 }
