@@ -3,7 +3,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What may be read by whom the umask allows.
 const FOR_ALL: u32 = 0o666;
@@ -45,26 +45,30 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         _ => return write_over(path, bytes, mode),
     };
     let before = before.map(|it| it.permissions().mode());
-    let mut new = place.as_os_str().to_owned();
-    new.push(".new");
-    let new = Path::new(&new);
+    let new = beside(&place);
     let written = OpenOptions::new()
         .write(true)
-        .create(true)
-        .truncate(true)
+        // Whatever lies there is somebody else's, be it a link to what he would have overwritten.
+        .create_new(true)
         .mode(before.map_or(mode, |before| mode & before))
-        .open(new)
-        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
-        .and_then(|()| fs::rename(new, &place));
+        .open(&new)
+        .and_then(|mut file| {
+            let written = file.write_all(bytes).and_then(|()| file.sync_all());
+            let written = written.and_then(|()| fs::rename(&new, &place));
+            written.inspect_err(|_| drop(fs::remove_file(&new)))
+        });
     written.or_else(|error| {
-        // It may not have been made.
-        drop(fs::remove_file(new));
         let stays_private = before.is_some_and(|before| before & FOR_ALL & !mode == 0);
         match is_fixed(&error) && stays_private {
             true => write_over(&place, bytes, mode),
             false => Err(error),
         }
     })
+}
+
+/// Where a new file is until it is whole: nobody else's name.
+fn beside(place: &Path) -> PathBuf {
+    place.with_file_name(format!(".forebay-{}.new", std::process::id()))
 }
 
 /// Whether nothing can be put in the place of the file, by whomever it can be written: it is mounted, or in a directory of others.
@@ -82,7 +86,6 @@ fn write_over(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
-    use std::path::PathBuf;
 
     /// A directory that goes away with it.
     struct Dir(PathBuf);
@@ -128,13 +131,29 @@ mod tests {
         let dir = Dir::new("output-whole");
         let path = dir.0.join("report");
         write_text(&path, "before").unwrap();
-        fs::create_dir(dir.0.join("report.new")).unwrap();
+        fs::create_dir(beside(&path)).unwrap();
         assert!(write_text(&path, "after").is_err(), "its new file has no place");
         assert_eq!(fs::read_to_string(&path).unwrap(), "before");
-        fs::remove_dir(dir.0.join("report.new")).unwrap();
+        fs::remove_dir(beside(&path)).unwrap();
         write_text(&path, "after").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "after");
         assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_lies_beside_it_is_somebody_elses() {
+        let dir = Dir::new("output-beside");
+        let path = dir.0.join("report");
+        let [others, linked] = ["report.new", "linked"].map(|name| dir.0.join(name));
+        fs::write(&others, "mine").unwrap();
+        fs::write(&linked, "mine").unwrap();
+        write_text(&path, "report").unwrap();
+        symlink(&linked, beside(&path)).unwrap();
+        assert!(write_text(&path, "again").is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "report");
+        for file in [others, linked] {
+            assert_eq!(fs::read_to_string(file).unwrap(), "mine");
+        }
     }
 
     #[test]
