@@ -5,6 +5,7 @@ use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -70,6 +71,24 @@ impl StopSignal {
                 Ok(done) => return Some(done),
                 Err(_) if self.came() => return None,
                 Err(_) => {}
+            }
+        }
+    }
+
+    /// The same for work that blocks: a thread does it, and is left behind if a signal comes before.
+    pub(crate) fn or_blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let (told, done) = sync_channel(1);
+        std::thread::spawn(move || {
+            // Nobody may be waiting any more.
+            let _ = told.send(work());
+        });
+        loop {
+            match done.recv_timeout(NOTICE) {
+                Err(RecvTimeoutError::Timeout) if !self.came() => {}
+                answer => return answer.ok(),
             }
         }
     }

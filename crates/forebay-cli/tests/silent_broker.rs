@@ -33,12 +33,15 @@ fn terminated(mut child: Child) -> Option<i32> {
 fn one_that_accepts_and_does_not_greet_is_not_waited_for_after_a_signal() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("amqp://{}?connection_timeout=3600000", silent.local_addr().unwrap());
+    let http = format!("http://{}", silent.local_addr().unwrap());
     let other = url.replace("127.0.0.1", "guest:guest@127.0.0.1");
     for (code, arguments) in [
         (0, &["consume", "--queue", "q", "--url", &url][..]),
         (0, &["pipe", "--queue", "q", "--url", &url, "--", "true"]),
         (1, &["publish", "--queue", "q", "--url", &url]),
         (1, &["move", "--queue", "q", "--to-queue", "r", "--from", &url, "--to", &other]),
+        (0, &["explain", "--queue", "q", "--http", &http]),
+        (0, &["top", "--once", "--http", &http]),
     ] {
         let child = forebay(arguments);
         let _connected = silent.accept().unwrap();

@@ -8,6 +8,7 @@
 mod seen;
 mod view;
 
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -56,7 +57,7 @@ pub(crate) fn run(args: Args) -> Exit {
         Ok(endpoint) => endpoint,
         Err(sentence) => return Exit::Usage.because(sentence),
     };
-    match look(&args, &endpoint) {
+    match look(&args, &Arc::new(endpoint)) {
         Ok(None) => Exit::Done,
         Ok(Some(look)) => {
             let (vhost, queue) = (&args.vhost, &args.queue);
@@ -71,9 +72,10 @@ pub(crate) fn run(args: Args) -> Exit {
 }
 
 /// `None`: the user wants no answer any more.
-fn look(args: &Args, endpoint: &Endpoint) -> Result<Option<QueueLook>, String> {
+fn look(args: &Args, endpoint: &Arc<Endpoint>) -> Result<Option<QueueLook>, String> {
     let stop = StopSignal::listen().map_err(|error| format!("cannot handle signals: {error}"))?;
-    let before = see(args, endpoint)?;
+    let Some(before) = see_until(&stop, args, endpoint) else { return Ok(None) };
+    let before = before?;
     let since = Instant::now();
     let seconds =
         if before.counts() { args.seconds } else { args.seconds.max(RABBITMQ_SECONDS_MIN) };
@@ -84,20 +86,33 @@ fn look(args: &Args, endpoint: &Endpoint) -> Result<Option<QueueLook>, String> {
         }
         thread::sleep(NOTICE.min(until.saturating_duration_since(Instant::now())));
     }
-    let mut now = see(args, endpoint)?;
+    let Some(now) = see_until(&stop, args, endpoint) else { return Ok(None) };
+    let mut now = now?;
     let looked_us = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
     // Where the queue does not tell who holds what, their channels do.
     for channel in now.silent_channels() {
         let path = format!("/api/channels/{}", encoded(&channel));
-        if let Ok((200, body)) = endpoint.get(&path, PATIENCE) {
-            now.hear_channel(&channel, &body);
+        let endpoint = endpoint.clone();
+        match stop.or_blocking(move || endpoint.get(&path, PATIENCE)) {
+            None => return Ok(None),
+            Some(Ok((200, body))) => now.hear_channel(&channel, &body),
+            Some(_) => {}
         }
     }
     Ok(Some(now.since(&before, looked_us)))
 }
 
-fn see(args: &Args, endpoint: &Endpoint) -> Result<Seen, String> {
-    let Args { vhost, queue, .. } = args;
+/// `None` if the user wants to end before there is an answer.
+fn see_until(
+    stop: &StopSignal,
+    args: &Args,
+    endpoint: &Arc<Endpoint>,
+) -> Option<Result<Seen, String>> {
+    let (vhost, queue, endpoint) = (args.vhost.clone(), args.queue.clone(), endpoint.clone());
+    stop.or_blocking(move || see(&vhost, &queue, &endpoint))
+}
+
+fn see(vhost: &str, queue: &str, endpoint: &Endpoint) -> Result<Seen, String> {
     let path = format!("/api/queues/{}/{}", encoded(vhost), encoded(queue));
     let (code, body) = endpoint.get(&path, PATIENCE)?;
     match code {

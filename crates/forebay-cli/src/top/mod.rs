@@ -13,7 +13,6 @@ mod words;
 
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -113,21 +112,11 @@ fn pause(stop: &StopSignal) -> bool {
     stop.came()
 }
 
-/// A look; `None` if the user wants to end before there is an answer.
+/// A look; `None` if the user wants to end before there is an answer: a broker that hangs is no reason to leave the screen to a second
+/// signal.
 fn look_until(stop: &StopSignal, endpoint: &Arc<Endpoint>) -> Option<Result<Look, String>> {
-    let (told, looked) = sync_channel(1);
     let endpoint = endpoint.clone();
-    // In a thread that may be left behind: a broker that hangs is no reason to leave the screen to a second signal.
-    thread::spawn(move || {
-        // Nobody may be waiting any more.
-        let _ = told.send(look(&endpoint));
-    });
-    loop {
-        match looked.recv_timeout(NOTICE) {
-            Err(RecvTimeoutError::Timeout) if !stop.came() => {}
-            answer => return answer.ok(),
-        }
-    }
+    stop.or_blocking(move || look(&endpoint))
 }
 
 fn look(endpoint: &Endpoint) -> Result<Look, String> {
