@@ -308,7 +308,8 @@ impl std::error::Error for BuildConsumerError {}
 /// **Order.** Messages come in the order in which the broker gives them to its consumer, also while the credit changes.
 ///
 /// **After a reconnect** it goes on by itself. What had been delivered is delivered again; acks that come
-/// too late say so and are not sent.
+/// too late say so and are not sent. In a RabbitMQ cluster the queue may be on a node that is down: then it asks every second until
+/// that is back, and [`Happening::QueueAway`](crate::Happening::QueueAway) tells.
 ///
 /// **Busy workers hold nothing back.** On a broker that says it is safe (`forebay.live_credit`), messages that
 /// wait here while all workers are busy with something long go back to their queue, for others to take.

@@ -71,6 +71,13 @@ pub enum Happening {
         /// The queue.
         queue: String,
     },
+    /// After a reconnect a consumer's queue is on a node of the cluster that is down. The consumer asks every second until it is back.
+    QueueAway {
+        /// The queue.
+        queue: String,
+        /// What the broker says.
+        why: Refusal,
+    },
     /// The broker closed a publisher's channel; it goes on with a new one.
     PublisherChannelClosed {
         /// Why.

@@ -170,10 +170,7 @@ impl Session {
                             todo.push(Todo::ReopenLedger(key));
                         }
                         Owner::Intake(key) => {
-                            if intakes[key].channel_closed(&why, now_us, wakeups) {
-                                let queue = intakes[key].queue().to_owned();
-                                happenings.push(Happening::ConsumerCancelled { queue });
-                            }
+                            happenings.extend(intakes[key].channel_closed(&why, now_us, wakeups));
                         }
                         Owner::Calls(key) => {
                             if calls[key].channel_closed(&why, wakeups) {

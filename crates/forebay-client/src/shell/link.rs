@@ -214,6 +214,9 @@ impl Link {
             Happening::ConsumerCancelled { queue } => {
                 tracing::warn!(queue, "the broker cancelled the consumer");
             }
+            Happening::QueueAway { queue, why } => {
+                tracing::warn!(queue, "the consumer waits for its queue: {why}");
+            }
             Happening::PublisherChannelClosed { why } => {
                 tracing::warn!("the broker closed a publisher's channel: {why}");
             }

@@ -2,11 +2,15 @@
 
 use super::Intake;
 use crate::error::{ChannelFault, ConsumeError, Lost, Refusal};
+use crate::happening::Happening;
 use crate::machine::Machine;
 use crate::session::wakeups::Wakeups;
 
 /// Of a queue that is not there (0-9-1 section 1.2).
 const NOT_FOUND: u16 = 404;
+/// Or that is there, on a node of a RabbitMQ cluster that is not: `home node 'rabbit@b' of durable queue 'q' in vhost '/' is down or
+/// inaccessible`.
+const NODE_DOWN: &str = "is down or inaccessible";
 const ACCESS_REFUSED: u16 = 403;
 
 impl Intake {
@@ -55,18 +59,22 @@ impl Intake {
         unexpected
     }
 
-    /// The broker closed the tap's channel. True: because a queue that was there is gone.
+    /// The broker closed the tap's channel. What to tell: that a queue that was there is gone, or cannot be reached.
     pub(crate) fn channel_closed(
         &mut self,
         why: &Refusal,
         now_us: u64,
         wakeups: &mut Wakeups,
-    ) -> bool {
+    ) -> Option<Happening> {
         let deleted = why.code == NOT_FOUND && self.began;
         self.drop_tap();
+        if deleted && why.text.contains(NODE_DOWN) {
+            let told = || Happening::QueueAway { queue: self.how.queue.clone(), why: why.clone() };
+            return self.exclusion.away(now_us).then(told);
+        }
         let had_it = self.began && self.how.exclusive && why.code == ACCESS_REFUSED;
         if had_it && self.exclusion.refused(now_us) {
-            return false;
+            return None;
         }
         let error = if deleted {
             ConsumeError::Cancelled
@@ -74,7 +82,7 @@ impl Intake {
             ConsumeError::Channel(ChannelFault::Refused(why.clone()))
         };
         self.end(error, wakeups);
-        deleted
+        deleted.then(|| Happening::ConsumerCancelled { queue: self.how.queue.clone() })
     }
 
     /// The connection broke: nothing that it delivered can be settled any more.

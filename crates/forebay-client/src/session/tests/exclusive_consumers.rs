@@ -1,4 +1,4 @@
-//! A consumer that has its queue alone, and a broker that still has the one of the connection before.
+//! A consumer that has its queue alone, and a broker that still has the one of the connection before; and a queue on a node that is down.
 
 use forebay_wire::{ShortStr, channel};
 
@@ -56,6 +56,52 @@ fn it_asks_again_until_the_broker_has_noticed_the_loss() {
     let_in(&mut session, channel, now_us);
     let (intake, _) = session.intake(key);
     assert!(matches!(intake.poll_consuming(&mut cx), Poll::Ready(Ok(()))));
+}
+
+#[test]
+fn one_whose_queue_is_on_a_node_that_is_down_asks_until_it_is_back() {
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut session = Session::new(Options::default());
+    let mut now_us = 1;
+    connect(&mut session, now_us);
+    let intake = Intake::new(consuming::how(false), Credit::new(now_us, 1, 10, Some(1)));
+    let key = session.add_intake(intake, now_us);
+    let (_, channel) = told(&mut session, now_us);
+    let_in(&mut session, channel, now_us);
+
+    session.lost(&Lost::Io("cut".into()), now_us);
+    connect(&mut session, now_us);
+    let refusal = |text| channel::Close {
+        reply_code: 404,
+        reply_text: ShortStr::truncated(text),
+        ..Default::default()
+    };
+    // For longer than anybody waits for a consumer that was before.
+    for round in 0..1_000 {
+        let (names, channel) = told(&mut session, now_us);
+        assert!(names.ends_with(&["channel.open", "basic.qos", "basic.consume"]), "{names:?}");
+        feed(&mut session, &bytes(channel, &channel::OpenOk::default()), now_us);
+        let down = refusal(
+            "NOT_FOUND - home node 'rabbit@b' of durable queue 'q' in vhost '/' is down or inaccessible",
+        );
+        session.happenings.clear();
+        feed(&mut session, &bytes(channel, &down), now_us);
+        assert_eq!(session.happenings.len(), usize::from(round == 0), "told once");
+        let (intake, machine) = session.intake(key);
+        assert!(intake.poll_next(machine, now_us, &mut cx).is_pending());
+        now_us = session.next_tick_us().expect("it asks again");
+        session.tick(now_us).unwrap();
+    }
+    let (_, channel) = told(&mut session, now_us);
+    let_in(&mut session, channel, now_us);
+    let (intake, _) = session.intake(key);
+    assert!(matches!(intake.poll_consuming(&mut cx), Poll::Ready(Ok(()))));
+    // A queue that is gone is gone.
+    let gone = refusal("NOT_FOUND - no queue 'q' in vhost '/'");
+    feed(&mut session, &bytes(channel, &gone), now_us);
+    let (intake, machine) = session.intake(key);
+    let polled = intake.poll_next(machine, now_us, &mut cx);
+    assert!(matches!(polled, Poll::Ready(Err(crate::ConsumeError::Cancelled))), "{polled:?}");
 }
 
 #[test]
