@@ -216,7 +216,8 @@ proptest! {
                     let mut out = Vec::new();
                     session.machine.take_outgoing(&mut out);
                     wire.to_broker.extend(out);
-                    session.lost(&Lost::Io("cut".into()), world.now_us);
+                    let lost = session.hung_up(None);
+                        session.lost(&lost, world.now_us);
                     if comes_late {
                         late.push(wire);
                     } else {
@@ -226,7 +227,8 @@ proptest! {
                 }
                 Move::Pass { us, cut } => {
                     if cut {
-                        session.lost(&Lost::Io("cut".into()), world.now_us);
+                        let lost = session.hung_up(None);
+                        session.lost(&lost, world.now_us);
                         world.step(Input::Disconnected { connection: wire.connection });
                     }
                     world.now_us += us;

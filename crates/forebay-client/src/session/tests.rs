@@ -142,8 +142,10 @@ enum Step {
         multiple: bool,
         acked: bool,
     },
-    /// The connection breaks and another one begins.
-    Break,
+    /// The connection breaks and another one begins. By the broker's close with this code, or as it may be.
+    Break {
+        code: Option<u16>,
+    },
     /// Nothing is said for longer than the stall timeout.
     Stall,
     /// The time of everything that is admitted is over, with a connection or while there is none.
@@ -163,7 +165,8 @@ fn step() -> impl Strategy<Value = Step> {
         8 => Just(Step::Publish),
         5 => (any::<usize>(), any::<bool>(), prop::bool::weighted(0.8))
             .prop_map(|(which, multiple, acked)| Step::Answer { which, multiple, acked }),
-        1 => Just(Step::Break),
+        1 => prop_oneof![Just(None), Just(Some(320)), Just(Some(501)), Just(Some(541))]
+            .prop_map(|code| Step::Break { code }),
         1 => Just(Step::Stall),
         1 => any::<bool>().prop_map(|broken| Step::Expire { broken }),
         1 => any::<bool>().prop_map(Step::Block),
@@ -213,8 +216,13 @@ proptest! {
                     };
                     feed(&mut session, &answer, now_us);
                 }
-                Step::Break => {
-                    session.lost(&Lost::Io("cut".into()), now_us);
+                Step::Break { code } => {
+                    if let Some(reply_code) = code {
+                        let close = connection::Close { reply_code, ..Default::default() };
+                        feed(&mut session, &bytes(0, &close), now_us);
+                    }
+                    let lost = session.hung_up(None);
+                    session.lost(&lost, now_us);
                     seen = Seen::default();
                     connect(&mut session, now_us);
                 }
