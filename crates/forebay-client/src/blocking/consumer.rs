@@ -68,7 +68,7 @@ impl Consumer {
     }
 
     /// The next message; `None` when none came within `timeout` (`None`, or longer than the clock goes: waits as long as it
-    /// takes).
+    /// takes). What came before the end of its channel or connection is handed out before that is told.
     pub fn next_message(
         &mut self,
         timeout: Option<Duration>,
@@ -77,7 +77,8 @@ impl Consumer {
         let mut link = lock(&self.link);
         if let Some(message) = link.take_delivery(self.channel, &self.tag) {
             if link.machine.outgoing().len() >= SEND_BATCH_BYTES {
-                link.flush(deadline).map_err(ChannelFault::Lost)?;
+                // Whoever asks for the next one hears of it: this one may come from nowhere else again.
+                let _ = link.flush(deadline);
             }
             return Ok(Some(message));
         }
@@ -86,10 +87,12 @@ impl Consumer {
             if inbox.cancelled.contains(&self.tag) {
                 return Err(ConsumeError::Cancelled);
             }
-            link.pump(deadline).map_err(ChannelFault::Lost)?;
+            let pumped = link.pump(deadline);
+            // What came together with the end of the connection comes before it.
             if let Some(message) = link.take_delivery(self.channel, &self.tag) {
                 return Ok(Some(message));
             }
+            pumped.map_err(ChannelFault::Lost)?;
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 return Ok(None);
             }

@@ -1,7 +1,8 @@
 //! A link on a socket that takes nothing, from a broker that is heard all the same.
 
 use forebay_wire::{
-    Table, WireMethod, basic, channel, confirm, connection, write_heartbeat, write_method,
+    Table, WireMethod, basic, channel, confirm, connection, write_body_frame, write_heartbeat,
+    write_method, write_properties_frame,
 };
 
 use super::super::{Channel, Connection, ConsumeOptions, Publication};
@@ -130,4 +131,44 @@ fn a_close_to_which_the_broker_only_hangs_up_fails() {
     socket.hangs_up();
     let closed = connection.close();
     assert!(matches!(closed, Err(Lost::Io(_))), "{closed:?}: acknowledgements may be lost");
+}
+
+/// A consumer to which so many messages came together with the end of the connection, if that came with them.
+fn consumer_of(messages: u64, closes: bool) -> (Connection, Socket, crate::blocking::Consumer) {
+    let (connection, mut channel, socket) = connected();
+    socket.says(1, &basic::ConsumeOk::default());
+    let how = ConsumeOptions { no_ack: true, ..ConsumeOptions::default() };
+    let consumer = channel.consume("q", how).unwrap();
+    for delivery_tag in 1..=messages {
+        socket.says(1, &basic::Deliver { delivery_tag, ..Default::default() });
+        let says = &mut socket.0.lock().unwrap().says;
+        write_properties_frame(says, 1, 60, 1, &Default::default());
+        write_body_frame(says, 1, b"m");
+    }
+    if closes {
+        socket.says(0, &connection::Close { reply_code: 320, ..Default::default() });
+    }
+    (connection, socket, consumer)
+}
+
+#[test]
+fn what_came_before_the_end_of_the_connection_is_taken_first() {
+    let (_connection, _socket, consumer) = consumer_of(3, true);
+    let taken: Vec<bool> = consumer.map(|message| message.is_ok()).collect();
+    assert_eq!(taken, [true, true, true, false], "nobody sends it again");
+}
+
+#[test]
+fn a_message_is_handed_out_though_what_waits_to_be_sent_cannot_be() {
+    let (connection, socket, mut consumer) = consumer_of(2, false);
+    assert!(consumer.next_message(None).unwrap().is_some());
+    {
+        let machine = &mut lock(&connection.link).machine;
+        let (nowhere, none) = (Default::default(), Default::default());
+        machine.publish(1, nowhere, nowhere, false, none, &vec![0; SEND_BATCH_BYTES]).unwrap();
+    }
+    socket.takes(false);
+    socket.hangs_up();
+    assert!(consumer.next_message(None).unwrap().is_some(), "nobody sends it again");
+    assert!(consumer.next_message(None).is_err());
 }
