@@ -468,7 +468,7 @@ fn a_request_that_is_too_large_or_says_nothing_of_itself_is_refused() {
 fn who_tries_passwords_over_http_is_told_in_the_log() {
     let dir = Dir::new("definitions-logins");
     let broker = start(&dir.join("a")).ready();
-    for path in ["definitions", "forebay/overview", "queues/%2F/q"] {
+    let refused = ["definitions", "forebay/overview", "queues/%2F/q"].map(|path| {
         let mut socket = TcpStream::connect(broker.http()).expect("it listens");
         let address = socket.local_addr().expect("its address");
         let login = "Basic Z3Vlc3Q6d3Jvbmc="; // guest:wrong
@@ -477,11 +477,11 @@ fn who_tries_passwords_over_http_is_told_in_the_log() {
         let mut answer = [0; 12];
         socket.read_exact(&mut answer).expect("answered");
         assert_eq!(&answer[9..], b"401");
-        let line =
-            format!("refused a login from {address} as \"guest\": the password is another one");
-        assert!(broker.stderr().contains(&line), "{}", broker.stderr());
-    }
-    assert!(!broker.stderr().contains("wrong"), "{}", broker.stderr());
+        format!("refused a login from {address} as \"guest\": the password is another one")
+    });
+    let said = broker.stop().stderr;
+    assert!(refused.iter().all(|line| said.contains(line)), "{said}");
+    assert!(!said.contains("wrong"), "{said}");
 }
 
 #[test]

@@ -175,7 +175,9 @@ fn a_damaged_store_is_named_by_file_and_offset_and_salvage_gives_the_rest() {
 
     let salvaged = start.clone().switch("--salvage").ready();
     let found = drain(&salvaged);
-    let said = salvaged.stderr();
+    let ended = salvaged.stop();
+    assert_eq!(ended.code, Some(0));
+    let said = ended.stderr;
     let line = said.lines().find(|line| line.contains("ERROR")).expect("what is lost");
     let fields = format!("file={} offset={offset}", name_of(&segment));
     let sentence =
@@ -185,7 +187,6 @@ fn a_damaged_store_is_named_by_file_and_offset_and_salvage_gives_the_rest() {
     assert!(line.contains(lost), "{line}");
     let expected: Vec<Vec<u8>> = (0..100).filter(|number| *number != 50).map(body).collect();
     assert!(found == expected, "{} of 99 sound messages came back", found.len());
-    assert_eq!(salvaged.stop().code, Some(0));
     // What was accepted is accepted.
     assert_eq!(start.ready().stop().code, Some(0));
 }

@@ -306,11 +306,6 @@ impl Broker {
         self.process.child.try_wait().expect("a child can be waited for").is_none()
     }
 
-    /// All it has said on standard error so far.
-    pub fn stderr(&self) -> String {
-        std::fs::read_to_string(&self.process.log).unwrap_or_default()
-    }
-
     /// Resident memory now and at its highest, in KiB, as the kernel counts.
     pub fn resident_kib(&self) -> (u64, u64) {
         let path = format!("/proc/{}/status", self.process.child.id());
