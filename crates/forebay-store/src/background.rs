@@ -19,6 +19,7 @@ use crate::error::StoreFailed;
 use crate::event::Event;
 use crate::home::{BatchNo, RunId, Seq};
 use crate::log::{Log, Map};
+use crate::options::Options;
 use crate::request::{Output, Request, Work, WorkError};
 use crate::run::{FIRST_RECORD, RunState, TrackedRun};
 use crate::segment::{Segment, Spare};
@@ -131,12 +132,12 @@ impl Background {
     }
 
     /// Whether a spare is better than this segment. The first one of a run grows, and would fail on a full disk; the next ones
-    /// have room, and are not written yet, perhaps.
+    /// have room, and are not written yet, perhaps: of a full disk the log uses what it has to its end.
     pub(crate) fn has_better(&self, segment: &Segment, segment_bytes: u64) -> bool {
         let grows = segment.allocated < segment_bytes;
-        self.best_spare(segment_bytes).is_some_and(|spare| {
-            grows || !segment.prewritten && spare.written_bytes >= segment_bytes
-        })
+        let slow = !segment.prewritten && !self.low_space;
+        self.best_spare(segment_bytes)
+            .is_some_and(|spare| grows || slow && spare.written_bytes >= segment_bytes)
     }
 
     /// Whether the disk is full, and the log has a segment ahead to copy into.
@@ -207,6 +208,12 @@ impl Background {
     }
 }
 
+/// Whether there may be one more spare, and a segment whose file has this size may be it.
+fn may_be_spare(options: &Options, ready: &VecDeque<Spare>, file_bytes: u64) -> bool {
+    let size = options.segment_bytes;
+    (size..=size + size / 2).contains(&file_bytes) && ready.len() < options.spare_segments_max
+}
+
 impl Log {
     /// Segments to go on with when the disk is full; none while the present one grows, which would fail.
     pub(crate) fn ready_segments(&self) -> usize {
@@ -216,6 +223,18 @@ impl Log {
             true => 0,
             false => self.background.ready_segments(segment_bytes),
         }
+    }
+
+    /// A spare, if a segment that a start leaves may become one, to be ready once it is renamed.
+    pub(crate) fn spare_for(&mut self, file_bytes: u64) -> Option<Spare> {
+        let background = &mut self.background;
+        may_be_spare(&self.options, &background.ready, file_bytes).then(|| {
+            let number = background.new_spare();
+            // How much of it was written nobody knows any more.
+            let spare = Spare { number, written_bytes: self.options.segment_bytes };
+            background.ready.push_back(spare);
+            spare
+        })
     }
 
     pub(crate) fn poll_other_lanes(&mut self) -> Option<Request> {
@@ -265,8 +284,7 @@ impl Log {
         let background = &mut self.background;
         if let Some(dead) = background.dead_segments.pop_front() {
             let size = self.options.segment_bytes;
-            let whole = (size..=size + size / 2).contains(&dead.allocated);
-            return Some(if whole && background.ready.len() < self.options.spare_segments_max {
+            return Some(if may_be_spare(&self.options, &background.ready, dead.allocated) {
                 let written_bytes = if dead.prewritten { size } else { dead.used };
                 Work::Recycle { epoch: dead.epoch, spare: background.new_spare(), written_bytes }
             } else {

@@ -41,6 +41,7 @@ impl Log {
             epoch,
             live: 0,
             messages: 0,
+            message_bytes: 0,
             dead_batch: 0,
             passed_by: None,
             checkpoint_batch: self.open.number,

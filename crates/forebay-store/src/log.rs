@@ -203,7 +203,8 @@ impl Log {
         payload: &[u8],
     ) -> Home {
         // With the acknowledgement of what it takes the place of, perhaps: that is to be in the same batch.
-        self.make_room(RECORD_HEAD + 16 * queues.len() + payload.len() + ACK_BYTES);
+        let bytes = RECORD_HEAD + 16 * queues.len() + payload.len();
+        self.make_room(bytes + ACK_BYTES);
         for queues in queues.chunks(QUEUES_MAX) {
             self.open.writer().publish(flags, queues, payload);
         }
@@ -214,8 +215,7 @@ impl Log {
             state.next_seq = state.next_seq.max(seq + 1);
         }
         let segment = self.segments.back_mut().expect("there is always a segment");
-        segment.live += queues.len() as u64;
-        segment.messages += queues.len() as u64;
+        segment.put(queues.len() as u64, bytes as u64);
         Home::segment(segment.epoch)
     }
 

@@ -65,6 +65,12 @@ pub(crate) struct SegmentImage {
     pub(crate) batches: u64,
     /// Messages that were put here, once for each of their queues.
     pub(crate) messages: u64,
+    /// What the records of these take.
+    pub(crate) message_bytes: u64,
+    /// What it says beyond its checkpoint takes so many bytes at most, with whatever else would have to be said again.
+    pub(crate) said_bytes: u64,
+    /// The first batch before it that is not there, because it or a later segment carries that; 0: none.
+    pub(crate) missing_from: BatchNo,
     /// Its checkpoint is whole: recovery can begin here.
     pub(crate) checkpointed: bool,
 }
@@ -179,6 +185,9 @@ pub(crate) fn read_log(
             file_bytes: window.file_bytes(),
             batches: 0,
             messages: 0,
+            message_bytes: 0,
+            said_bytes: 0,
+            missing_from: 0,
             checkpointed: false,
         };
         let checkpoints_before = image.replay.checkpoints;
@@ -218,6 +227,7 @@ pub(crate) fn read_log(
             (Some(header), None) => expected = Some(header.first_batch),
             (Some(header), Some(number)) if header.first_batch == number => {}
             (Some(header), Some(number)) if number < header.first_batch && carried(number) => {
+                segment.missing_from = number;
                 expected = Some(header.first_batch);
             }
             (Some(header), Some(number)) => {
@@ -250,8 +260,11 @@ pub(crate) fn read_log(
             match sound_batch((head, bytes), epoch, offset, number) {
                 Ok(head) => {
                     let visit = |at: u64, record: Record<'_>| {
+                        let bytes = record.bytes_to_say_again();
+                        segment.said_bytes += bytes;
                         if let Record::Publish { queues, .. } = &record {
                             segment.messages += queues.iter().count() as u64;
+                            segment.message_bytes += bytes;
                         }
                         image.replay.apply(Place { epoch, offset: at }, record);
                     };

@@ -83,6 +83,20 @@ pub(crate) enum Record<'a> {
     CheckpointEnd { records: u64 },
 }
 
+impl Record<'_> {
+    /// What it takes at most to say once more what neither a checkpoint nor a run says, in bytes.
+    pub(crate) fn bytes_to_say_again(&self) -> u64 {
+        let bytes = match self {
+            Record::Publish { queues, payload } => RECORD_HEAD + queues.0.len() + payload.len(),
+            Record::Ack { ranges, .. } => RECORD_HEAD + 8 + ranges.0.len(),
+            Record::Spill(spill) => RECORD_HEAD + 8 + spill.live.0.len(),
+            Record::Forget { .. } => ACK_BYTES,
+            _ => 0,
+        };
+        bytes as u64
+    }
+}
+
 /// `n × {queue, seq}` of a PUBLISH record.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct QueueList<'a>(&'a [u8]);

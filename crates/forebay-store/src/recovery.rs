@@ -49,7 +49,7 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
         None => {}
     }
 
-    let tail = Tail::of(disk, &image)?;
+    let tail = Tail::of(disk, &image, options.batch_max_bytes as u64)?;
     if let Some(&newest) = listing.epochs.last() {
         let name = segment_file(newest);
         let synced = match &tail {
@@ -136,7 +136,8 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
     remove_unreferenced(disk, &listing, &image)?;
     for &epoch in &carried {
         // Before an older one can go: what is the oldest has to have a header, and theirs are lost, perhaps.
-        remove(disk, &segment_file(epoch))?;
+        let bytes = image.segments.iter().find(|segment| segment.epoch == epoch);
+        leave(disk, &mut log, epoch, bytes.map_or(0, |segment| segment.file_bytes))?;
         // The newest first, so that none of them becomes the oldest one.
         disk.sync_dir().map_err(OpenError::io("sync the data directory"))?;
     }
@@ -185,6 +186,17 @@ fn begin(disk: &dyn Disk, log: &mut Log) -> Result<(), OpenError> {
     Ok(())
 }
 
+/// Makes a spare of a segment that nobody needs, if it has the size of one: the start took one, and may have to on a full disk.
+fn leave(disk: &dyn Disk, log: &mut Log, epoch: u64, file_bytes: u64) -> Result<(), OpenError> {
+    let name = segment_file(epoch);
+    match log.spare_for(file_bytes) {
+        Some(spare) => disk
+            .rename(&name, &spare_file(spare.number))
+            .map_err(OpenError::io(format!("recycle {name}"))),
+        None => remove(disk, &name),
+    }
+}
+
 fn track_runs(runs: &BTreeMap<RunId, ReplayedRun>) -> Map<RunId, TrackedRun> {
     runs.iter()
         .map(|(&id, run)| {
@@ -218,6 +230,7 @@ fn count_live(image: &LogImage) -> VecDeque<Segment> {
             epoch: segment.epoch,
             live: live.get(&segment.epoch).copied().unwrap_or(0),
             messages: segment.messages,
+            message_bytes: segment.message_bytes,
             dead_batch: 0,
             passed_by: None,
             // A crash in a checkpoint of several batches leaves a segment without one.

@@ -162,8 +162,10 @@ pub(crate) struct Segment {
     pub(crate) epoch: u64,
     /// Messages whose durable copy is here: one for each queue a message is in.
     pub(crate) live: u64,
-    /// Messages ever put here, counted likewise: with `used` they tell how large the live ones are.
+    /// Messages ever put here, counted likewise: with `used` they tell how much of it the live ones are.
     pub(crate) messages: u64,
+    /// What the records of these take. The rest may be acknowledgements, however much it is.
+    pub(crate) message_bytes: u64,
     /// The batch with the newest record that made something here dead.
     pub(crate) dead_batch: BatchNo,
     /// The first batch that says that the log begins behind this segment, which goes once that batch is synced.
@@ -182,11 +184,26 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// About how many bytes of the segment are alive.
+    /// A message of so many queues has its durable copy here, whose record takes so many bytes.
+    pub(crate) fn put(&mut self, queues: u64, bytes: u64) {
+        self.live += queues;
+        self.messages += queues;
+        self.message_bytes += bytes;
+    }
+
+    /// About how much of the segment is alive, in bytes, with what the padding of its batches takes.
     pub(crate) fn live_bytes(&self) -> u64 {
-        let share =
-            u128::from(self.used) * u128::from(self.live) / u128::from(self.messages.max(1));
-        u64::try_from(share).unwrap_or(u64::MAX).min(self.used)
+        self.live_share(self.used)
+    }
+
+    /// About how much it takes to copy what is alive, in bytes.
+    pub(crate) fn copy_bytes(&self) -> u64 {
+        self.live_share(self.message_bytes)
+    }
+
+    fn live_share(&self, bytes: u64) -> u64 {
+        let share = u128::from(bytes) * u128::from(self.live) / u128::from(self.messages.max(1));
+        u64::try_from(share).unwrap_or(u64::MAX).min(bytes)
     }
 }
 

@@ -15,6 +15,9 @@
 //! Where each batch is synced before the next one is written, the tail is one batch with something in it at most. A log of more
 //! was not written so, and nobody was told that it is safe from a power loss: its tail is synced and not carried (`sync.rs`).
 //!
+//! With the tail go segments at the log's end that say little. A start begins a segment each time, and behind an old message none goes by
+//! itself; on a full disk that would use up what is kept for acknowledgements.
+//!
 //! What the tail said is said by
 //! - the checkpoint: meta, queues, runs, all as of the tail's end;
 //! - a copy of each message that is alive in it;
@@ -23,7 +26,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::batch::{BatchHead, OpenBatch, Trust, walk};
+use crate::batch::{OpenBatch, Trust, walk};
 use crate::disk::Disk;
 use crate::error::OpenError;
 use crate::home::{BatchNo, Home, QueueId, Seq};
@@ -34,6 +37,9 @@ use crate::record::{FLAG_RELOCATED, Record};
 use crate::replay::{Place, Replay};
 use crate::segment::{BLOCK, segment_file};
 use crate::window::Window;
+
+/// The largest number that an acknowledgement may name.
+const SEQ_MAX: Seq = Seq::MAX - 1;
 
 /// A valid batch that nothing shows to have been durable.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -55,69 +61,129 @@ impl Unproven {
     }
 }
 
-/// The unproven end of a log, as a start carries it on.
+/// The end of a log, as a start carries it on.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
     /// The first batch that may be missing from here on; 0: none.
     pub(crate) carries_from: BatchNo,
-    /// Segments of which nothing is proven: a power loss may leave them without a header.
+    /// Segments that nobody needs from then on, the newest first. Of some nothing is proven: a power loss may leave them without
+    /// a header.
     pub(crate) segments: Vec<u64>,
-    /// The batch with something in it.
+    /// Those of them that are carried whole.
+    whole: Vec<u64>,
+    /// The batch of another segment with something in it.
     batch: Option<(u64, Range<u64>)>,
-    /// What it took out of the log.
+    /// What all these took out of the log.
     pub(crate) gone: BTreeMap<QueueId, RangeSet>,
 }
 
 impl Tail {
-    /// The tail of a log that was read to its end; `None` if it is one that is not carried.
-    pub(crate) fn of(disk: &dyn Disk, image: &LogImage) -> Result<Option<Tail>, OpenError> {
-        // Where an operator accepts damage, it is not for us to remove anything.
-        let nothing_proven = |segment: &&SegmentImage| {
-            segment.first_batch > image.durable_upto && image.damage.is_empty()
-        };
-        let whole = || image.segments.iter().rev().take_while(nothing_proven);
-        let carried_before = whole().map(|segment| segment.carries_from).filter(|from| *from > 0);
-        let first = image.unproven.front().map(|first| first.number);
-        let mut tail = Tail {
-            carries_from: carried_before.chain(first).min().unwrap_or(0),
-            segments: whole().map(|segment| segment.epoch).collect(),
-            ..Tail::default()
-        };
+    /// The tail of a log that was read to its end; `None` if it is one that is not carried. Segments at the end go as well that
+    /// say no more than `little_bytes` together.
+    pub(crate) fn of(
+        disk: &dyn Disk,
+        image: &LogImage,
+        little_bytes: u64,
+    ) -> Result<Option<Tail>, OpenError> {
+        let mut tail = Tail::default();
+        tail.choose_segments(image, little_bytes);
+        for segment in &image.segments {
+            if !tail.is_whole(segment.epoch) {
+                continue;
+            }
+            let name = segment_file(segment.epoch);
+            let mut window = Window::open(disk, &name)?;
+            let mut offset = BLOCK as u64;
+            for number in segment.first_batch..segment.first_batch + segment.batches {
+                offset = tail.take(&mut window, segment, offset, number)?.0;
+            }
+        }
         // What was carried is not carried from where it was before.
         let carries = |segment: &&SegmentImage| segment.carries_from > 0 && segment.checkpointed;
         let from = image.segments.iter().rev().find(carries).map_or(0, |segment| segment.epoch);
-        for unproven in image.unproven.iter().filter(|unproven| unproven.epoch >= from) {
-            let (epoch, offset) = (unproven.epoch, unproven.offset);
-            let name = segment_file(epoch);
-            let salt = image.segments.iter().find(|segment| segment.epoch == epoch);
-            let salt = salt.map_or(0, |segment| segment.salt);
-            let mut window = Window::open(disk, &name)?;
-            // Checked again: pages that are nowhere else may have gone meanwhile.
-            let (head, bytes) = batch_at(&mut window, (epoch, salt), offset)?;
-            let Ok(head) = sound_batch((head, bytes), epoch, offset, unproven.number) else {
-                return Err(OpenError::damaged(&name, offset, "a batch changed while it was read"));
+        for &Unproven { number, epoch, offset } in &image.unproven {
+            let segment = image.segments.iter().find(|segment| segment.epoch == epoch);
+            let Some(segment) = segment.filter(|_| epoch >= from && !tail.is_whole(epoch)) else {
+                continue;
             };
-            if !tail.take(epoch, offset, &head, bytes) {
+            let name = segment_file(epoch);
+            let mut window = Window::open(disk, &name)?;
+            let (end, says_something) = tail.take(&mut window, segment, offset, number)?;
+            if says_something && tail.batch.replace((epoch, offset..end)).is_some() {
                 return Ok(None);
             }
         }
-        tail.keep_what_is_in(&image.replay);
+        tail.keep_what_is_alive(&image.replay);
         Ok(Some(tail))
     }
 
-    /// One more batch; `false` if it is one too many.
-    fn take(&mut self, epoch: u64, offset: u64, head: &BatchHead, bytes: &[u8]) -> bool {
+    fn is_whole(&self, epoch: u64) -> bool {
+        self.whole.contains(&epoch)
+    }
+
+    /// Which segments go, from the newest back to the first that has to stay.
+    fn choose_segments(&mut self, image: &LogImage, little_bytes: u64) {
+        let mut from = image.unproven.front().map_or(BatchNo::MAX, |first| first.number);
+        // From this batch on the segments that go say all that those before them said.
+        let mut said_from = BatchNo::MAX;
+        let mut left = little_bytes;
+        // Where an operator accepts damage, it is not for us to remove anything.
+        for segment in image.segments.iter().rev().take_while(|_| image.damage.is_empty()) {
+            let accepted = segment.epoch < image.accepted_before;
+            let proven = segment.first_batch <= image.durable_upto;
+            if segment.said_bytes <= left && !accepted && segment.first_batch < said_from {
+                left -= segment.said_bytes;
+                from = from.min(segment.first_batch);
+                self.whole.push(segment.epoch);
+            } else if proven && (accepted || segment.first_batch < said_from) {
+                break;
+            }
+            if segment.checkpointed && segment.carries_from > 0 {
+                said_from = said_from.min(segment.carries_from);
+                from = from.min(said_from);
+            } else if segment.missing_from > 0 {
+                from = from.min(segment.missing_from);
+            }
+            self.segments.push(segment.epoch);
+        }
+        // A segment without a batch is no reason to say that others are carried.
+        self.carries_from = if from < image.next_batch { from } else { 0 };
+    }
+
+    /// One more batch: where it ends, and whether it says something.
+    fn take(
+        &mut self,
+        window: &mut Window<'_>,
+        segment: &SegmentImage,
+        offset: u64,
+        number: BatchNo,
+    ) -> Result<(u64, bool), OpenError> {
+        let epoch = segment.epoch;
+        // Checked again: pages that are nowhere else may have gone meanwhile.
+        let (head, bytes) = batch_at(window, (epoch, segment.salt), offset)?;
+        let Ok(head) = sound_batch((head, bytes), epoch, offset, number) else {
+            let name = segment_file(epoch);
+            return Err(OpenError::damaged(&name, offset, "a batch changed while it was read"));
+        };
         let mut says_something = false;
         let mut gone = Vec::new();
-        walk(bytes, epoch, offset, head, Trust::Verified, |_, record| match record {
+        walk(bytes, epoch, offset, &head, Trust::Verified, |_, record| match record {
             Record::CheckpointBegin
             | Record::CheckpointMeta { .. }
             | Record::CheckpointQueue { .. }
-            | Record::CheckpointRun(_)
             | Record::CheckpointEnd { .. } => {}
+            // That they are not in the log, where older segments have them, was said by a batch that is carried no more.
+            Record::CheckpointRun(spill) => {
+                gone.extend(spill.live.iter().map(|range| (spill.queue, range)));
+            }
             Record::Ack { queue, ranges } => {
                 says_something = true;
                 gone.extend(ranges.iter().map(|range| (queue, range)));
+            }
+            // Another queue may have its number after a restart. What consumers held of it was not acknowledged.
+            Record::Forget { queue } => {
+                says_something = true;
+                gone.push((queue, (0, SEQ_MAX)));
             }
             Record::Spill(spill) => {
                 says_something = true;
@@ -130,20 +196,27 @@ impl Tail {
         for (queue, (first, last)) in gone {
             self.gone.entry(queue).or_default().insert(first, last);
         }
-        if !says_something {
-            return true;
-        }
-        let end = offset + head.padded_bytes() as u64;
-        self.batch.replace((epoch, offset..end)).is_none()
+        Ok((offset + head.padded_bytes() as u64, says_something))
     }
 
-    /// An acknowledgement does not say where: what is alive in a run is not to be taken from there.
-    fn keep_what_is_in(&mut self, replay: &Replay) {
+    /// An acknowledgement does not say where: what is alive in a run or in the log is not to be taken from there.
+    fn keep_what_is_alive(&mut self, replay: &Replay) {
         for run in replay.runs.values() {
             if let Some(gone) = self.gone.get_mut(&run.queue) {
                 for (first, last) in run.live.iter() {
                     gone.remove(first, last);
                 }
+            }
+        }
+        for (queue, gone) in &mut self.gone {
+            let Some(queue) = replay.queues.get(queue) else { continue };
+            let there: Vec<Seq> = gone
+                .iter()
+                .flat_map(|(first, last)| queue.messages.range(first..=last))
+                .map(|(seq, _)| *seq)
+                .collect();
+            for seq in there {
+                gone.remove(seq, seq);
             }
         }
         self.gone.retain(|_, gone| !gone.is_empty());
@@ -152,7 +225,10 @@ impl Tail {
     /// Whether this message is to be copied.
     pub(crate) fn holds(&self, place: Place) -> bool {
         let batch = self.batch.as_ref();
-        batch.is_some_and(|(epoch, range)| *epoch == place.epoch && range.contains(&place.offset))
+        self.is_whole(place.epoch)
+            || batch.is_some_and(|(epoch, range)| {
+                *epoch == place.epoch && range.contains(&place.offset)
+            })
     }
 }
 

@@ -88,8 +88,10 @@ impl Log {
         // Many restarts leave many small segments: their number is bounded too.
         let many = self.segments.len() > self.segments_max() && log_bytes <= cap;
         // A full disk leaves the log what it has. Acknowledgements would use that up, while one old message keeps all that is
-        // behind it: for a few of them its segment becomes the next one.
-        let few = front.live_bytes() <= self.options.segment_bytes / 4;
+        // behind it: for a few of them its segment becomes the next one. Those that are very few may be alone among acknowledgements.
+        let segment_bytes = self.options.segment_bytes;
+        let few =
+            front.live_bytes() <= segment_bytes / 4 || front.copy_bytes() <= segment_bytes / 64;
         let for_space = few && self.background.lacks_space_but_for_copies();
         if front.live == 0 || !(many || for_space || log_bytes > cap) {
             return;

@@ -135,12 +135,20 @@ fn an_only_segment_whose_header_is_damaged_is_missed_and_salvaged() {
 
 #[test]
 fn a_directory_without_a_salt_has_one_from_its_next_segment_on() {
-    let (disk, store) = three(0);
+    let (disk, mut store) = three(0);
+    // So much that no start carries it.
+    let much = |store: &mut Store| {
+        let home = store.publish(&[(8, 1)], &[1; 9_000]);
+        store.settle(8, 1, home);
+        pump(&disk, store, 80_000).unwrap();
+    };
+    much(&mut store);
     drop(store);
     for random in [7, 8] {
         disk.set_random(random);
         let (mut store, recovered) = opened(&disk, roomy());
         assert_eq!(contents(&recovered), expected(3));
+        much(&mut store);
         for turn in 1..4 {
             pump(&disk, &mut store, turn * 20_000).unwrap();
         }

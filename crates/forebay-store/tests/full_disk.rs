@@ -102,8 +102,9 @@ fn one_old_message_does_not_take_the_log_s_last_room() {
         events.extend(pump(&disk, &mut store, now_us).unwrap());
         assert!(next < 5_000, "the disk is never full");
     }
-    let mut old = first;
-    for group in homes.chunks(GROUP as usize) {
+    let newest = || disk.list().unwrap().into_iter().filter(|name| name.starts_with("log-")).max();
+    let (mut old, mut there, mut begun) = (first, newest(), Vec::new());
+    for group in homes.chunks(GROUP as usize).chain([&[][..]; 2]) {
         for &(seq, home) in group {
             store.settle(QUEUE, seq, home);
         }
@@ -115,9 +116,16 @@ fn one_old_message_does_not_take_the_log_s_last_room() {
                 }
                 events.push(event);
             }
+            if newest() != there {
+                there = newest();
+                begun.push(store.statistics().log_written_bytes);
+            }
         }
     }
     assert_ne!(old, first);
+    // Segments that have room and were not written are left for written ones, as these are quicker, and not here.
+    let most = small().segment_bytes / 2;
+    assert!(begun.len() > 2 && begun.windows(2).all(|of| of[1] - of[0] > most), "{begun:?}");
     assert!(events.contains(&Event::LowSpace(false)), "what was settled has given its room back");
     disk.power_loss(3);
     let (_, recovered) = opened(&disk, small());
@@ -236,5 +244,53 @@ fn a_group_has_its_room_on_a_full_disk() {
         let (_, recovered) = opened(&disk, small());
         let left = contents(&recovered);
         assert!(group.iter().all(|(seq, _)| left.iter().all(|message| message.0 != *seq)));
+    }
+}
+
+/// What lies behind a message of long ago stays, however little it says, and each start begins a segment.
+#[test]
+fn a_start_on_a_full_disk_takes_nothing_of_the_reserve_for_good() {
+    for clean in [true, false] {
+        let disk = filled(1).0;
+        let options = Options { log_cap_bytes: 1 << 30, ..small() };
+        let (mut store, _) = opened(&disk, options.clone());
+        let (mut next, mut now_us, mut low) = (2, 1_000_000, false);
+        disk.set_capacity(Some(900 << 10));
+        while !low {
+            for seq in next..next + 32 {
+                store.publish(&[(QUEUE, seq)], &payload(seq));
+            }
+            (next, now_us) = (next + 32, now_us + 20_000);
+            low = pump(&disk, &mut store, now_us).unwrap().contains(&Event::LowSpace(true));
+            assert!(next < 5_000, "the disk is never full");
+        }
+        drop(store);
+        disk.kill();
+        let mut there = Vec::new();
+        for life in 0..6 {
+            disk.set_capacity(Some(disk.used_bytes()));
+            let (mut store, recovered) = opened(&disk, options.clone());
+            // What a start gives back somebody else takes.
+            disk.set_capacity(Some(disk.used_bytes()));
+            let gone = life.min(1);
+            assert_eq!(contents(&recovered), expected(next - 1)[..(next - 1 - gone) as usize]);
+            // Somebody acknowledges one of the newest, and nobody the oldest.
+            let last = recovered.queues[0].messages.last().expect("there are some");
+            if life == 0 {
+                store.settle(QUEUE, last.0, last.1);
+            }
+            for later_ms in [20, 40, 60] {
+                pump(&disk, &mut store, later_ms * 1_000).expect("there is room for this");
+            }
+            there.push((store.statistics().segments, store.statistics().spares, disk.used_bytes()));
+            if clean {
+                store.shutdown();
+                pump(&disk, &mut store, 100_000).unwrap();
+            }
+            drop(store);
+            disk.kill();
+        }
+        assert!(there[0].1 >= 1, "one is taken while that is more than a start's: {there:?}");
+        assert!(there.iter().all(|now| *now == there[0]), "{there:?}");
     }
 }

@@ -7,13 +7,28 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use forebay_store::fault_disk::Call;
-use forebay_store::{Disk, Durability, Lane, MemDisk, Options, Store, check, open, perform};
+use forebay_store::{
+    Disk, Durability, Lane, MemDisk, Options, RunBuilder, Store, check, open, perform,
+};
 use support::small_store::{
     QUEUE, contents, expected, filled, opened, payload, pump, small, spilled,
 };
 
 /// Another queue.
 const OTHER: u64 = 8;
+
+/// The newest segment's file.
+fn newest(disk: &MemDisk) -> String {
+    let names = disk.list().unwrap().into_iter().filter(|name| name.starts_with("log-"));
+    names.max().expect("there is one")
+}
+
+/// All is written, and vouched for.
+fn seal(disk: &MemDisk, store: &mut Store) {
+    for later_ms in 1..4 {
+        pump(disk, store, 2_000_000 + later_ms * 20_000).unwrap();
+    }
+}
 
 /// The next sync fails and loses what it was about, which can be read until the power goes, and the process ends.
 fn end_in_a_failed_sync(disk: &MemDisk, mut store: Store, now_us: u64) {
@@ -236,5 +251,91 @@ fn a_first_segment_that_is_lost_is_not_missed_where_a_later_one_says_what_it_sai
         disk.power_loss(seed);
         let (_, recovered) = opened(&disk, small());
         assert!(recovered.queues.is_empty() && recovered.damage.is_empty());
+    }
+}
+
+/// A segment that says little goes at the next start; that a run has messages is said by a checkpoint alone then.
+#[test]
+fn what_was_in_a_run_that_is_gone_does_not_come_back() {
+    let disk = filled(1).0;
+    let (mut store, _) = opened(&disk, small());
+    for seq in 2..=60 {
+        store.publish(&[(QUEUE, seq)], &payload(seq));
+    }
+    seal(&disk, &mut store);
+    drop(store);
+    // Their segment is too large to be carried.
+    let (mut store, recovered) = opened(&disk, small());
+    let mut run = RunBuilder::new();
+    for (seq, home, payload) in &recovered.queues[0].messages[1..31] {
+        run.push(*seq, *home, &recovered.payloads[*payload]);
+    }
+    let run = store.write_run(QUEUE, run, true);
+    seal(&disk, &mut store);
+    drop(store);
+    let said = newest(&disk);
+    let (mut store, _) = opened(&disk, small());
+    assert!(!disk.list().unwrap().contains(&said), "it is carried");
+    store.settle_run(run);
+    seal(&disk, &mut store);
+    drop(store);
+    for _ in 0..2 {
+        let (_, recovered) = opened(&disk, small());
+        assert!(recovered.queues[0].runs.is_empty());
+        let seqs: Vec<u64> = contents(&recovered).iter().map(|message| message.0).collect();
+        assert_eq!(seqs, [1].into_iter().chain(32..=60).collect::<Vec<_>>());
+        disk.power_loss(1);
+    }
+}
+
+/// Numbers of queues are given again after a restart, if theirs were the last ones.
+#[test]
+fn a_queue_with_the_number_of_one_that_was_deleted_keeps_its_messages() {
+    let disk = filled(1).0;
+    let (mut store, _) = opened(&disk, small());
+    let home = store.publish(&[(OTHER, 1)], &payload(9));
+    store.settle(OTHER, 1, home);
+    store.forget_queue(OTHER);
+    pump(&disk, &mut store, 20_000).unwrap();
+    drop(store);
+    let (mut store, _) = opened(&disk, small());
+    store.publish(&[(OTHER, 1)], &payload(2));
+    pump(&disk, &mut store, 20_000).unwrap();
+    drop(store);
+    for _ in 0..2 {
+        let (_, recovered) = opened(&disk, small());
+        assert_eq!(contents(&recovered), [(1, payload(1)), (1, payload(2))]);
+        disk.power_loss(1);
+    }
+}
+
+/// Consumers held them when it was deleted, so nobody acknowledged them, and the segment that said that it is gone is gone itself.
+#[test]
+fn a_queue_with_the_number_of_one_that_was_deleted_has_none_of_its_messages() {
+    let disk = filled(60).0;
+    let (mut store, _) = opened(&disk, small());
+    // Too many to be carried.
+    for seq in 1..=60 {
+        store.publish(&[(OTHER, seq)], &payload(seq));
+    }
+    seal(&disk, &mut store);
+    drop(store);
+    let (mut store, _) = opened(&disk, small());
+    store.forget_queue(OTHER);
+    seal(&disk, &mut store);
+    drop(store);
+    let said = newest(&disk);
+    let (mut store, _) = opened(&disk, small());
+    assert!(!disk.list().unwrap().contains(&said), "it is carried");
+    store.publish(&[(OTHER, 7)], &payload(100));
+    pump(&disk, &mut store, 20_000).unwrap();
+    drop(store);
+    for _ in 0..2 {
+        let (_, recovered) = opened(&disk, small());
+        let other = recovered.queues.iter().find(|queue| queue.id == OTHER).expect("there is one");
+        let seqs: Vec<u64> = other.messages.iter().map(|message| message.0).collect();
+        assert_eq!(seqs, [7]);
+        assert_eq!(recovered.payloads[other.messages[0].2], payload(100));
+        disk.power_loss(1);
     }
 }
