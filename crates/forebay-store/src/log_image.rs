@@ -17,14 +17,14 @@ use std::collections::VecDeque;
 
 use crate::batch::{BATCH_HEAD, BatchHead, Trust, verify, walk};
 use crate::disk::Disk;
-use crate::error::OpenError;
+use crate::error::{OpenError, is_bad_sector};
 use crate::home::BatchNo;
 use crate::record::Record;
 use crate::replay::{Place, Replay};
 use crate::segment::{BLOCK, HeaderError, SegmentHeader, VERSION, segment_file};
 use crate::store::Damage;
 use crate::tail::Unproven;
-use crate::window::Window;
+use crate::window::{UNREADABLE, Window};
 
 /// What walking the log gave.
 #[derive(Debug, Default)]
@@ -146,7 +146,7 @@ pub(crate) fn read_log(
     lenient: bool,
 ) -> Result<LogImage, OpenError> {
     let mut image = LogImage { next_batch: 1, ..LogImage::default() };
-    let headers = read_headers(disk, epochs)?;
+    let (headers, unreadable) = read_headers(disk, epochs)?;
     let accepted_before =
         headers.iter().flatten().map(|header| header.salvaged_before).max().unwrap_or(0);
     image.accepted_before = accepted_before;
@@ -160,7 +160,8 @@ pub(crate) fn read_log(
 
     for (index, &epoch) in epochs.iter().enumerate() {
         let name = segment_file(epoch);
-        let mut window = Window::open(disk, &name)?;
+        let refuses = !lenient && epoch >= accepted_before;
+        let mut window = Window::open(disk, &name)?.refusing(refuses);
         let next_first =
             headers.get(index + 1).and_then(|next| next.as_ref()).map(|next| next.first_batch);
         let from_here = headers[index..].iter().flatten();
@@ -175,6 +176,13 @@ pub(crate) fn read_log(
             }
             image.replay.gap();
             Ok(())
+        };
+        let note_missed = |image: &mut LogImage, window: &Window<'_>| {
+            let mut missed = window.missed().iter();
+            missed.try_for_each(|range| {
+                let bytes = range.end - range.start;
+                damaged(image, range.start, format!("{UNREADABLE}: {bytes} bytes"))
+            })
         };
         let mut segment = SegmentImage {
             epoch,
@@ -206,7 +214,18 @@ pub(crate) fn read_log(
                 let first = heads.iter().map(|(_, head)| head.number).min();
                 let needed = expected.or(first);
                 durable_upto = durable_upto.max(proven.unwrap_or(0));
-                if let (Some(proven), Some(needed)) = (proven, needed)
+                let header_lost = unreadable.contains(&epoch);
+                if header_lost || !window.missed().is_empty() {
+                    if header_lost {
+                        damaged(&mut image, 0, UNREADABLE.to_owned())?;
+                    }
+                    if needed.is_none() {
+                        note_missed(&mut image, &window)?;
+                        image.segments.push(segment);
+                        continue;
+                    }
+                    expected = needed;
+                } else if let (Some(proven), Some(needed)) = (proven, needed)
                     && proven >= needed
                 {
                     let what = "the segment's header does not match its checksum";
@@ -337,6 +356,7 @@ pub(crate) fn read_log(
                 }
             }
         };
+        note_missed(&mut image, &window)?;
         segment.checkpointed = image.replay.checkpoints > checkpoints_before;
         // Only the newest segment's: one from an earlier crash may still be in the log.
         image.torn_tail = stop.as_ref().is_some_and(|stop| stop.written);
@@ -404,14 +424,23 @@ fn begins_empty(oldest: u64, later: &[Option<SegmentHeader>]) -> bool {
     }
 }
 
-fn read_headers(disk: &dyn Disk, epochs: &[u64]) -> Result<Vec<Option<SegmentHeader>>, OpenError> {
+/// The headers, where they are sound, and which of the segments have one that cannot be read.
+fn read_headers(
+    disk: &dyn Disk,
+    epochs: &[u64],
+) -> Result<(Vec<Option<SegmentHeader>>, Vec<u64>), OpenError> {
     let mut headers = Vec::with_capacity(epochs.len());
+    let mut unreadable = Vec::new();
     for &epoch in epochs {
         let name = segment_file(epoch);
         let mut block = [0; 64];
-        let read = disk
-            .read_at(&name, 0, &mut block)
-            .map_err(OpenError::reading(format!("read {name}")))?;
+        let read = match disk.read_at(&name, 0, &mut block) {
+            Err(error) if is_bad_sector(&error) => {
+                unreadable.push(epoch);
+                0
+            }
+            read => read.map_err(OpenError::reading(format!("read {name}")))?,
+        };
         headers.push(match SegmentHeader::decode(epoch, &block[..read]) {
             Ok(header) => Some(header),
             Err(HeaderError::Invalid) => None,
@@ -420,5 +449,5 @@ fn read_headers(disk: &dyn Disk, epochs: &[u64]) -> Result<Vec<Option<SegmentHea
             }
         });
     }
-    Ok(headers)
+    Ok((headers, unreadable))
 }
