@@ -334,6 +334,9 @@ impl Shard {
         }
         self.paused_since_us =
             self.publishers_paused().then(|| self.paused_since_us.unwrap_or(self.now_us));
+        if !self.is_out_of_reserve() {
+            self.reserve_letters_bytes = 0;
+        }
         self.look_at_alarms();
     }
 

@@ -142,6 +142,8 @@ pub struct Shard {
     pub(crate) memory_bytes: u64,
     /// What open transactions have of it.
     pub(crate) transactions_bytes: u64,
+    /// What letters of commits have taken of the last of the disk's reserve.
+    pub(crate) reserve_letters_bytes: u64,
     /// Of messages that are gone, for the next ones; of what was sent, for what is sent next.
     pub(crate) warm_messages: Warm,
     pub(crate) warm_out: Warm,
@@ -239,6 +241,7 @@ impl Shard {
             reply_tokens: HashMap::default(),
             memory_bytes: 0,
             transactions_bytes: 0,
+            reserve_letters_bytes: 0,
             warm_messages: Warm::default(),
             warm_out: Warm::default(),
             beside: Beside::default(),

@@ -43,6 +43,8 @@ pub(crate) struct Transaction {
     publish_bytes: u64,
     /// What the letters of its rejected deliveries take at commit.
     letter_bytes: u64,
+    /// What it acknowledges takes so much, of what is on disk.
+    freed_bytes: u64,
     settled: Vec<(u64, Delivery, Outcome)>,
 }
 
@@ -82,6 +84,9 @@ impl Transaction {
         letter_bytes: u64,
     ) -> Result<(), AmqpError> {
         self.letter_bytes += letter_bytes;
+        if outcome == Outcome::Discard && !delivery.entry.home.is_none() {
+            self.freed_bytes += delivery.entry.message.memory_bytes();
+        }
         self.settled.push((tag, delivery, outcome));
         self.check_bound()
     }
@@ -114,16 +119,20 @@ impl Shard {
     }
 
     /// Whether a commit has to wait: it writes messages, and the disk is full. A few dead letters go on as long as others do;
-    /// more are one batch all the same, for which there may be no room.
+    /// more are one batch all the same, for which there may be no room. Of the last of the reserve a commit has that frees more than
+    /// it writes, as long as all such letters are few until the log has found room again: its connection waits with it.
     pub(crate) fn holds_commit(&mut self, id: ConnectionId, number: u16) -> bool {
         if !self.low_space {
             return false;
         }
-        let few_bytes = if self.is_out_of_reserve() { 0 } else { COMMIT_BYTES };
+        let (is_last, spent_bytes) = (self.is_out_of_reserve(), self.reserve_letters_bytes);
         let channel = self.connection(id).and_then(|c| c.channel(number));
         channel.is_some_and(|channel| match &channel.mode {
             Mode::Tx(transaction) => {
-                !transaction.publishes.is_empty() || transaction.letter_bytes > few_bytes
+                let Transaction { letter_bytes, freed_bytes, .. } = *transaction;
+                let may = !is_last || letter_bytes <= freed_bytes;
+                let few = letter_bytes == 0 || may && spent_bytes + letter_bytes <= COMMIT_BYTES;
+                !(transaction.publishes.is_empty() && few)
             }
             Mode::Plain | Mode::Confirm(_) => false,
         })
@@ -145,6 +154,8 @@ impl Shard {
     pub(crate) fn tx_commit(&mut self, id: ConnectionId, number: u16) -> Result<(), AmqpError> {
         let transaction = self.take_transaction(id, number)?;
         self.transactions_bytes -= transaction.publish_bytes;
+        self.reserve_letters_bytes +=
+            if self.is_out_of_reserve() { transaction.letter_bytes } else { 0 };
         let mut batch = None;
         let mut refused = None;
         let log_bytes = transaction.log_bytes();

@@ -200,6 +200,67 @@ fn on_a_full_disk_a_commit_that_writes_letters_waits() {
     assert_eq!((unacked(&scene), ready(&scene.rig, "dead")), (0, 20));
 }
 
+/// The last of it is for acknowledgements, and those of a transaction cannot go before its commit.
+#[test]
+fn out_of_the_reserve_a_commit_goes_on_that_frees_more_than_it_writes() {
+    let mut scene = Scene::patient(64 << 20);
+    let publisher = scene.client();
+    let consumer = holding(&mut scene, 0);
+    declare_with(&mut scene.rig, publisher, "more", true, &to_dead(TableBuf::new()));
+    for _ in 0..20 {
+        let body = [7; 20_000];
+        scene.rig.publish_with(publisher, "", "more", false, &persistent(), &body);
+        scene.answers(publisher);
+    }
+    // Another queue keeps them all: no letter gives room back.
+    bind_to_fanout(&mut scene.rig, publisher, &["letters", "q"]);
+    for _ in 0..30 {
+        let body = [7; LARGE_BYTES];
+        scene.rig.publish_with(publisher, "amq.fanout", "", false, &persistent(), &body);
+        scene.answers(publisher);
+        scene.answers(consumer);
+    }
+    full_disk(&mut scene, 150 << 10, "q");
+    scene.rig.method(consumer, 1, &basic::Nack { delivery_tag: 0, multiple: true, requeue: false });
+    scene.work().expect("a full disk is no reason to end");
+    assert!(unacked(&scene) > 0, "some letters wait");
+
+    // One that acknowledges so many and rejects one, as letters that all take the same.
+    let commits = |scene: &mut Scene, acknowledged: u64| {
+        let id = scene.rig.client();
+        scene.rig.method(id, 1, &tx::Select::default());
+        for _ in 0..=acknowledged {
+            scene.rig.method(id, 1, &basic::Get { queue: short("more"), ..basic::Get::default() });
+        }
+        let ack = basic::Ack { delivery_tag: acknowledged, multiple: true };
+        if acknowledged > 0 {
+            scene.rig.method(id, 1, &ack);
+        }
+        let delivery_tag = acknowledged + 1;
+        scene.rig.method(id, 1, &basic::Nack { delivery_tag, multiple: false, requeue: false });
+        scene.rig.method(id, 1, &tx::Commit::default());
+        scene.work().expect("a full disk is no reason to end");
+        scene.rig.pass(1_000);
+        let told = scene.answers(id);
+        (id, told.contains(&"1 tx.commit-ok".to_owned()))
+    };
+    let (useless, goes_on) = commits(&mut scene, 0);
+    assert!(!goes_on, "it would only write");
+    let dead = ready(&scene.rig, "dead");
+    let went: Vec<_> = (0..6).map(|_| commits(&mut scene, 2)).collect();
+    let free = went.iter().filter(|(_, goes_on)| *goes_on).count();
+    assert!((1..6).contains(&free), "{free} of 6, as letters are to be few");
+    assert!(ready(&scene.rig, "dead") >= dead + free as u64);
+    scene.disk.set_capacity(None);
+    scene.rig.now_us += 31_000_000;
+    scene.work().expect("the disk works");
+    scene.rig.pass(1_000);
+    for (id, _) in went.into_iter().filter(|(_, goes_on)| !goes_on).chain([(useless, false)]) {
+        assert!(scene.answers(id).contains(&"1 tx.commit-ok".to_owned()));
+    }
+    assert_eq!(ready(&scene.rig, "more"), 1);
+}
+
 /// Of what fills the disk nothing is consumed: its room comes back as it is moved, a segment after the other.
 #[test]
 fn what_alone_fills_the_disk_goes_to_its_dead_letters_when_it_expires() {
