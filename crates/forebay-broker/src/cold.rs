@@ -10,7 +10,6 @@ use std::sync::Arc;
 use forebay_store::{Home, QueueId, RunBuilder, RunId, Seq};
 
 use crate::cold_runs::ColdRun;
-use crate::expiring::expires_us;
 use crate::memory::release;
 use crate::message::Message;
 use crate::queue::{Entry, Queue, Spilling};
@@ -344,9 +343,8 @@ impl Shard {
         for (seq, _, bytes) in messages {
             match Message::from_stored(bytes) {
                 Some(message) => {
-                    let expires_us = expires_us(message.raw_properties(), self.now_us);
-                    let message = message.expiring_at(expires_us);
-                    if expires_us.is_some() {
+                    let message = message.going_on_to_expire(self.now_us, self.clock_began_us);
+                    if message.expires_us().is_some() {
                         queue.note_expiration();
                     }
                     let size = message.memory_bytes();

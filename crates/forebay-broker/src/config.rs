@@ -42,6 +42,10 @@ pub struct ShardConfig {
     pub secret: u128,
     /// Name announced in the server properties.
     pub node_name: String,
+    /// When the clock of [`Shard::step`](crate::Shard::step) began, in microseconds since 1970. If it is known now, the times to live
+    /// of messages that are recovered go on; else those of their own (`expiration`) begin anew, whatever is
+    /// [said later](crate::Shard::set_clock).
+    pub clock_began_us: Option<u64>,
 }
 
 impl Default for ShardConfig {
@@ -64,6 +68,7 @@ impl Default for ShardConfig {
             seed: 0,
             secret: 0,
             node_name: "forebay@localhost".to_owned(),
+            clock_began_us: None,
         }
     }
 }

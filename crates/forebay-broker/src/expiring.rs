@@ -17,15 +17,14 @@
 //! A dead letter is written like a publish, and nobody can be asked to publish it later. So nothing dies of queues that have dead
 //! letters while the open batch is full or the disk is: it waits where it is, and is not delivered. What is rejected meanwhile [waits, too](crate::dying).
 
-use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use forebay_store::Seq;
-use forebay_wire::{Properties, RawProperties};
+use forebay_wire::RawProperties;
 
 use crate::dead_letters::{Death, Reason, goes_round};
 use crate::message::Message;
-use crate::publish::{PERSISTENT, expiration_ms};
+use crate::publish::PERSISTENT;
 use crate::queue::{Entry, Overflow, Queue};
 use crate::shard::{Shard, Stopping};
 use crate::topology::{QueueKey, extra_routing_keys};
@@ -501,24 +500,4 @@ impl Shard {
 /// Whether so many of a queue are enough at a time; `left` tells how many are left in it.
 fn is_enough(taken: u64, left: impl FnOnce() -> u64) -> bool {
     taken >= EXPIRE_MESSAGES && taken >= (left() / EXPIRE_ONE_IN).min(EXPIRE_MOST)
-}
-
-impl Message {
-    /// Its own time, if it has one, begins now.
-    #[inline]
-    pub(crate) fn begin_to_expire(&mut self, now_us: u64) {
-        if let Some(us) = expires_us(self.raw_properties(), now_us) {
-            self.expire_at(us);
-        }
-    }
-}
-
-/// When a message with a time of its own expires, if it begins now.
-pub(crate) fn expires_us(raw: &[u8], now_us: u64) -> Option<NonZeroU64> {
-    if !crate::publish::has_expiration(raw) {
-        return None;
-    }
-    let Properties { expiration, .. } = RawProperties::trusted(raw).parse();
-    let after_us = expiration_ms(expiration?).ok()?.saturating_mul(1_000);
-    NonZeroU64::new(now_us.saturating_add(after_us).max(1))
 }

@@ -7,14 +7,23 @@
 //!   │     u8     │   u8    │   u32 LE      │          │             │ (raw AMQP) │      │
 //!   └────────────┴─────────┴───────────────┴──────────┴─────────────┴────────────┴──────┘
 //! ```
+//! Of a message with a time to live of its own the highest bit of the properties' length is set, and 8 bytes stand before the exchange:
+//! when it expires, in microseconds since 1970, as a u64 (LE), or 0 where nobody knows. Messages of older builds have neither.
+//!
 //! The properties are the validated flag words and property list exactly as the publisher sent them
 //! (0-9-1 section 4.2.6.1), so what is delivered is what was published, byte for byte.
 
 use std::num::NonZeroU64;
 
-use forebay_wire::{RawProperties, ShortStr};
+use forebay_wire::{Properties, RawProperties, ShortStr};
+
+use crate::publish::{expiration_ms, has_expiration};
 
 const HEAD_BYTES: usize = 6;
+
+/// In the length of the properties: it says when the message expires.
+const EXPIRES: u32 = 1 << 31;
+const EXPIRES_BYTES: usize = 8;
 
 /// What a message costs in memory beside its bytes: the allocations' own headers and the queue's entry.
 const OVERHEAD_BYTES: usize = 144;
@@ -56,7 +65,9 @@ impl Message {
         properties: &[u8],
         body_bytes: usize,
     ) -> usize {
-        HEAD_BYTES + exchange.len() + routing_key.len() + properties.len() + body_bytes
+        let expires_bytes = if has_expiration(properties) { EXPIRES_BYTES } else { 0 };
+        let names_bytes = exchange.len() + routing_key.len();
+        HEAD_BYTES + expires_bytes + names_bytes + properties.len() + body_bytes
     }
 
     /// The same in an empty buffer.
@@ -70,7 +81,12 @@ impl Message {
         assert!(exchange.len() <= 255 && routing_key.len() <= 255, "names are short strings");
         bytes.push(exchange.len() as u8);
         bytes.push(routing_key.len() as u8);
-        bytes.extend_from_slice(&(properties.len() as u32).to_le_bytes());
+        let expires = has_expiration(properties);
+        let flag = if expires { EXPIRES } else { 0 };
+        bytes.extend_from_slice(&(properties.len() as u32 | flag).to_le_bytes());
+        if expires {
+            bytes.extend_from_slice(&[0; EXPIRES_BYTES]);
+        }
         bytes.extend_from_slice(exchange);
         bytes.extend_from_slice(routing_key);
         bytes.extend_from_slice(properties);
@@ -103,9 +119,37 @@ impl Message {
         }
     }
 
-    /// The same of one that is there.
-    pub(crate) fn expire_at(&mut self, us: NonZeroU64) {
+    /// Its own time to live, if it has one, begins now, by a clock that began so many microseconds after 1970, if that is known.
+    #[inline]
+    pub(crate) fn begin_to_expire(&mut self, now_us: u64, began_us: Option<u64>) {
+        let Some(us) = expires_us(self.raw_properties(), now_us) else { return };
         self.times.get_or_insert_default().expires_us = Some(us);
+        if let (true, Some(began_us)) = (self.says_when_it_expires(), began_us) {
+            let since_1970_us = began_us.saturating_add(us.get());
+            self.bytes[HEAD_BYTES..HEAD_BYTES + EXPIRES_BYTES]
+                .copy_from_slice(&since_1970_us.to_le_bytes());
+        }
+    }
+
+    /// The same, as it was stored: its time goes on, or begins now if nobody wrote it down. It is over at once where it was before
+    /// this clock began, and never later than if it began now, whatever became of the system's clock.
+    #[must_use]
+    pub(crate) fn going_on_to_expire(self, now_us: u64, began_us: Option<u64>) -> Message {
+        let anew = expires_us(self.raw_properties(), now_us);
+        let goes_on = || Some(self.stored_expiry_us()?.saturating_sub(began_us?).max(1));
+        let expires_us = anew.min(goes_on().and_then(NonZeroU64::new).or(anew));
+        self.expiring_at(expires_us)
+    }
+
+    fn says_when_it_expires(&self) -> bool {
+        self.bytes[HEAD_BYTES - 1] & 0x80 != 0
+    }
+
+    /// In microseconds since 1970.
+    fn stored_expiry_us(&self) -> Option<u64> {
+        let bytes = self.bytes.get(HEAD_BYTES..HEAD_BYTES + EXPIRES_BYTES)?.try_into().ok()?;
+        let us = u64::from_le_bytes(bytes);
+        (self.says_when_it_expires() && us > 0).then_some(us)
     }
 
     fn timed(self, set: impl FnOnce(&mut Times)) -> Message {
@@ -153,11 +197,17 @@ impl Message {
     }
 
     fn properties_len(&self) -> usize {
-        u32::from_le_bytes([self.bytes[2], self.bytes[3], self.bytes[4], self.bytes[5]]) as usize
+        let len = u32::from_le_bytes([self.bytes[2], self.bytes[3], self.bytes[4], self.bytes[5]]);
+        (len & !EXPIRES) as usize
+    }
+
+    #[inline]
+    fn exchange_start(&self) -> usize {
+        HEAD_BYTES + if self.says_when_it_expires() { EXPIRES_BYTES } else { 0 }
     }
 
     fn properties_start(&self) -> usize {
-        HEAD_BYTES + self.exchange_len() + self.key_len()
+        self.exchange_start() + self.exchange_len() + self.key_len()
     }
 
     fn body_start(&self) -> usize {
@@ -166,13 +216,13 @@ impl Message {
 
     /// The exchange it was published to.
     pub fn exchange(&self) -> ShortStr<'_> {
-        let end = HEAD_BYTES + self.exchange_len();
-        ShortStr::new(&self.bytes[HEAD_BYTES..end]).unwrap_or_default()
+        let start = self.exchange_start();
+        ShortStr::new(&self.bytes[start..start + self.exchange_len()]).unwrap_or_default()
     }
 
     /// The routing key it was published with.
     pub fn routing_key(&self) -> ShortStr<'_> {
-        let start = HEAD_BYTES + self.exchange_len();
+        let start = self.exchange_start() + self.exchange_len();
         ShortStr::new(&self.bytes[start..start + self.key_len()]).unwrap_or_default()
     }
 
@@ -196,13 +246,28 @@ impl Message {
             self.body().len(),
         );
         bytes.extend_from_slice(self.body());
-        Message { bytes, times: self.times.clone() }
+        let mut message = Message { bytes, times: self.times.clone() };
+        if let (Some(us), true) = (self.stored_expiry_us(), message.says_when_it_expires()) {
+            message.bytes[HEAD_BYTES..HEAD_BYTES + EXPIRES_BYTES]
+                .copy_from_slice(&us.to_le_bytes());
+        }
+        message
     }
 
     /// The bytes again.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
+}
+
+/// When a message with a time of its own expires, if it begins now.
+fn expires_us(raw: &[u8], now_us: u64) -> Option<NonZeroU64> {
+    if !has_expiration(raw) {
+        return None;
+    }
+    let Properties { expiration, .. } = RawProperties::trusted(raw).parse();
+    let after_us = expiration_ms(expiration?).ok()?.saturating_mul(1_000);
+    NonZeroU64::new(now_us.saturating_add(after_us).max(1))
 }
 
 #[cfg(test)]
@@ -220,8 +285,49 @@ mod tests {
         assert_eq!(message.body(), b"body");
     }
 
+    /// One of which a second is left at 5 s, of two.
+    fn with_a_second_left() -> Message {
+        const EXPIRATION: &[u8] = b"\x01\x00\x042000";
+        let mut bytes = Message::start(b"x", b"key", EXPIRATION, 4);
+        bytes.extend_from_slice(b"body");
+        let mut message = Message::from_bytes(bytes);
+        message.begin_to_expire(4_000_000, Some(1_000_000_000));
+        assert_eq!(message.expires_us(), Some(6_000_000));
+        message
+    }
+
+    #[test]
+    fn a_time_of_its_own_goes_on_where_it_is_read_again() {
+        let message = with_a_second_left();
+        assert_eq!(message.exchange().as_bytes(), b"x");
+        assert_eq!(message.routing_key().as_bytes(), b"key");
+        assert_eq!(message.body(), b"body");
+        let other = message.with_properties(message.raw_properties());
+        assert_eq!(other.as_stored(), message.as_stored());
+        let read = |now_us, began_us| {
+            let stored = message.as_stored().to_vec();
+            let read = Message::from_stored(stored).expect("its own");
+            read.going_on_to_expire(now_us, began_us).expires_us()
+        };
+        assert_eq!(read(5_000_000, Some(1_000_000_000)), Some(6_000_000), "of the same clock");
+        assert_eq!(read(0, Some(1_005_500_000)), Some(500_000), "of one that began then");
+        assert_eq!(read(0, Some(1_007_000_000)), Some(1), "it was over before");
+        assert_eq!(read(0, Some(7)), Some(2_000_000), "the clock was set back");
+        assert_eq!(read(3_000_000, None), Some(5_000_000), "nobody knows the time of day");
+    }
+
+    #[test]
+    fn a_time_of_its_own_begins_anew_where_nobody_wrote_when_it_is_over() {
+        let of_an_older_build = [&[1, 3, 7, 0, 0, 0][..], b"xkey\x01\x00\x042000body"].concat();
+        let read = Message::from_stored(of_an_older_build).expect("as it was written");
+        assert_eq!((read.exchange().as_bytes(), read.body()), (&b"x"[..], &b"body"[..]));
+        let read = read.going_on_to_expire(5, Some(1_000_000_000));
+        assert_eq!(read.expires_us(), Some(2_000_005));
+    }
+
     #[test]
     fn bytes_that_are_no_message_are_refused() {
+        assert!(Message::from_stored(vec![0, 0, 0, 0, 0, 0x80]).is_none());
         assert!(Message::from_stored(vec![]).is_none());
         assert!(Message::from_stored(vec![200, 200, 0, 0, 0, 0]).is_none());
         assert!(Message::from_stored(vec![0, 0, 255, 255, 255, 255, 1]).is_none());

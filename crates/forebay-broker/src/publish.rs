@@ -186,7 +186,7 @@ impl Shard {
         self.assembling.bytes -= bytes.capacity() as u64;
         let mut message = Message::from_bytes(bytes);
         if expires {
-            message.begin_to_expire(self.now_us);
+            message.begin_to_expire(self.now_us, self.clock_began_us);
         }
         if marked {
             message = message.received_at(self.now_us);

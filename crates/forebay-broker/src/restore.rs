@@ -10,7 +10,6 @@ use hashbrown::HashMap;
 use crate::ack_timeout::timeout_argument;
 use crate::arrivals::Arrival;
 use crate::cold_runs::ColdRun;
-use crate::expiring::expires_us;
 use crate::levels::max_priority;
 use crate::memory::another;
 use crate::message::Message;
@@ -146,6 +145,10 @@ impl Shard {
             self.plan_levels(key);
             self.note_long(key);
         }
+        // What came before the restart goes on by it, too.
+        if let Some(began_us) = self.clock_began_us.take() {
+            self.set_clock(began_us);
+        }
         Ok(())
     }
 
@@ -157,6 +160,7 @@ impl Shard {
         payloads: &mut [Payload],
     ) -> Result<(), RestoreError> {
         let queue = &mut self.queues[key.0 as usize];
+        let began_us = self.clock_began_us;
         queue.next_seq = recovered.next_seq.max(1);
         queue.redelivered_upto =
             if clean { recovered.delivered_upto } else { queue.next_seq.saturating_sub(1) };
@@ -166,7 +170,14 @@ impl Shard {
             let mut before = VecDeque::new();
             while let Some((seq, home, index)) = messages.next_if(|(seq, ..)| *seq < run.first) {
                 let payload = &mut payloads[index];
-                before.push_back(restored(queue, seq, home, payload, &mut self.memory_bytes)?);
+                before.push_back(restored(
+                    queue,
+                    seq,
+                    home,
+                    payload,
+                    began_us,
+                    &mut self.memory_bytes,
+                )?);
             }
             self.runs.insert(run.id, (key, queue.id));
             let (messages, next_seq) = (run.messages, run.first);
@@ -175,7 +186,7 @@ impl Shard {
         }
         for (seq, home, index) in messages {
             let payload = &mut payloads[index];
-            let entry = restored(queue, seq, home, payload, &mut self.memory_bytes)?;
+            let entry = restored(queue, seq, home, payload, began_us, &mut self.memory_bytes)?;
             queue.tail.push_back(entry);
         }
         if !queue.cold.is_empty() {
@@ -227,6 +238,7 @@ fn restored(
     seq: u64,
     home: forebay_store::Home,
     payload: &mut Payload,
+    clock_began_us: Option<u64>,
     memory_bytes: &mut u64,
 ) -> Result<Entry, RestoreError> {
     let message = match payload {
@@ -234,8 +246,7 @@ fn restored(
         Payload::Stored(bytes) => {
             let message = Message::from_stored(std::mem::take(bytes))
                 .ok_or_else(|| RestoreError::Message { queue: queue.display_name(), seq })?;
-            let expires_us = expires_us(message.raw_properties(), 0);
-            let message = message.expiring_at(expires_us);
+            let message = message.going_on_to_expire(0, clock_began_us);
             *memory_bytes += message.memory_bytes();
             let message = Arc::new(message);
             // This reference is not counted: it goes before any other.

@@ -206,10 +206,10 @@ impl Shard {
         let mut shard = Shard {
             names: 0,
             tracing: !config.trace_vhosts.is_empty(),
+            clock_began_us: config.clock_began_us,
             config,
             store,
             now_us: 0,
-            clock_began_us: None,
             connections: Vec::new(),
             connections_open: 0,
             handshaking: 0,

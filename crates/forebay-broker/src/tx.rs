@@ -163,7 +163,7 @@ impl Shard {
         for mut publish in transaction.publishes {
             // Nobody else has it yet.
             if let Some(message) = Arc::get_mut(&mut publish.message) {
-                message.begin_to_expire(self.now_us);
+                message.begin_to_expire(self.now_us, self.clock_began_us);
             }
             // The exchange was there at the publish; it may have been deleted since.
             match self.route_and_enqueue(id, number, publish, false) {

@@ -275,7 +275,7 @@ fn set_up(started: StartedShard) -> Result<(ShardLoop, Arc<Mailbox>), StartError
     let StartedShard { config, disk, listeners, started } = started;
     let poller = Poller::new().map_err(StartError::System)?;
     let mailbox = Arc::new(Mailbox::new(poller.waker()));
-    let Opened { shard, disk } = shard_setup::open(&config, disk)?;
+    let Opened { shard, disk } = shard_setup::open(&config, disk, started)?;
     let lanes = match disk {
         None => None,
         Some(disk) => Some(Lanes::start(&disk, &mailbox).map_err(StartError::System)?),

@@ -24,6 +24,7 @@ use crate::lane::Lanes;
 use crate::mailbox::{Mail, Mailbox, ShellCounters, Snapshot};
 use crate::poller::{Poller, Ready};
 use crate::resident::Resident;
+use crate::shard_setup::clock_began_us;
 use forebay_broker::{CloseHow, ConnectionId, Input, Peer, Shard};
 use forebay_flow::Visits;
 use forebay_store::StoreFailed;
@@ -32,7 +33,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use accepting::LISTENER_KEY_FIRST;
 use reading::{Gates, READ_BUFFER_BYTES, TURN_READ_BYTES_MAX};
@@ -187,8 +188,7 @@ impl ShardLoop {
     fn tell_clock(&mut self) {
         if self.now_us >= self.clock_due_us {
             self.clock_due_us = self.now_us + CLOCK_EVERY_US;
-            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            self.shard.set_clock((since.as_micros() as u64).saturating_sub(self.clock_us()));
+            self.shard.set_clock(clock_began_us(self.started));
         }
     }
 

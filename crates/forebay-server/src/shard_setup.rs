@@ -10,6 +10,7 @@ use forebay_store::{Damage, Disk, Durability, FileDisk, OpenError, Options, Reco
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// A shard and the disk that its requests go to; no disk when all is in memory.
 pub(crate) struct Opened {
@@ -19,8 +20,14 @@ pub(crate) struct Opened {
 
 /// Recovers the store, from `disk` if there is one instead of the directory's, and makes the shard. Blocks
 /// for as long as recovery takes.
-pub(crate) fn open(config: &Config, disk: Option<Arc<dyn Disk>>) -> Result<Opened, StartError> {
-    let shard_config = shard_config(config)?;
+///
+/// `started`: when the shard's clock began.
+pub(crate) fn open(
+    config: &Config,
+    disk: Option<Arc<dyn Disk>>,
+    started: Instant,
+) -> Result<Opened, StartError> {
+    let shard_config = shard_config(config, clock_began_us(started))?;
     let (store, recovered, disk) = match &config.data {
         Data::Memory => (Store::in_memory(), None, None),
         Data::Dir(dir) => {
@@ -67,7 +74,13 @@ fn open_store(
     Ok((store, recovered, disk))
 }
 
-fn shard_config(config: &Config) -> Result<ShardConfig, StartError> {
+/// When a clock that began then did so, in microseconds since 1970 by the system's clock as it is now.
+pub(crate) fn clock_began_us(started: Instant) -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.saturating_sub(started.elapsed()).as_micros() as u64
+}
+
+fn shard_config(config: &Config, clock_began_us: u64) -> Result<ShardConfig, StartError> {
     let policies: Result<Vec<Vec<Policy>>, StartError> =
         config.policies.iter().map(policies).collect();
     let host = rustix::system::uname();
@@ -93,6 +106,7 @@ fn shard_config(config: &Config) -> Result<ShardConfig, StartError> {
         seed: random(),
         secret: u128::from(random()) << 64 | u128::from(random()),
         node_name: format!("forebay@{}", host.nodename().to_string_lossy()),
+        clock_began_us: Some(clock_began_us),
     })
 }
 

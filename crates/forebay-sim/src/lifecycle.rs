@@ -148,7 +148,7 @@ impl World {
         };
         for _ in 0..random.below(crashes as u64 + 1) {
             self.disk.stop_after(random.below(30));
-            let config = self.swarm.config(self.seed ^ self.starts);
+            let config = self.config();
             if let Ok(mut broker) = self.start_broker(config) {
                 // It got as far as its first requests.
                 broker.take_requests(self.now_us);
@@ -157,7 +157,7 @@ impl World {
             self.statistics.crashes += 1;
             self.lose(death, random);
         }
-        let config = self.swarm.config(self.seed ^ self.starts);
+        let config = self.config();
         let started = match self.start_broker(config.clone()) {
             Err(OpenError::Io { source, .. })
                 if source.kind() == std::io::ErrorKind::StorageFull =>
@@ -175,7 +175,6 @@ impl World {
             Err(error) => violation("it starts on what it wrote", error.to_string())?,
         };
         self.stopping = false;
-        self.broker.shard.set_clock(self.clock_began_us());
         self.model.restarted(end);
         self.trace.note("started");
         self.declare_base()
@@ -185,6 +184,12 @@ impl World {
     fn clock_began_us(&self) -> u64 {
         let back_s = if self.seed.is_multiple_of(2) { 0 } else { self.starts };
         CLOCK_BEGAN_US + self.lived_us - back_s * 1_000_000
+    }
+
+    fn config(&self) -> forebay_broker::ShardConfig {
+        let clock_began_us = Some(self.clock_began_us());
+        let config = self.swarm.config(self.seed ^ self.starts);
+        forebay_broker::ShardConfig { clock_began_us, ..config }
     }
 
     fn start_broker(&self, config: forebay_broker::ShardConfig) -> Result<Broker, OpenError> {

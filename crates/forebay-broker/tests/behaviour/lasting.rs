@@ -2,10 +2,10 @@
 
 use forebay_broker::{ConnectionId, Input};
 use forebay_store::perform;
-use forebay_wire::{TableBuf, Value, confirm, queue};
+use forebay_wire::{Properties, TableBuf, Value, confirm, queue};
 
 use crate::rig::{declare, short};
-use crate::scene::Scene;
+use crate::scene::{Scene, numbers, range};
 
 /// 2020-09-13.
 const BEGAN_US: u64 = 1_600_000_000_000_000;
@@ -202,4 +202,69 @@ fn what_expires_while_the_broker_stops_is_left_to_the_next_start() {
     let (_, recovered) = forebay_store::open(disk, Default::default()).expect("it opens");
     assert!(recovered.clean);
     assert_eq!(recovered.queues.iter().map(|queue| queue.messages.len()).sum::<usize>(), 1);
+}
+
+/// A message that lives for a minute by itself is confirmed, in a queue where others may live for ever.
+fn publish_for_a_minute(scene: &mut Scene, body: &[u8]) {
+    let id = scene.client();
+    let properties = Properties {
+        delivery_mode: Some(2),
+        expiration: Some(short("60000")),
+        ..Properties::default()
+    };
+    scene.rig.publish_with(id, "", "q", false, &properties, body);
+    let answers = scene.answers(id);
+    assert!(answers.iter().any(|line| line.contains("basic.ack")), "{answers:?}");
+    scene.rig.disconnect(id);
+}
+
+/// It is killed and started again so many seconds after 2020-09-13, which is known from the beginning on.
+fn killed_knowing(mut scene: Scene, seconds: i64) -> Scene {
+    scene.config.clock_began_us = BEGAN_US.checked_add_signed(seconds * SECOND_US as i64);
+    let mut scene = scene.kill();
+    scene.work().unwrap();
+    scene
+}
+
+#[test]
+fn a_time_of_its_own_goes_on_over_restarts() {
+    for (down_s, left_s) in [(5, 35), (100, 0), (-86_400, 40)] {
+        let mut scene = Scene::new();
+        scene.rig.shard.set_clock(BEGAN_US);
+        publish_for_a_minute(&mut scene, b"m");
+        at(&mut scene, 10);
+        // The clock of the system may be set back: then it is as if the message came with the start.
+        let mut scene = killed_knowing(scene, 10);
+        at(&mut scene, 10);
+        let mut scene = killed_knowing(scene, 20 + down_s);
+        let left_s = if down_s < 0 { TTL_S } else { left_s };
+        if left_s > 0 {
+            at(&mut scene, left_s - 2);
+            assert_eq!(ready(&scene), 1, "{down_s}");
+        }
+        at(&mut scene, left_s + 2);
+        assert_eq!(ready(&scene), 0, "{down_s}");
+    }
+}
+
+/// Of a long queue the middle lies on disk.
+#[test]
+fn a_time_of_its_own_goes_on_while_a_message_lies_on_disk() {
+    for is_killed in [false, true] {
+        let mut scene = Scene::small(4 << 20);
+        scene.rig.shard.set_clock(BEGAN_US);
+        let id = scene.client();
+        scene.fill(id, 0..3_000);
+        let published_s = scene.rig.now_us / SECOND_US;
+        publish_for_a_minute(&mut scene, &[b'm'; 1_000]);
+        scene.fill(id, 3_000..6_000);
+        assert!(scene.rig.shard.status().store.runs > 0);
+        let began_s = scene.rig.now_us / SECOND_US;
+        assert!(began_s < published_s + TTL_S, "{began_s}");
+        let mut scene = if is_killed { killed_knowing(scene, began_s as i64) } else { scene };
+        at(&mut scene, published_s + TTL_S + 2 - if is_killed { began_s } else { 0 });
+        let came = scene.drain();
+        assert_eq!(numbers(&came), range(0..6_000), "killed: {is_killed}");
+        assert_eq!(scene.rig.shard.status().counters.expired, 1);
+    }
 }
