@@ -116,7 +116,7 @@ pub(crate) struct PendingGet {
 /// A queue.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    /// Never reused, also not over restarts.
+    /// Never reused while the broker runs; after a start the highest one may be, if its queue was deleted.
     pub(crate) id: QueueId,
     pub(crate) vhost: u32,
     pub(crate) name: Box<[u8]>,
