@@ -33,9 +33,11 @@ const ENDS_SPAN_US: u64 = 30_000_000;
 /// A message that was in flight at so many cuts may be why.
 pub(super) const CUTS_MAX: u8 = 3;
 /// How long an end may follow on the message that it is over.
-const PATIENCE_US: u64 = 5_000_000;
+pub(super) const PATIENCE_US: u64 = 5_000_000;
 
 const CONNECTION_FORCED: u16 = 320;
+const NOT_ALLOWED: u16 = 530;
+const INTERNAL_ERROR: u16 = 541;
 const BASIC: u16 = 60;
 const PUBLISH: u16 = 40;
 
@@ -44,6 +46,8 @@ const PUBLISH: u16 = 40;
 pub(crate) enum Ending {
     Complaint,
     Unclear,
+    /// The broker failed, and does not say over what.
+    Failure,
     Cut,
 }
 
@@ -58,7 +62,10 @@ impl Ending {
             return None;
         }
         match reason.code {
-            506 | 541 => Some(Ending::Unclear),
+            // One channel too many for the user or the node. No publish draws it without its method.
+            NOT_ALLOWED if reason.class_id == 0 => None,
+            INTERNAL_ERROR if reason.class_id == 0 => Some(Ending::Failure),
+            506 | INTERNAL_ERROR => Some(Ending::Unclear),
             402 | 501..=540 => Some(Ending::Complaint),
             _ => Some(Ending::Unclear),
         }
@@ -101,7 +108,7 @@ impl Evidence {
 pub(super) struct Trial {
     /// How many may be in flight.
     most: u32,
-    /// Rounds in a row that nobody answered.
+    /// Rounds on this connection that were not answered.
     unanswered: u32,
     /// What is in flight then is cleared.
     until_us: u64,
@@ -115,15 +122,19 @@ impl Trial {
     /// What was in flight is answered, or cleared: how many more may go out.
     fn next(&mut self, answered: bool, now_us: u64) -> u32 {
         if answered {
-            self.unanswered = 0;
-            self.most = self.most.saturating_mul(2).max(1);
+            // Not anew where some are answered and some are not.
+            self.most = self.most.saturating_mul(2).max(self.after_unanswered());
         } else {
             // One again, as what is behind it was not tried yet; but not for each of many.
-            self.most = 1 << self.unanswered.min(31);
+            self.most = self.after_unanswered();
             self.unanswered += 1;
         }
         self.wait(now_us);
         self.most
+    }
+
+    fn after_unanswered(&self) -> u32 {
+        1 << self.unanswered.min(31)
     }
 
     /// No end can be due before.
@@ -150,11 +161,16 @@ impl Session {
     /// A connection that was up has ended; its messages are still in flight. If one of them has now been alone often enough it is
     /// settled.
     pub(super) fn judge(&mut self, ending: Option<Ending>, lost: &Lost, now_us: u64) {
-        if let Some(ending) = ending {
+        // What a blocked broker has not read it does not answer, and it may be ill for hours.
+        if let Some(ending) = ending.filter(|_| self.blocked.is_none()) {
             let alone = self.alone(ending, now_us);
+            // What was cleared is so for as long as others are left that it may be.
+            let tried =
+                self.ledgers.iter().any(|(_, ledger)| ledger.in_flight(true).next().is_some());
+            let tried = tried && self.trial.is_some();
             let mut suspected = false;
             for (_, ledger) in &mut self.ledgers {
-                suspected |= ledger.suspect(ending);
+                suspected |= ledger.suspect(ending, tried, now_us, self.busy_at_us);
             }
             if suspected && self.trial.is_none() {
                 self.trial = Some(Trial::new());
@@ -183,16 +199,22 @@ impl Session {
         if users || self.calls.iter().any(|(_, calls)| calls.awaits_replies()) {
             return None;
         }
+        // That may be the consumer's.
+        if ending == Ending::Failure && self.awaits_consumers() {
+            return None;
+        }
         let each = |(key, ledger): (usize, _)| {
             let ledger: &super::Ledger = ledger;
             ledger.in_flight(tried).map(move |entry| (key, entry))
         };
         let mut in_flight = self.ledgers.iter().flat_map(each);
         let (key, entry) = in_flight.next().filter(|_| in_flight.next().is_none())?;
-        // What ends a connection in between does so whatever is in flight; and where nothing is confirmed all is in flight for long.
-        let left_us = self.ledgers[key].sent_at_us(entry).max(self.busy_at_us);
-        let soon = now_us.saturating_sub(left_us) <= PATIENCE_US;
-        (soon || ending == Ending::Complaint).then_some((key, entry))
+        let ledger = &self.ledgers[key];
+        ledger.left_soon_before(entry, ending, now_us, self.busy_at_us).then_some((key, entry))
+    }
+
+    fn awaits_consumers(&self) -> bool {
+        self.intakes.iter().any(|(_, intake)| intake.awaits_consume_ok())
     }
 
     /// Something was answered, or time passed, or there is a connection again.
@@ -219,7 +241,8 @@ impl Session {
             return;
         }
         let is_writing = self.ledgers.iter().any(|(_, ledger)| ledger.is_writing_suspects());
-        if !to_send || is_writing && !is_over {
+        // The broker may fail over a consumer; by itself it does so before suspects go out.
+        if !to_send || (is_writing || self.awaits_consumers()) && !is_over {
             return;
         }
         let Some(trial) = &mut self.trial else { return };
@@ -227,7 +250,7 @@ impl Session {
         for (_, ledger) in &mut self.ledgers {
             let count = ledger.suspects_to_send().min(left);
             left -= count;
-            ledger.set_trial(Some(count));
+            ledger.let_suspects_out(count);
             self.backlog |= ledger.pump(&mut self.machine, now_us, &mut self.wakeups);
         }
     }

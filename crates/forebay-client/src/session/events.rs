@@ -54,7 +54,9 @@ impl Session {
                 Ok(Some(event)) => event,
                 Ok(None) => return Ok(()),
                 Err(failed) => {
-                    *ending = Some(Ending::Unclear);
+                    // What a consumer is sent may be what cannot be read, or what a program does on its own channel.
+                    let of_publishers = intakes.is_empty() && users.is_empty() && calls.is_empty();
+                    *ending = of_publishers.then_some(Ending::Unclear);
                     return Err(Lost::Failed(failed));
                 }
             };

@@ -236,6 +236,11 @@ impl Intake {
         Some(self.tap.insert(tap).channel)
     }
 
+    /// The broker was asked for a consumer, and has not said that there is one.
+    pub(crate) fn awaits_consume_ok(&self) -> bool {
+        self.tap.as_ref().is_some_and(Tap::awaits_consume_ok)
+    }
+
     /// consume-ok came.
     pub(crate) fn consuming(&mut self, now_us: u64, wakeups: &mut Wakeups) {
         self.began = true;

@@ -165,6 +165,11 @@ impl Tap {
         self.returned_until.is_some()
     }
 
+    /// A consumer was asked for, and there is no answer.
+    pub(super) fn awaits_consume_ok(&self) -> bool {
+        !self.consuming && !self.cancelled
+    }
+
     /// consume-ok came.
     pub(super) fn began(&mut self, now_us: u64) {
         self.consuming = true;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::consuming::how;
 use super::*;
 use crate::outcome::{Unconfirmed, UnknownReason};
 
@@ -232,7 +233,8 @@ fn what_is_cut_among_many_is_found_as_well() {
 #[test]
 fn an_outage_of_hours_is_no_message_s_fault() {
     let other_method = Ends::By(503, (20, 10));
-    for ends in [Ends::By(320, (0, 0)), other_method] {
+    let too_many_channels = Ends::By(530, (0, 0));
+    for ends in [Ends::By(320, (0, 0)), other_method, too_many_channels] {
         let mut rig = Rig::new(ends, &[1, 1]);
         rig.publish(0, b"!");
         for _ in 0..1_000 {
@@ -345,6 +347,169 @@ fn a_message_beside_a_call_or_a_user_s_channel_is_not_alone() {
             rig.connect();
         }
         assert_eq!(rig.open(), usize::from(case != "nothing"), "{case}");
+    }
+}
+
+#[test]
+fn what_a_proxy_cuts_after_a_while_is_not_suspected() {
+    for ends in [Ends::Cut, Ends::By(541, (0, 0))] {
+        let mut rig = Rig::new(ends, &[3]);
+        for body in [b"?1", b"?2", b"?3"] {
+            rig.publish(0, body);
+        }
+        for _ in 0..10 {
+            rig.settle();
+            rig.now_us += 300 * SECOND_US;
+            rig.end(ends);
+            rig.connect();
+        }
+        assert!(rig.session.trial.is_none(), "{ends:?}: what comes next goes out at once");
+    }
+}
+
+#[test]
+fn ends_are_no_longer_in_a_row_where_nothing_came_of_one_attempt() {
+    let mut rig = Rig::new(Ends::Cut, &[1]);
+    rig.publish(0, b"?");
+    for round in 0..100 {
+        rig.settle();
+        if round % 9 == 8 {
+            // Nothing comes of it for so long that it is cleared, if it was suspected.
+            while let Some(due_us) = rig.session.trial_until_us() {
+                rig.now_us = due_us;
+                rig.session.tick(due_us).unwrap();
+            }
+        }
+        rig.now_us += 4 * SECOND_US;
+        rig.end(Ends::Cut);
+        rig.connect();
+    }
+    assert_eq!(rig.open(), 1);
+}
+
+#[test]
+fn silent_queues_among_others_slow_the_search_no_more_than_others_do() {
+    let mut rig = Rig::new(COMPLAINT, &[300]);
+    for number in 0..300 {
+        let name = if number % 3 == 2 { "?" } else { "b" };
+        rig.publish(0, format!("{name}{number}").as_bytes());
+    }
+    rig.end(COMPLAINT);
+    rig.connect();
+    let mut rounds = 0;
+    rig.settle();
+    while rig.open() > 100 {
+        rounds += 1;
+        assert!(rounds <= 12, "{} are open", rig.open());
+        rig.now_us = rig.session.next_tick_us().unwrap();
+        rig.session.tick(rig.now_us).unwrap();
+        rig.settle();
+    }
+}
+
+#[test]
+fn what_was_cleared_and_goes_first_takes_nobody_s_turn() {
+    let mut rig = Rig::new(COMPLAINT, &[20]);
+    for body in ["?1", "?2", "?3", "?4", "?5", "?6", "?7", "?8", "b1", "b2", "!", "c"] {
+        rig.publish(0, body.as_bytes());
+    }
+    rig.settle();
+    for _ in 0..60 {
+        if !rig.up {
+            rig.connect();
+        }
+        rig.settle();
+        if rig.up && rig.session.trial.is_some() {
+            rig.now_us = rig.session.next_tick_us().unwrap();
+            rig.session.tick(rig.now_us).unwrap();
+        }
+    }
+    assert!(rig.is_culprit(b"!"), "{:?}", rig.outcomes);
+    assert_eq!((rig.outcomes.len(), rig.open()), (4, 8));
+}
+
+#[test]
+fn a_broker_that_blocks_publishers_fails_over_no_message() {
+    for ends in [COMPLAINT, Ends::By(541, (0, 0)), Ends::Cut] {
+        let mut rig = Rig::new(ends, &[1]);
+        rig.publish(0, b"!");
+        for _ in 0..100 {
+            let blocked = connection::Blocked { reason: forebay_wire::ShortStr::truncated("disk") };
+            feed(&mut rig.session, &bytes(0, &blocked), rig.now_us);
+            rig.settle();
+            if rig.up {
+                rig.end(ends);
+            }
+            rig.now_us += 4 * SECOND_US;
+            rig.connect();
+        }
+        assert_eq!(rig.open(), 1, "{ends:?}");
+    }
+}
+
+/// A consumer of the rig.
+fn consume(rig: &mut Rig) -> usize {
+    let credit = Credit::new(rig.now_us, 1, 1, None);
+    rig.session.add_intake(Intake::new(how(true), credit), rig.now_us)
+}
+
+#[test]
+fn what_a_broker_does_not_answer_a_consumer_may_be_why_it_fails() {
+    // (the broker answers the consumer, how it fails, whether the message is why)
+    let nameless = Ends::By(541, (0, 0));
+    let named = Ends::By(541, (60, 40));
+    for (answers, ends, found) in
+        [(false, nameless, false), (true, nameless, true), (false, named, true)]
+    {
+        let mut rig = Rig::new(ends, &[1]);
+        let key = consume(&mut rig);
+        rig.publish(0, b"!");
+        for _ in 0..40 {
+            let channel = rig.session.intake(key).0.channel();
+            let served = rig.session.trial.is_some();
+            if !served {
+                rig.settle();
+            }
+            if rig.up && served {
+                assert_eq!(rig.session.ledger(rig.publishers[0].key).0.in_flight(false).count(), 0);
+                if answers {
+                    let ok = basic::ConsumeOk::default();
+                    feed(&mut rig.session, &bytes(channel.unwrap(), &ok), rig.now_us);
+                } else {
+                    rig.now_us = rig.session.trial_until_us().unwrap();
+                    rig.session.tick(rig.now_us).unwrap();
+                }
+                rig.settle();
+            }
+            if rig.up {
+                break;
+            }
+            rig.now_us += 4 * SECOND_US;
+            rig.connect();
+        }
+        assert_eq!(rig.is_culprit(b"!"), found, "{answers} {ends:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_may_be_for_a_consumer() {
+    for case in ["a consumer", "a user's channel", "nobody"] {
+        let mut rig = Rig::new(COMPLAINT, &[1]);
+        match case {
+            "a consumer" => drop(consume(&mut rig)),
+            "a user's channel" => {
+                let (_, number, _) = rig.session.open_user_channel().unwrap();
+                let ok = forebay_wire::channel::OpenOk::default();
+                feed(&mut rig.session, &bytes(number, &ok), rig.now_us);
+            }
+            _ => {}
+        }
+        rig.publish(0, b"?");
+        rig.settle();
+        let lost = rig.session.receive(&mut &[9_u8; 32][..], rig.now_us).unwrap_err();
+        rig.session.was_at(0);
+        rig.session.lost(&lost, rig.now_us);
+        assert_eq!(rig.session.trial.is_some(), case == "nobody", "{case}: {lost}");
     }
 }
 
