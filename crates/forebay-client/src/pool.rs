@@ -181,7 +181,7 @@ impl Pool {
     }
 
     /// Another connection in the place of `old`, which its publishers leave. False: it cannot be had, or the route is not as
-    /// long as that of `old` seems; that its windows hear, and for how long it is not looked at again.
+    /// long as that of `old` seems; that its windows hear if both are to the same host, and for how long it is not looked at again.
     async fn renew(pool: &Weak<Pool>, old: &Arc<Guard>, rest_us: u64) -> bool {
         // What is let in beyond this has to be waited for before they are gone.
         old.link.with(|session| session.hold_windows(true));
@@ -189,6 +189,8 @@ impl Pool {
         let new = new.ok().flatten();
         let (new_us, old_us) =
             (new.as_ref().map_or(0, |new| new.link.network_us()), old.link.network_us());
+        // After a failover another host may be nearer than the one that it was to.
+        let same_peer = new.as_ref().is_some_and(|new| new.link.has_peer_of(&old.link));
         let moved = match (new, pool.upgrade()) {
             (Some(new), Some(pool)) if Renewal::is_longer(new_us, old_us) => {
                 pool.take_over(old, &new)
@@ -197,7 +199,7 @@ impl Pool {
         };
         if !moved {
             old.link.with_now(|session, now_us| {
-                if new_us > 0 && !Renewal::is_longer(new_us, old_us) {
+                if same_peer && new_us > 0 && !Renewal::is_longer(new_us, old_us) {
                     session.route_is_no_longer(now_us, new_us, rest_us);
                 }
                 session.hold_windows(false);

@@ -278,9 +278,9 @@ async fn a_route_that_only_seems_longer_is_not_left() {
     let broker = broker();
     let connection = connect(&broker).await;
     let first = connection.pool().members()[0].clone();
-    let told = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::new(Mutex::new(Vec::new()));
     let window = {
-        let told = told.clone();
+        let told = heard.clone();
         move || Box::new(Told(told.clone())) as Box<_>
     };
     let target = Target { exchange: String::new(), routing_key: String::new(), mandatory: false };
@@ -290,9 +290,13 @@ async fn a_route_that_only_seems_longer_is_not_left() {
     let kernel_tells = first.link.network_us() > 0;
     first.link.set_network_us(600_000_000);
     assert!(!Pool::renew(&Arc::downgrade(pool(&connection)), &first, 6_000_000).await);
-    let told = std::mem::take(&mut *told.lock().unwrap());
+    let told = std::mem::take(&mut *heard.lock().unwrap());
     assert_eq!(told.len(), usize::from(kernel_tells));
     assert!(told.iter().all(|&(rtt_us, rest_us)| rtt_us < 300_000_000 && rest_us == 6_000_000));
+    // Of another host's route that says nothing.
+    first.link.set_peer(Some(([192, 0, 2, 1], 5672).into()));
+    assert!(!Pool::renew(&Arc::downgrade(pool(&connection)), &first, 6_000_000).await);
+    assert!(heard.lock().unwrap().is_empty());
     assert!(Arc::ptr_eq(&first, &connection.pool().members()[0]));
     broker.stop().unwrap();
 }

@@ -270,6 +270,7 @@ impl<'l> Serving<'l> {
         let Driver { link, options, close_patience_us, .. } = driver;
         let addresses =
             stream.tcp().and_then(|tcp| tcp.local_addr().ok().zip(tcp.peer_addr().ok()));
+        link.lock().peer = addresses.map(|(_, peer)| peer);
         let now_us = link.now_us();
         Serving {
             link,

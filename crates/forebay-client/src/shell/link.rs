@@ -6,6 +6,7 @@
 use std::collections::hash_map::RandomState;
 use std::future::poll_fn;
 use std::hash::BuildHasher;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +33,8 @@ pub(super) struct Locked {
     pub(super) socket_full: bool,
     /// It sleeps without reading, because nobody takes what came.
     pub(super) inbox_full: bool,
+    /// Whom the last stream was to, where it has an address.
+    pub(super) peer: Option<SocketAddr>,
     /// When it wakes by itself.
     pub(super) wakes_at_us: u64,
     /// The users want the connection to be closed.
@@ -66,6 +69,7 @@ impl Link {
                 asleep: false,
                 socket_full: false,
                 inbox_full: false,
+                peer: None,
                 wakes_at_us: u64::MAX,
                 close: false,
             }),
@@ -138,6 +142,18 @@ impl Link {
     /// The round trip that the kernel last told; 0: none.
     pub(crate) fn network_us(&self) -> u64 {
         self.counters.network_us.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last stream of each was to the same machine's address.
+    pub(crate) fn has_peer_of(&self, other: &Link) -> bool {
+        let peer = other.lock().peer;
+        self.lock().peer == peer
+    }
+
+    /// As if the stream was to another one.
+    #[cfg(test)]
+    pub(crate) fn set_peer(&self, peer: Option<SocketAddr>) {
+        self.lock().peer = peer;
     }
 
     /// As if the kernel had told so.
