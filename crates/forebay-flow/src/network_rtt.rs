@@ -63,6 +63,8 @@ const QUICKEST_BUCKET_US: u64 = 1_000_000;
 const LONGER_QUICKEST: f64 = 1.25;
 /// and what is so far above it never was a longer route.
 const NEVER_QUICKEST: f64 = 1.5;
+/// A refuted round trip may be the route's own soon, however long nobody looks again.
+const REFUTED_MAX_US: u64 = 60_000_000;
 /// A route varies so much, in minutes.
 const KERNEL_FACTOR: u64 = 2;
 
@@ -250,10 +252,11 @@ impl NetworkRtt {
     }
 
     /// Another connection has this round trip, and was asked because of readings like the last ones: those are no longer route, for
-    /// so long. True if one was believed in until now that this refutes.
+    /// so long, but for a minute at most. True if one was believed in until now that this refutes.
     pub(crate) fn refute(&mut self, now_us: u64, rtt_us: u64, rest_us: u64) -> bool {
         let Some(seen_us) = self.seen() else { return false };
-        self.refuted = Some(Refuted { rtt_us: seen_us, until_us: now_us.saturating_add(rest_us) });
+        let until_us = now_us.saturating_add(rest_us.min(REFUTED_MAX_US));
+        self.refuted = Some(Refuted { rtt_us: seen_us, until_us });
         self.long = 0;
         let is_refuted = !Renewal::is_longer(rtt_us, self.route_us);
         let Some(former) = self.former.take_if(|_| is_refuted) else { return false };

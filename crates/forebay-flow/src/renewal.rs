@@ -9,7 +9,7 @@
 //!     ▲                                  (PATIENCE at most)   └─▶ not, or none to be had: rest twice as long
 //!     └──────────────── rest: 3 s, doubled by each that came to nothing, up to 10 min ◀──┘
 //! ```
-//! Where it was not longer the old connection's windows forget that it was, and do not believe it again before the rest is over.
+//! Where it was not longer the old connection's windows forget that it was, and do not believe it again before the rest, or a minute, is over.
 //! The rest bounds what a route that keeps changing, or a broker that is mistaken for one, costs: a login at most every 3 s,
 //! and soon one every ten minutes.
 

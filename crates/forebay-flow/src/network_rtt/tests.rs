@@ -283,6 +283,16 @@ fn a_longer_route_that_another_connection_refutes_is_not_believed_again_soon() {
     assert_eq!(read(&mut refuted(), 60..80, 90_000, 8.0), 1, "twice as much was not refuted");
 }
 
+#[test]
+fn a_refuted_route_is_believed_again_after_a_minute_however_long_nobody_looks() {
+    let mut network = NetworkRtt::default();
+    assert_eq!(read(&mut network, 0..30, 10_000, 8.0), 0);
+    assert_eq!(read(&mut network, 30..60, 40_000, 8.0), 1);
+    assert!(network.refute(6_000_000, 10_500, 600_000_000));
+    assert_eq!(read(&mut network, 60..659, 10_000, 8.0), 0);
+    assert_eq!(read(&mut network, 660..700, 40_000, 8.0), 1);
+}
+
 proptest! {
     #[test]
     fn what_is_refuted_leaves_no_trace_but_the_other_connection_s_word(
