@@ -9,15 +9,19 @@
 //! ```
 //! What an end says:
 //! - *a complaint*: the broker closes for what was sent (a code of 402 and 501 to 540 but 506, for basic.publish or for no
-//!   method). A message is settled after [`COMPLAINTS_MAX`] with nothing else in flight.
-//! - *unclear*: it closes by another code (541, 506) or sends what cannot be read. Its own illness may last for hours, so there
-//!   are to be [`ENDS_MAX`] in a row and over [`ENDS_SPAN_US`] at least, each within [`PATIENCE_US`] after the message left. An attempt in
-//!   between that failed, or that another host took, begins the count anew.
+//!   method; not 530 for no method, which says that there is a channel too many). A message is settled after [`COMPLAINTS_MAX`] with nothing else in flight.
+//! - *unclear*: it closes by another code (541, 506) or sends what cannot be read, to a connection without consumers, calls and
+//!   channels of the user's. Its own illness may last for hours, so there
+//!   are to be [`ENDS_MAX`] in a row and over [`ENDS_SPAN_US`] at least, each within [`PATIENCE_US`] after the message left. What
+//!   left before is no suspect, either. An attempt in between that failed, that another host took, or that came to nothing for so
+//!   long begins the count anew.
+//! - *a failure*: 541 for no method. Then as unclear, but while the broker owes a consumer its answer it counts against nobody, and suspects wait for that.
 //! - *a cut*: the stream ended without a word. As a network does the same, one alone makes no suspects; that a message was in flight
 //!   at [`CUTS_MAX`] of them does. Then as unclear: in an outage the peer cannot be reached, or not at once.
-//! - *nothing*: connection-forced (320), silence, our own end. Such ends count neither for nor against.
+//! - *nothing*: connection-forced (320), silence, our own end, and any end while the broker has blocked us. Such ends count neither for nor against.
 //!
-//! What the user's own channels publish without confirms nobody sees here. What is in flight for [`PATIENCE_US`] without an end is cleared, so that a queue that answers nobody does not hold others.
+//! What the user's own channels publish without confirms nobody sees here. What is in flight for [`PATIENCE_US`] without an end is
+//! cleared, so that a queue that answers nobody does not hold others: it goes out beside the next suspects, and is suspected again only by an end with none of them in flight.
 
 use super::{Owner, Phase, Session};
 use crate::error::Lost;
