@@ -118,8 +118,8 @@ pub trait Window {
     }
 
     /// Another connection to the same peer has a round trip of `rtt_us`, so no route became longer up to what the kernel tells of
-    /// this one: what was concluded from that is undone, and not concluded again for `rest_us`, unless the kernel tells of twice as
-    /// much.
+    /// this one: what was concluded from that is undone, and not concluded again for `rest_us` (our own windows: a minute at most),
+    /// unless the kernel tells of twice as much.
     fn route_is_no_longer(&mut self, now_us: u64, rtt_us: u64, rest_us: u64) {
         let _ = (now_us, rtt_us, rest_us);
     }
