@@ -154,6 +154,8 @@ pub struct Config {
     pub drain_timeout: Duration,
 }
 
+/// The least memory budget; the default one is no less, whatever a control group allows.
+const MEMORY_BUDGET_LEAST_BYTES: u64 = 16 << 20;
 /// The most that the default memory budget takes, whatever the machine has.
 const MEMORY_BUDGET_DEFAULT_MAX_BYTES: u64 = 256 * 1000 * 1000;
 /// Descriptors kept back from connections: log and runs (some twenty), listeners, HTTP (32).
@@ -167,7 +169,7 @@ impl Default for Config {
             data: Data::Dir(PathBuf::from("./forebay-data")),
             amqp: vec!["127.0.0.1:5672".to_owned()],
             http: Some("127.0.0.1:15672".to_owned()),
-            memory_budget_bytes: default_memory_budget_bytes(),
+            memory_budget_bytes: default_memory_budget_bytes(memory::bytes_there()),
             owns_process: false,
             durability: DurabilitySetting::Always,
             log_cap_bytes: 1 << 30,
@@ -192,10 +194,10 @@ impl Default for Config {
     }
 }
 
-/// A quarter of the memory this process may use, 256 MB at most.
-fn default_memory_budget_bytes() -> u64 {
-    let quarter = memory::bytes_there().map_or(u64::MAX, |bytes| bytes / 4);
-    quarter.min(MEMORY_BUDGET_DEFAULT_MAX_BYTES)
+/// A quarter of the memory this process may use, 256 MB at most. Nobody is to be refused over a key that is not set.
+fn default_memory_budget_bytes(there_bytes: Option<u64>) -> u64 {
+    let quarter = there_bytes.map_or(u64::MAX, |bytes| bytes / 4);
+    quarter.clamp(MEMORY_BUDGET_LEAST_BYTES, MEMORY_BUDGET_DEFAULT_MAX_BYTES)
 }
 
 /// That the system may end the process before it has used its budget, if it may.
@@ -330,7 +332,8 @@ impl Config {
         if matches!(&self.data, Data::Dir(dir) if dir.as_os_str().is_empty()) {
             return Err(ConfigError::value("data_dir", "it is empty"));
         }
-        at_least("memory_budget", self.memory_budget_bytes, 16 << 20, " bytes (16 MiB)")?;
+        let budget_bytes = self.memory_budget_bytes;
+        at_least("memory_budget", budget_bytes, MEMORY_BUDGET_LEAST_BYTES, " bytes (16 MiB)")?;
         at_least("log_cap", self.log_cap_bytes, 256 << 20, " bytes (256 MiB)")?;
         at_least("channel_max", self.channel_max.into(), 1, "")?;
         at_least("frame_max", self.frame_max_bytes.into(), 4096, " bytes")?;
@@ -482,6 +485,20 @@ mod tests {
         let doubt = too_many_descriptors(897, 1024).unwrap();
         assert!(doubt.starts_with("connections_max: 897 connections and 128 files "), "{doubt}");
         assert!(too_many_descriptors(usize::MAX, u64::MAX - 1).is_some());
+    }
+
+    #[test]
+    fn the_default_budget_is_one_that_may_be_set() {
+        for (there, budget) in [
+            (None, 256_000_000),
+            (Some(8 << 30), 256_000_000),
+            (Some(400 << 20), 100 << 20),
+            (Some(48 << 20), 16 << 20),
+        ] {
+            let memory_budget_bytes = default_memory_budget_bytes(there);
+            assert_eq!(memory_budget_bytes, budget, "{there:?}");
+            Config { memory_budget_bytes, ..Config::default() }.check().unwrap();
+        }
     }
 
     #[test]

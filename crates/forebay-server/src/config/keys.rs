@@ -101,7 +101,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "memory_budget",
         kind: Kind::Size,
-        default: "a quarter of the memory, `\"256MB\"` at most",
+        default: "a quarter of the memory, 16 MiB to `\"256MB\"`",
         unit: "bytes",
         flag: "--memory-budget",
         text: "What messages in memory may take together, and with them all that the process takes: messages keep half of it in any case. From half of what they have on backlogs go to disk, at all of it publishers wait. At least 16 MiB.",
