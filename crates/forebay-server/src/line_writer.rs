@@ -7,8 +7,10 @@
 //! Nobody waits for a reader but that thread, and at the end of the process who asks for it by [`LineWriter::flush`].
 
 use std::io::{self, ErrorKind, Write};
+use std::mem;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -44,16 +46,83 @@ impl Backlog {
 #[derive(Default)]
 struct State {
     backlog: Backlog,
-    /// The thread has some of it.
-    writing: bool,
-    /// Pieces written so far: whether it goes on.
-    pieces: u64,
+    /// The last line of the process, which waits until there is nothing else.
+    last: Vec<u8>,
+    /// It was given: only what is missing above it is still told.
+    ended: bool,
+    /// The thread that writes, and tells.
+    writer: Option<ThreadId>,
+    /// Bytes that had room so far.
+    pushed: u64,
+    /// Bytes of them that were written, or could not be.
+    written: u64,
+    /// Lines that had no room so far.
+    missing: u64,
+    /// How many of them were told.
+    told: u64,
+}
+
+impl State {
+    fn push(&mut self, line: &[u8]) {
+        if self.ended && self.writer != Some(thread::current().id()) {
+            return;
+        }
+        let (bytes, dropped) = (self.backlog.lines.len(), self.backlog.dropped);
+        self.backlog.push(line);
+        self.pushed += (self.backlog.lines.len() - bytes) as u64;
+        self.missing += self.backlog.dropped - dropped;
+    }
+
+    /// What is next to be written.
+    fn take(&mut self) -> Option<Backlog> {
+        if !self.backlog.is_empty() {
+            return Some(mem::take(&mut self.backlog));
+        }
+        let lines = mem::take(&mut self.last);
+        (!lines.is_empty()).then_some(Backlog { lines, dropped: 0 })
+    }
+
+    /// Whether what there was at `mark` is written, and told as far as it is missing.
+    fn is_past(&self, mark: &mut Mark) -> bool {
+        // What is told stands behind all that was there.
+        if mark.bytes.is_none() && self.told >= mark.missing {
+            mark.bytes = Some(self.pushed);
+        }
+        mark.bytes.is_some_and(|bytes| self.written >= bytes)
+    }
+}
+
+/// A place among the lines, to wait for.
+struct Mark {
+    /// Lines that were missing before it.
+    missing: u64,
+    /// Bytes before it, once that is told.
+    bytes: Option<u64>,
+}
+
+/// How long a flush waits for a reader.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Patience {
+    /// As long as a piece is read within this time of the one before.
+    EachPiece(Duration),
+    /// This long, whatever is read meanwhile.
+    InAll(Duration),
+}
+
+impl Patience {
+    /// When it is over, for who has waited since `begun` and saw a piece written at `moved`.
+    fn end(self, begun: Instant, moved: Instant) -> Instant {
+        match self {
+            Patience::EachPiece(patience) => moved + patience,
+            Patience::InAll(patience) => begun + patience,
+        }
+    }
 }
 
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    /// There is something to write, or something was written.
+    /// There is something to write, or something was written or told.
     changed: Condvar,
 }
 
@@ -79,32 +148,51 @@ impl LineWriter {
     ) -> io::Result<LineWriter> {
         let writer = LineWriter(Arc::default());
         let shared = writer.0.clone();
-        let thread = std::thread::Builder::new().name("forebay-lines".to_owned());
-        thread.spawn(move || write(&shared, sink, tell))?;
+        let thread = thread::Builder::new().name("forebay-lines".to_owned());
+        let thread = thread.spawn(move || write(&shared, sink, tell))?;
+        writer.0.lock().writer = Some(thread.thread().id());
         Ok(writer)
     }
 
     /// A line with its end. It is dropped and counted if [`BACKLOG_BYTES`] wait already.
     pub(crate) fn push(&self, line: &[u8]) {
-        self.0.lock().backlog.push(line);
+        self.0.lock().push(line);
         self.0.changed.notify_all();
     }
 
-    /// A line for which there is always room: the last one of a process.
+    /// The last line of a process: there is always room for it, it stands below all others, and what comes later is not taken.
     pub(crate) fn push_last(&self, line: &[u8]) {
-        self.0.lock().backlog.lines.extend_from_slice(line);
+        let mut state = self.0.lock();
+        state.last.extend_from_slice(line);
+        state.pushed += line.len() as u64;
+        state.ended = true;
+        drop(state);
         self.0.changed.notify_all();
     }
 
-    /// Waits until all is written, as long as pieces of it are read within `patience` of each other. Tells whether it is.
-    pub(crate) fn flush(&self, patience: Duration) -> bool {
+    /// Waits until all that was pushed before is written. Tells whether it is.
+    pub(crate) fn flush(&self, patience: Patience) -> bool {
+        self.wait(self.mark(), patience)
+    }
+
+    /// Where the lines end now.
+    fn mark(&self) -> Mark {
+        let state = self.0.lock();
+        let mut mark = Mark { missing: state.missing, bytes: None };
+        state.is_past(&mut mark);
+        mark
+    }
+
+    /// Waits until all before `mark` is written, whatever was pushed since. Tells whether it is.
+    fn wait(&self, mut mark: Mark, patience: Patience) -> bool {
+        let begun = Instant::now();
         let mut state = self.0.lock();
-        let (mut pieces, mut until) = (state.pieces, Instant::now() + patience);
-        while state.writing || !state.backlog.is_empty() {
-            if state.pieces != pieces {
-                (pieces, until) = (state.pieces, Instant::now() + patience);
+        let (mut written, mut moved) = (state.written, begun);
+        while !state.is_past(&mut mark) {
+            if state.written != written {
+                (written, moved) = (state.written, Instant::now());
             }
-            let left = until.saturating_duration_since(Instant::now());
+            let left = patience.end(begun, moved).saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
             }
@@ -119,21 +207,29 @@ impl LineWriter {
 fn write(shared: &Shared, mut sink: impl Write + AsFd, tell: impl Fn(u64)) {
     loop {
         let mut state = shared.lock();
-        while state.backlog.is_empty() {
-            state.writing = false;
-            shared.changed.notify_all();
+        let Backlog { lines, dropped } = loop {
+            if let Some(next) = state.take() {
+                break next;
+            }
             state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        state.writing = true;
-        let Backlog { lines, dropped } = std::mem::take(&mut state.backlog);
+        };
         drop(state);
         if dropped > 0 {
             tell(dropped);
+            shared.lock().told += dropped;
+            shared.changed.notify_all();
         }
+        let written = |bytes: usize| {
+            shared.lock().written += bytes as u64;
+            shared.changed.notify_all();
+        };
         let mut rest = &lines[..];
         while !rest.is_empty() {
             match sink.write(&rest[..rest.len().min(PIECE_BYTES)]) {
-                Ok(count) => rest = &rest[count..],
+                Ok(count) => {
+                    rest = &rest[count..];
+                    written(count);
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 // Somebody else has it, too, and does not want to wait for it.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -142,10 +238,11 @@ fn write(shared: &Shared, mut sink: impl Write + AsFd, tell: impl Fn(u64)) {
                     continue;
                 }
                 // The disk of the log is full, or its reader is gone: no reason to end, and nobody to tell it to.
-                Err(_) => break,
+                Err(_) => {
+                    written(rest.len());
+                    break;
+                }
             }
-            shared.lock().pieces += 1;
-            shared.changed.notify_all();
         }
     }
 }
@@ -154,11 +251,13 @@ fn write(shared: &Shared, mut sink: impl Write + AsFd, tell: impl Fn(u64)) {
 mod tests {
     use super::*;
     use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-    use std::io::{BufRead, BufReader, pipe};
+    use std::io::{BufRead, BufReader, Read, pipe};
+    use std::sync::OnceLock;
     use std::sync::mpsc::sync_channel;
 
     /// Longer than any of this takes.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const PATIENCE: Patience = Patience::EachPiece(Duration::from_secs(60));
+    const NONE: Patience = Patience::InAll(Duration::ZERO);
 
     #[test]
     fn nobody_waits_for_a_reader_who_is_told_how_many_lines_are_missing() {
@@ -171,7 +270,7 @@ mod tests {
         for _ in 0..pushed {
             writer.push(&line);
         }
-        assert!(!writer.flush(Duration::from_millis(1)), "nobody has read");
+        assert!(!writer.flush(NONE), "nobody has read");
         let mut lines = BufReader::new(reader).lines().map(Result::unwrap);
         let mut read = 0;
         let missing = loop {
@@ -191,15 +290,46 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_has_room() {
+    fn the_last_line_has_room_below_all_others_and_below_what_is_missing() {
         let (reader, sink) = pipe().unwrap();
-        let writer = LineWriter::start(sink, |_| ()).unwrap();
+        let teller = Arc::new(OnceLock::<LineWriter>::new());
+        let told = teller.clone();
+        let tell = move |_| told.get().unwrap().push(b"some are missing\n");
+        let writer = LineWriter::start(sink, tell).unwrap();
+        assert!(teller.set(writer.clone()).is_ok());
         for _ in 0..3 {
             writer.push(&[&vec![b'x'; BACKLOG_BYTES - 1][..], b"\n"].concat());
         }
         writer.push_last(b"last\n");
-        let found = BufReader::new(reader).lines().any(|line| line.unwrap() == "last");
-        assert!(found && writer.flush(PATIENCE));
+        let mut reader = BufReader::new(reader);
+        let lines = reader.by_ref().lines().map(Result::unwrap);
+        let lines: Vec<_> = lines.filter(|line| !line.starts_with('x')).take(2).collect();
+        assert_eq!(lines, ["some are missing", "last"]);
+        writer.push(b"late\n");
+        assert!(writer.flush(PATIENCE));
+        fcntl_setfl(reader.get_ref(), OFlags::NONBLOCK).unwrap();
+        assert_eq!(reader.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn who_flushes_does_not_wait_for_what_others_log_meanwhile() {
+        let (_reader, sink) = pipe().unwrap();
+        let writer = LineWriter::start(sink, |_| ()).unwrap();
+        writer.push(b"line\n");
+        let mark = writer.mark();
+        // More than the pipe holds, and nobody reads.
+        writer.push(&[b'x'; BACKLOG_BYTES / 2]);
+        assert!(writer.wait(mark, PATIENCE));
+        assert!(!writer.flush(NONE));
+    }
+
+    #[test]
+    fn a_slow_reader_is_waited_for_as_long_as_was_said() {
+        let begun = Instant::now();
+        let seconds = Duration::from_secs;
+        let moved = begun + seconds(7);
+        assert_eq!(Patience::EachPiece(seconds(5)).end(begun, moved), begun + seconds(12));
+        assert_eq!(Patience::InAll(seconds(5)).end(begun, moved), begun + seconds(5));
     }
 
     #[test]
@@ -213,7 +343,7 @@ mod tests {
             writer.push(format!("{number:07}\n").as_bytes());
         }
         // Far more than the pipe holds, and nobody reads.
-        assert!(!writer.flush(Duration::from_millis(1)));
+        assert!(!writer.flush(NONE));
         let read = BufReader::new(reader).lines().take(lines);
         assert!(read.enumerate().all(|(number, line)| line.unwrap() == format!("{number:07}")));
         assert!(writer.flush(PATIENCE));

@@ -1,7 +1,7 @@
 //! Log lines on standard error, as text or JSON.
 
 use crate::config::{Config, ConfigError, LogFormat};
-use crate::line_writer::LineWriter;
+use crate::line_writer::{LineWriter, Patience};
 use crate::start_error::StartError;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write, stderr};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-/// At the end of a process, how long nobody may read before what is left is given up.
+/// At the end of a process, how long nobody may read before what is left is given up; and how long a panic waits in all.
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The log of this process. A thread of its own writes it, so that whoever reads standard error, or does not, holds up nothing else;
@@ -20,18 +20,19 @@ const LAST_PATIENCE: Duration = Duration::from_secs(5);
 pub struct Log(LineWriter);
 
 impl Log {
-    /// Waits until all lines are written, or nobody has read any of them for 5 s. A process that ends without it loses those that wait.
+    /// Waits until all lines up to now are written, or nobody has read any of them for 5 s. A process that ends without it loses
+    /// those that wait.
     pub fn flush(&self) {
-        self.flush_within(LAST_PATIENCE);
-    }
-
-    /// The same with another patience.
-    pub fn flush_within(&self, patience: Duration) {
         // What nobody reads is lost: a process is not to stay for that.
-        let _ = self.0.flush(patience);
+        let _ = self.0.flush(Patience::EachPiece(LAST_PATIENCE));
     }
 
-    /// Writes `sentence` as it is on a line below all others, and flushes.
+    /// The same for so long at most, however slowly somebody reads.
+    pub fn flush_within(&self, time: Duration) {
+        let _ = self.0.flush(Patience::InAll(time));
+    }
+
+    /// Writes `sentence` as it is on a line below all others, and flushes. What is logged later is not written.
     pub fn end_with(&self, sentence: &str) {
         self.0.push_last(format!("{sentence}\n").as_bytes());
         self.flush();
@@ -44,7 +45,7 @@ impl std::fmt::Debug for Log {
     }
 }
 
-/// Starts logging for the whole process; for programs, not for libraries. A panic flushes the log first.
+/// Starts logging for the whole process; for programs, not for libraries. A panic flushes the log first, for 5 s at most.
 ///
 /// # Errors
 /// `log_level` is no level and no filter, or the system gives no thread or descriptor.
@@ -66,7 +67,7 @@ pub fn start(config: &Config) -> Result<Log, StartError> {
     let log = Log(writer);
     let (before, say) = (log.clone(), panic::take_hook());
     panic::set_hook(Box::new(move |panicked| {
-        before.flush();
+        before.flush_within(LAST_PATIENCE);
         say(panicked);
     }));
     Ok(log)
