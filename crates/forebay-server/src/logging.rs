@@ -76,7 +76,8 @@ pub fn start(config: &Config) -> Result<Log, StartError> {
 /// A level, or levels for parts of the program: `info,forebay_server=debug`.
 fn filter(log_level: &str) -> Result<EnvFilter, ConfigError> {
     let parts: Vec<&str> = log_level.split(',').map(str::trim).collect();
-    for part in &parts {
+    // What is in brackets, spans and their fields, is the filter's to judge.
+    for part in parts.iter().filter(|part| !part.contains(['[', ']'])) {
         // The filter would take a word that is no level for a part of the program, tell nothing of the others, and take nothing for a
         // level.
         let level = part.rsplit('=').next().unwrap_or_default();
@@ -123,6 +124,8 @@ mod tests {
             ("warn,forebay_server=debug", "forebay_server=debug,warn"),
             ("warn, forebay_server=debug", "forebay_server=debug,warn"),
             ("forebay_server::http=trace", "forebay_server::http=trace"),
+            ("info,[publish]", "info,[publish]=trace"),
+            ("warn,forebay_client[publish{size=1}]", "warn,forebay_client[publish{size=1}]=trace"),
         ] {
             assert_eq!(filter(log_level).unwrap().to_string(), taken, "{log_level}");
         }
@@ -133,11 +136,14 @@ mod tests {
             ("info,forebay_server=debugg", "debugg"),
             ("info,forebay_server=", ""),
             ("info,", ""),
+            ("[publish]=debug,warning", "warning"),
             ("", ""),
         ] {
             let said = filter(log_level).unwrap_err().to_string();
             let expected = format!("configuration key log_level: `{level}` is none of error, warn");
             assert!(said.starts_with(&expected), "{log_level}: {said}");
         }
+        let said = filter("info,[publish").unwrap_err().to_string();
+        assert_eq!(said, "configuration key log_level: invalid filter directive");
     }
 }
