@@ -3,14 +3,20 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, sync_channel};
 
+use forebay_client::blocking::DeclareQueue;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use support::PATIENCE;
 use support::broker::Start;
 use support::dir::Dir;
+
+const QUEUES: [&str; 4] =
+    ["forebay-demo.north", "forebay-demo.east", "forebay-demo.south", "forebay-demo.west"];
 
 fn demo(arguments: &[&str]) -> Command {
     let mut command = Command::new(support::forebay());
@@ -109,6 +115,69 @@ fn a_signal_before_the_broker_answers_is_enough() {
     assert_eq!(ended.status.code(), Some(1));
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!(said, "forebay: a signal came before the broker had answered\n");
+}
+
+/// Where a relay to `broker` listens. Once `holds` says so of what somebody sent on a connection of this number, the relay tells, and
+/// passes that and what follows on it no further.
+fn relay(
+    broker: SocketAddr,
+    holds: impl Fn(usize, &[u8]) -> bool + Copy + Send + 'static,
+) -> (SocketAddr, Receiver<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("it has one");
+    let (tell, told) = sync_channel(1);
+    std::thread::spawn(move || {
+        for (number, peer) in listener.incoming().enumerate() {
+            let mut peer = peer.expect("it connects");
+            let mut upstream = TcpStream::connect(broker).expect("it accepts");
+            let clones = (upstream.try_clone(), peer.try_clone());
+            std::thread::spawn(move || {
+                io::copy(&mut clones.0.expect("a descriptor"), &mut clones.1.expect("another"))
+            });
+            let tell = tell.clone();
+            std::thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                while let Ok(count @ 1..) = peer.read(&mut bytes) {
+                    if holds(number, &bytes[..count]) {
+                        return tell.send(()).expect("the test waits for it");
+                    }
+                    upstream.write_all(&bytes[..count]).expect("it reads");
+                }
+            });
+        }
+    });
+    (address, told)
+}
+
+#[test]
+fn a_signal_before_anything_is_carried_leaves_nothing_on_the_broker() {
+    let dir = Dir::new("demo-early");
+    let broker = Start::in_memory(dir.path()).ready();
+    let passive = || DeclareQueue { passive: true, ..DeclareQueue::default() };
+    let there = |name| {
+        let mut channel = broker.connect().channel().expect("it serves");
+        channel.declare_queue(name, passive()).is_ok()
+    };
+    const PURGE: [u8; 4] = [0, 50, 0, 30];
+    let holds: [fn(usize, &[u8]) -> bool; 2] = [
+        // While queues are set up, of which all are declared before one is purged.
+        |number, bytes| number == 0 && bytes.windows(4).any(|method| method == PURGE),
+        // While the pipeline connects.
+        |number, _| number == 1,
+    ];
+    for holds in holds {
+        let (address, held) = relay(broker.amqp, holds);
+        let url = format!("amqp://guest:guest@{address}/%2f");
+        let child = demo(&["--url", &url]).spawn().expect("it runs");
+        held.recv_timeout(PATIENCE).expect("it comes so far");
+        assert!(QUEUES.into_iter().all(there));
+        terminate(&child);
+        let ended = child.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(said, "forebay: a signal came before the broker had answered\n");
+        assert_eq!(ended.status.code(), Some(1));
+        assert!(!QUEUES.into_iter().any(there));
+    }
 }
 
 #[test]

@@ -52,6 +52,9 @@ use workplace::Workplace;
 /// Without any progress for so long, the rest counts as lost: longer than a broker needs to start again.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long a broker has to delete what was declared when a signal comes before anything was carried.
+const GIVING_UP: Duration = Duration::from_secs(1);
+
 /// What is said at a signal, which nothing else shows until all is done.
 const ENDING: &str =
     "forebay: no more is published, and what was is still counted; a second signal ends at once";
@@ -104,8 +107,10 @@ fn demonstrate(args: &Args) -> Result<Summary, String> {
     };
     let runtime = Runtime::new().map_err(|error| format!("cannot start threads: {error}"))?;
     let outcome = runtime.block_on(async {
-        let set_up = stop.or(broker.set_up()).await;
-        set_up.ok_or_else(|| NOT_ANSWERED.to_owned())??;
+        match stop.or(broker.set_up()).await {
+            Some(set_up) => set_up?,
+            None => return Err(give_up(&broker).await),
+        }
         say(args, &introduction(args, &broker, readings.len()));
         carry(args, &broker, database, readings, &stop).await
     });
@@ -117,6 +122,13 @@ fn demonstrate(args: &Args) -> Result<Summary, String> {
         summary.failure.get_or_insert(sentence);
     }
     Ok(summary)
+}
+
+/// Deletes what may have been declared before a signal came, from a broker that answers, and says why nothing else is done.
+async fn give_up(broker: &DemoBroker) -> String {
+    // It may be the one that did not answer.
+    let _ = timeout(GIVING_UP, broker.tear_down()).await;
+    NOT_ANSWERED.to_owned()
 }
 
 fn introduction(args: &Args, broker: &DemoBroker, readings: usize) -> String {
@@ -152,8 +164,9 @@ async fn carry(
     let gauges = Arc::new(Gauges::new());
     let mut view = View::new(args.json);
     let builder = Connection::builder().name("forebay demo, pipeline");
-    let opened = stop.or(builder.open(&broker.url)).await;
-    let opened = opened.ok_or_else(|| NOT_ANSWERED.to_owned())?;
+    let Some(opened) = stop.or(builder.open(&broker.url)).await else {
+        return Err(give_up(broker).await);
+    };
     let connection = opened.map_err(|error| error.to_string())?;
     let database = Arc::new(Mutex::new(database));
     let running = pipeline::start(&connection, &database, &gauges);
