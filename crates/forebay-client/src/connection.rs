@@ -427,6 +427,12 @@ impl Connection {
         topology.is_consumed_once(queue)
     }
 
+    /// Whether this queue should still have what a consumer held when its connection was lost.
+    pub(crate) fn gives_again(&self, queue: &str) -> bool {
+        let topology = self.shared.setup.topology.lock().unwrap_or_else(PoisonError::into_inner);
+        topology.gives_again(queue)
+    }
+
     /// The socket for consuming.
     pub(crate) async fn consuming(&self) -> Result<Arc<Guard>, OpenError> {
         let is_closed = || self.shared.closed.load(Ordering::SeqCst);

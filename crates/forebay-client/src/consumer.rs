@@ -26,6 +26,9 @@ use crate::spans::Spans;
 use crate::system_clock::SystemClock;
 use crate::timed::TimedDelivery;
 
+mod stale;
+use stale::STREAM_OFFSET;
+
 /// Options of a consumer. All have defaults.
 #[derive(Debug, Clone)]
 pub struct ConsumerBuilder {
@@ -195,8 +198,14 @@ impl ConsumerBuilder {
     /// Whether it has its queue alone, so that no other consumer can take its place.
     fn is_sole(&self) -> bool {
         self.exclusive
-            || self.arguments.as_table().get("x-stream-offset").is_some()
+            || self.arguments.as_table().get(STREAM_OFFSET).is_some()
             || self.connection.is_consumed_once(&self.queue)
+    }
+
+    /// Whether what it holds when its connection is lost is still in the queue then.
+    fn is_given_again(&self) -> bool {
+        self.arguments.as_table().get(STREAM_OFFSET).is_none()
+            && self.connection.gives_again(&self.queue)
     }
 
     /// Deliveries held at a time at most, where none were fixed.
@@ -231,6 +240,7 @@ impl ConsumerBuilder {
         let guard = self.connection.consuming().await.map_err(BuildConsumerError::NotOpened)?;
         let (sole, max) = (self.is_sole(), u32::from(self.most()));
         let work_limit_us = self.work_limit.map(|limit| limit.as_micros() as u64);
+        let gives_again = self.is_given_again();
         let how = How {
             queue: self.queue.clone(),
             tag: format!("forebay-{:016x}", random_u64()),
@@ -255,7 +265,8 @@ impl ConsumerBuilder {
         let (key, present) = added.map_err(refused)?;
         let clock = self.explain.then(SystemClock::default);
         let (queue, spans) = (self.queue, self.spans);
-        let shared = ConsumerShared { guard, key, present, work_limit_us, clock, queue, spans };
+        let shared =
+            ConsumerShared { guard, key, present, work_limit_us, gives_again, clock, queue, spans };
         let consumer = Consumer { shared: Arc::new(shared) };
         let shared = &consumer.shared;
         poll_fn(|cx| shared.guard.link.with(|session| session.intake(key).0.poll_consuming(cx)))
@@ -324,6 +335,8 @@ struct ConsumerShared {
     key: usize,
     present: PresentTap,
     work_limit_us: Option<u64>,
+    /// The queue does, what was in hand when a connection was lost.
+    gives_again: bool,
     /// Where messages are marked.
     clock: Option<SystemClock>,
     queue: String,
@@ -337,7 +350,8 @@ impl ConsumerShared {
             message.set_delivered(clock.at(came_us, now_us, since_1970_us));
         }
         let consumer = Some(self.clone());
-        Delivery { message, key, taken_us: now_us, worked: None, timed: None, consumer }
+        let taken_us = now_us;
+        Delivery { message, key, taken_us, lasts: false, worked: None, timed: None, consumer }
     }
 
     /// It is handed out; not with the lock held, as spans are somebody else's code.
@@ -444,6 +458,8 @@ pub struct Delivery {
     message: Received,
     key: DeliveryKey,
     taken_us: u64,
+    /// Of the message, where it was taken out: see [`Delivery::comes_again`].
+    lasts: bool,
     /// Where somebody said so.
     worked: Option<Duration>,
     timed: Option<TimedDelivery>,
@@ -478,26 +494,10 @@ impl Delivery {
         std::mem::take(&mut self.message)
     }
 
-    /// Takes the message out; what is left of the delivery is for settling it, and its message is empty.
-    pub fn take_message(&mut self) -> Received {
-        std::mem::take(&mut self.message)
-    }
-
     /// A worker was at it for so long, where that is not the time since it was taken: it waited for something else
     /// as well, for instance for its batch. How far to look ahead follows from it.
     pub fn set_worked(&mut self, worked: Duration) {
         self.worked = Some(worked);
-    }
-
-    /// Whether settling it would come too late ([`Stale`](crate::Stale)), so that work on it that has not begun need not: the
-    /// message comes again, here or elsewhere. One that is not stale now may be so in the next moment.
-    #[must_use]
-    pub fn is_stale(&self) -> bool {
-        self.consumer.as_ref().is_some_and(|consumer| {
-            let overdue =
-                |limit_us| consumer.guard.link.now_us().saturating_sub(self.taken_us) >= limit_us;
-            !consumer.present.is(self.key.tap) || consumer.work_limit_us.is_some_and(overdue)
-        })
     }
 
     /// The span of `tracing` that is open while the message is in work, for what the work logs:

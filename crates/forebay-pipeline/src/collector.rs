@@ -15,6 +15,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::batch::{Batch, BatchReceipt, Batching};
 use crate::batcher::{Batcher, Entry};
 use crate::item::Item;
+use crate::let_go;
 use crate::outcome::Verdict;
 use crate::policy::DeadLetters;
 use crate::source::{Source, Taken};
@@ -206,6 +207,9 @@ impl<T: Send + Sync + 'static, V: Send + Sync + 'static> Source for Batches<T, V
                 let bisects = self.collector.batching.bisects;
                 let working = bisects.then(|| Working::of(&self.collector, &mut inside));
                 drop(inside);
+                if !void.is_empty() {
+                    let_go::warn(void.len() as u64);
+                }
                 for (_, item) in void {
                     item.settle(Verdict::Requeue);
                 }

@@ -43,6 +43,7 @@ pub mod dispatch;
 mod floor;
 mod handler;
 mod item;
+mod let_go;
 mod needs;
 mod outages;
 mod outcome;

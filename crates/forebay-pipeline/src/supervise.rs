@@ -10,6 +10,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 use crate::handler::Handler;
+use crate::let_go::LetGo;
 use crate::outcome::Handled;
 use crate::source::{Source, SourceError};
 use crate::stage::{Controlled, Onward, Stage};
@@ -86,16 +87,16 @@ where
     N: Onward<S::Value, <H::Output as Handled>::Value>,
 {
     let _closed_at_last = Closing(stage.clone());
-    let mut workers = JoinSet::new();
+    let (mut workers, let_go) = (JoinSet::new(), Arc::new(LetGo::default()));
     loop {
         while let Some(seat) = stage.hire() {
-            workers.spawn(work(stage.clone(), seat));
+            workers.spawn(work(stage.clone(), seat, let_go.clone()));
         }
         while let Some(departure) = stage.next_departure() {
             let stage = stage.clone();
             workers.spawn(async move { stage.see_off(departure).await });
         }
-        let (deadline, tick) = (deadline.get(), stage.next_tick());
+        let (deadline, tick, telling) = (deadline.get(), stage.next_tick(), let_go.due());
         tokio::select! {
             left = workers.join_next() => match left {
                 None => return stage.result(),
@@ -103,6 +104,9 @@ where
             },
             () = stage.supervise.notified() => {}
             () = sleep_until(tick.unwrap_or_else(Instant::now)), if tick.is_some() => stage.tick(),
+            () = sleep_until(telling.unwrap_or_else(Instant::now)), if telling.is_some() => {
+                let_go.tell();
+            }
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
                 workers.shutdown().await;
                 return stage.result();
@@ -121,7 +125,7 @@ impl Drop for Closing {
 }
 
 /// One worker.
-async fn work<S, H, N>(stage: Arc<Stage<S, H, N>>, seat: usize)
+async fn work<S, H, N>(stage: Arc<Stage<S, H, N>>, seat: usize, let_go: Arc<LetGo>)
 where
     S: Source,
     H: Handler<S::Value>,
@@ -137,6 +141,9 @@ where
         while let Some(started) = taken {
             taken = if started.message.is_void() {
                 stage.let_go(started);
+                if let_go.one(Instant::now()) {
+                    stage.supervise.notify_one();
+                }
                 None
             } else if let Some(rest) = started.message.rest() {
                 stage.rest(started, rest).await

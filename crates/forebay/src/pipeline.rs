@@ -305,7 +305,7 @@ impl Receipt for QueueReceipt {
     }
 
     fn is_void(&self) -> bool {
-        self.delivery.is_stale()
+        self.delivery.comes_again()
     }
 
     fn settle(self, verdict: Verdict) {

@@ -47,10 +47,26 @@ impl Queue {
     /// Whether a consumer that consumes anew loses something: its turn, or its place in a stream.
     fn is_consumed_once(&self) -> bool {
         let arguments = self.arguments.as_table();
-        arguments.get("x-single-active-consumer") == Some(Value::Bool(true))
-            || arguments.get("x-queue-type") == Some(Value::LongStr(b"stream"))
+        arguments.get("x-single-active-consumer") == Some(Value::Bool(true)) || self.is_stream()
+    }
+
+    fn is_stream(&self) -> bool {
+        self.arguments.as_table().get("x-queue-type") == Some(Value::LongStr(b"stream"))
+    }
+
+    /// Whether persistent messages that a consumer held when its connection was lost are there afterwards, for the next.
+    fn gives_again(&self) -> bool {
+        let arguments = self.arguments.as_table();
+        let loses = LOSING.iter().any(|name| arguments.get(name).is_some());
+        self.durable && !self.auto_delete && !self.is_stream() && !loses
     }
 }
+
+/// What makes a queue drop messages, or go away, by itself.
+const LOSING: [&str; 4] = ["x-message-ttl", "x-max-length", "x-max-length-bytes", "x-expires"];
+
+/// How the names begin that a broker gives, mostly to queues that end with whoever asked for them.
+const GIVEN_NAME: &str = "amq.";
 
 /// An exchange to declare. Durable and kept unless said otherwise.
 #[derive(Debug, Clone, PartialEq)]
@@ -235,6 +251,16 @@ impl Topology {
         })
     }
 
+    /// Whether this queue, as far as is known, still has what a consumer held when its connection was lost. One that is not
+    /// declared here is believed to last.
+    pub(crate) fn gives_again(&self, name: &str) -> bool {
+        let mut known = self.declarations.iter().filter_map(|declaration| match declaration {
+            Declaration::Queue(queue) if queue.name == name => Some(queue.gives_again()),
+            _ => None,
+        });
+        known.next().unwrap_or(!name.starts_with(GIVEN_NAME))
+    }
+
     /// One more queue.
     #[must_use]
     pub fn queue(mut self, queue: Queue) -> Topology {
@@ -371,5 +397,26 @@ impl Redeclaring {
             let _ = declaration.send(machine, channel);
         }
         self.channel = Some(channel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_queue_that_lasts_still_has_what_a_lost_connection_brought() {
+        let gives = |queue: Queue| Topology::new().queue(queue).gives_again("q");
+        assert!(gives(Queue::durable("q")) && gives(Queue::quorum("q")));
+        let single = Queue::durable("q").argument("x-single-active-consumer", Value::Bool(true));
+        assert!(gives(single));
+        assert!(!gives(Queue::transient("q")) && !gives(Queue::durable("q").auto_delete()));
+        for losing in LOSING {
+            assert!(!gives(Queue::durable("q").argument(losing, Value::I32(9))), "{losing}");
+        }
+        let stream = Queue::durable("q").argument("x-queue-type", Value::LongStr(b"stream"));
+        assert!(!gives(stream));
+        assert!(gives(Queue::transient("another")), "nobody said what it is");
+        assert!(!Topology::new().gives_again("amq.gen-1"));
     }
 }

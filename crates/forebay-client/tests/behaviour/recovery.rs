@@ -159,6 +159,7 @@ async fn acks_of_an_older_connection_are_never_sent_on_a_newer_one() {
     let new = soon("a delivery", consumer.next()).await.unwrap().unwrap();
     assert_eq!(new.body(), b"b again", "what waited here came from the old connection");
     assert_eq!((old.is_stale(), new.is_stale()), (true, false));
+    assert!(!old.comes_again(), "it did not say that it is persistent");
     assert!(old.ack().in_time().is_err());
     assert!(new.ack().in_time().is_ok());
     assert_eq!(peer.next().await, Sent::Ack { channel, tag: 1, multiple: false });

@@ -112,7 +112,8 @@ pub trait Receipt: Send + 'static {
     }
 
     /// Whether the message is back in its source already, and comes again: a connection that is gone brought it, for instance.
-    /// What has not begun by then does not; asked before each attempt, so it should be quick.
+    /// What has not begun by then does not, so it is lost if it does not come: a source that is not sure says `false`, and it may
+    /// be done twice. Asked before each attempt, so it should be quick.
     fn is_void(&self) -> bool {
         false
     }

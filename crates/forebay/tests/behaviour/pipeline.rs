@@ -121,14 +121,22 @@ async fn a_batch_may_be_larger_than_any_credit_was() {
     assert_eq!(left_in(&connection).await, 0);
 }
 
-#[tokio::test]
-async fn what_waits_for_its_key_is_not_begun_when_its_connection_is_lost() {
+/// Three messages of one key are taken, their connection is cut while the first is in work, and `late` ones are published until
+/// so many more have come: what was begun of the three, in order.
+async fn begun_over_a_cut(queue: Queue, transient: bool, late: bool) -> Vec<String> {
     let broker = Broker::in_memory().unwrap();
-    let near = filled(&broker, 3).await;
     let none = Conditions { rtt_us: 0, jitter_us: 0, bytes_per_s: None };
     let link = LinkProxy::start(broker.listen("127.0.0.1:0").unwrap(), none).unwrap();
     let uri = format!("amqp://guest:guest@{}", link.address());
     let connection = Connection::open(&uri).await.unwrap();
+    connection.declare(Topology::new().queue(queue)).await.unwrap();
+    let publisher = connection.publisher(Route::queue("q")).build().await.unwrap();
+    for number in 0..3 {
+        let message = Message::new(number.to_string());
+        let message = if transient { message.transient() } else { message };
+        drop(publisher.publish(message).await.unwrap());
+    }
+    publisher.idle().await;
     let (begun, go_on) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Semaphore::new(0)));
     let (note, wait) = (begun.clone(), go_on.clone());
     let running = Pipeline::from(connection.source("q"))
@@ -140,21 +148,44 @@ async fn what_waits_for_its_key_is_not_begun_when_its_connection_is_lost() {
         .ordered_by(|_| "one key")
         .start();
     let control = running.control();
-    let taken = async |messages| {
+    let taken = async |messages, late| {
         while control.report().taken < messages {
+            if late {
+                drop(publisher.publish("late").await.unwrap().await);
+            }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    timeout(PATIENCE, taken(3)).await.unwrap();
+    timeout(PATIENCE, taken(3, false)).await.unwrap();
     link.cut();
-    timeout(PATIENCE, taken(6)).await.expect("all of them come again");
-    go_on.add_permits(10);
+    let more = if late { 4 } else { 6 };
+    timeout(PATIENCE, taken(more, late)).await.expect("there is another connection");
+    go_on.add_permits(1_000);
     control.drain(PATIENCE);
     running.join().await.unwrap();
-    // The first was in work when the connection broke.
-    assert_eq!(*begun.lock().unwrap(), ["0", "0", "1", "2"]);
     connection.close().await.unwrap();
-    assert_eq!(left_in(&near).await, 0);
+    let mut begun = std::mem::take(&mut *begun.lock().unwrap());
+    begun.retain(|body| body != "late");
+    begun
+}
+
+#[tokio::test]
+async fn what_waits_for_its_key_is_not_begun_when_its_connection_is_lost() {
+    // The first was in work when the connection broke.
+    assert_eq!(begun_over_a_cut(Queue::durable("q"), false, false).await, ["0", "0", "1", "2"]);
+}
+
+#[tokio::test]
+async fn what_might_not_come_again_after_a_lost_connection_is_begun() {
+    let twice = ["0", "1", "2", "0", "1", "2"];
+    assert_eq!(begun_over_a_cut(Queue::durable("q"), true, false).await, twice);
+    assert_eq!(begun_over_a_cut(Queue::transient("q"), false, false).await, twice);
+}
+
+#[tokio::test]
+async fn what_a_queue_had_that_is_gone_with_its_connection_is_begun() {
+    let begun = begun_over_a_cut(Queue::durable("q").auto_delete(), false, true).await;
+    assert_eq!(begun[..3], ["0", "1", "2"]);
 }
 
 #[tokio::test]
