@@ -150,12 +150,8 @@ fn full_disk(scene: &mut Scene, room_bytes: u64, queue: &str) -> u32 {
     unreachable!("a disk that is never full");
 }
 
-#[test]
-fn on_a_full_disk_letters_leave_the_last_of_the_reserve_to_acknowledgements() {
-    let mut scene = Scene::patient(64 << 20);
-    // Another queue keeps them all: no letter gives room back.
-    let publisher = scene.client();
-    let consumer = holding(&mut scene, 0);
+/// The consumer has thirty large messages. Another queue keeps them all, too: no letter gives room back.
+fn thirty_on_a_full_disk(scene: &mut Scene, publisher: ConnectionId, consumer: ConnectionId) {
     bind_to_fanout(&mut scene.rig, publisher, &["letters", "q"]);
     for _ in 0..30 {
         let body = [7; LARGE_BYTES];
@@ -163,7 +159,15 @@ fn on_a_full_disk_letters_leave_the_last_of_the_reserve_to_acknowledgements() {
         scene.answers(publisher);
         scene.answers(consumer);
     }
-    full_disk(&mut scene, 150 << 10, "q");
+    full_disk(scene, 150 << 10, "q");
+}
+
+#[test]
+fn on_a_full_disk_letters_leave_the_last_of_the_reserve_to_acknowledgements() {
+    let mut scene = Scene::patient(64 << 20);
+    let publisher = scene.client();
+    let consumer = holding(&mut scene, 0);
+    thirty_on_a_full_disk(&mut scene, publisher, consumer);
     let reject = basic::Nack { delivery_tag: 20, multiple: true, requeue: false };
     scene.rig.method(consumer, 1, &reject);
     scene.work().expect("a full disk is no reason to end");
@@ -212,15 +216,7 @@ fn out_of_the_reserve_a_commit_goes_on_that_frees_more_than_it_writes() {
         scene.rig.publish_with(publisher, "", "more", false, &persistent(), &body);
         scene.answers(publisher);
     }
-    // Another queue keeps them all: no letter gives room back.
-    bind_to_fanout(&mut scene.rig, publisher, &["letters", "q"]);
-    for _ in 0..30 {
-        let body = [7; LARGE_BYTES];
-        scene.rig.publish_with(publisher, "amq.fanout", "", false, &persistent(), &body);
-        scene.answers(publisher);
-        scene.answers(consumer);
-    }
-    full_disk(&mut scene, 150 << 10, "q");
+    thirty_on_a_full_disk(&mut scene, publisher, consumer);
     scene.rig.method(consumer, 1, &basic::Nack { delivery_tag: 0, multiple: true, requeue: false });
     scene.work().expect("a full disk is no reason to end");
     assert!(unacked(&scene) > 0, "some letters wait");

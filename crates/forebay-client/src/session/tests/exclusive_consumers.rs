@@ -25,6 +25,24 @@ fn let_in(session: &mut Session, channel: u16, now_us: u64) {
     feed(session, &bytes(channel, &basic::ConsumeOk { consumer_tag }), now_us);
 }
 
+/// It asks for its channel and to consume, and has the channel, whose number this is.
+fn asked(session: &mut Session, now_us: u64) -> u16 {
+    let (names, channel) = told(session, now_us);
+    assert!(names.ends_with(&["channel.open", "basic.qos", "basic.consume"]), "{names:?}");
+    feed(session, &bytes(channel, &channel::OpenOk::default()), now_us);
+    channel
+}
+
+/// Nobody hears of a refusal, and it is time to ask again: when that is.
+fn asks_again(session: &mut Session, key: usize, now_us: u64) -> u64 {
+    let mut cx = Context::from_waker(Waker::noop());
+    let (intake, machine) = session.intake(key);
+    assert!(intake.poll_next(machine, now_us, &mut cx).is_pending());
+    let next_us = session.next_tick_us().expect("it asks again");
+    session.tick(next_us).unwrap();
+    next_us
+}
+
 #[test]
 fn it_asks_again_until_the_broker_has_noticed_the_loss() {
     let mut cx = Context::from_waker(Waker::noop());
@@ -42,15 +60,10 @@ fn it_asks_again_until_the_broker_has_noticed_the_loss() {
     session.lost(&Lost::Io("cut".into()), now_us);
     connect(&mut session, now_us);
     for _ in 0..5 {
-        let (names, channel) = told(&mut session, now_us);
-        assert!(names.ends_with(&["channel.open", "basic.qos", "basic.consume"]), "{names:?}");
-        feed(&mut session, &bytes(channel, &channel::OpenOk::default()), now_us);
+        let channel = asked(&mut session, now_us);
         let refusal = channel::Close { reply_code: 403, ..Default::default() };
         feed(&mut session, &bytes(channel, &refusal), now_us);
-        let (intake, machine) = session.intake(key);
-        assert!(intake.poll_next(machine, now_us, &mut cx).is_pending());
-        now_us = session.next_tick_us().expect("it asks again");
-        session.tick(now_us).unwrap();
+        now_us = asks_again(&mut session, key, now_us);
     }
     let (_, channel) = told(&mut session, now_us);
     let_in(&mut session, channel, now_us);
@@ -78,19 +91,14 @@ fn one_whose_queue_is_on_a_node_that_is_down_asks_until_it_is_back() {
     };
     // For longer than anybody waits for a consumer that was before.
     for round in 0..1_000 {
-        let (names, channel) = told(&mut session, now_us);
-        assert!(names.ends_with(&["channel.open", "basic.qos", "basic.consume"]), "{names:?}");
-        feed(&mut session, &bytes(channel, &channel::OpenOk::default()), now_us);
+        let channel = asked(&mut session, now_us);
         let down = refusal(
             "NOT_FOUND - home node 'rabbit@b' of durable queue 'q' in vhost '/' is down or inaccessible",
         );
         session.happenings.clear();
         feed(&mut session, &bytes(channel, &down), now_us);
         assert_eq!(session.happenings.len(), usize::from(round == 0), "told once");
-        let (intake, machine) = session.intake(key);
-        assert!(intake.poll_next(machine, now_us, &mut cx).is_pending());
-        now_us = session.next_tick_us().expect("it asks again");
-        session.tick(now_us).unwrap();
+        now_us = asks_again(&mut session, key, now_us);
     }
     let (_, channel) = told(&mut session, now_us);
     let_in(&mut session, channel, now_us);
