@@ -26,11 +26,10 @@ impl Delivery {
     /// not begun need not. Where that is not sure it is false, and the message may be worked on twice.
     ///
     /// What was held for too long comes again. After the loss of a connection a message is expected again if it is persistent and
-    /// has no time to live, from any queue but: a stream; one that this connection declared
-    /// ([`Connection::declare`](crate::Connection::declare)) as transient, as auto-delete, or with an argument by which it drops
-    /// messages or goes away (`x-message-ttl`, `x-max-length`, `x-max-length-bytes`, `x-expires`); and one that the broker named. A
-    /// queue that was not declared on this connection is taken for one that lasts. So is a broker: one that keeps nothing on disk
-    /// has nothing to deliver again when it is started anew.
+    /// has no time to live, from a queue that this connection declared ([`Connection::declare`](crate::Connection::declare)) as
+    /// durable, and neither as a stream, nor as auto-delete, nor with an argument by which it drops messages or goes away
+    /// (`x-message-ttl`, `x-max-length`, `x-max-length-bytes`, `x-expires`). What a policy adds to it is not known here, and a
+    /// broker is taken for one that lasts: one that keeps nothing on disk has nothing to deliver again when it is started anew.
     #[must_use]
     pub fn comes_again(&self) -> bool {
         self.consumer.as_ref().is_some_and(|consumer| {

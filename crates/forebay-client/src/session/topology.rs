@@ -65,9 +65,6 @@ impl Queue {
 /// What makes a queue drop messages, or go away, by itself.
 const LOSING: [&str; 4] = ["x-message-ttl", "x-max-length", "x-max-length-bytes", "x-expires"];
 
-/// How the names begin that a broker gives, mostly to queues that end with whoever asked for them.
-const GIVEN_NAME: &str = "amq.";
-
 /// An exchange to declare. Durable and kept unless said otherwise.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Exchange {
@@ -251,14 +248,14 @@ impl Topology {
         })
     }
 
-    /// Whether this queue, as far as is known, still has what a consumer held when its connection was lost. One that is not
-    /// declared here is believed to last.
+    /// Whether this queue is known to still have what a consumer held when its connection was lost. What one is that is not declared
+    /// here nobody knows.
     pub(crate) fn gives_again(&self, name: &str) -> bool {
         let mut known = self.declarations.iter().filter_map(|declaration| match declaration {
             Declaration::Queue(queue) if queue.name == name => Some(queue.gives_again()),
             _ => None,
         });
-        known.next().unwrap_or(!name.starts_with(GIVEN_NAME))
+        known.next().unwrap_or(false)
     }
 
     /// One more queue.
@@ -416,7 +413,6 @@ mod tests {
         }
         let stream = Queue::durable("q").argument("x-queue-type", Value::LongStr(b"stream"));
         assert!(!gives(stream));
-        assert!(gives(Queue::transient("another")), "nobody said what it is");
-        assert!(!Topology::new().gives_again("amq.gen-1"));
+        assert!(!gives(Queue::durable("another")), "nobody said what it is");
     }
 }
