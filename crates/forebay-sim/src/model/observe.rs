@@ -77,6 +77,9 @@ pub(crate) struct Round {
     reached: BTreeMap<Name, u64>,
     /// Queues of which a get was answered.
     got: BTreeSet<Name>,
+    /// Queues of which a get was told that they are empty. What others took before it, their gets and consumers, may be seen
+    /// after it: the connections are looked at one by one.
+    empty: BTreeSet<Name>,
 }
 
 impl Model {
@@ -94,6 +97,14 @@ impl Model {
             return Ok(());
         }
         let op = self.op;
+        for name in round.empty {
+            let Some(queue) = self.queues.get_mut(name) else { continue };
+            if let Some(instance) = queue.first_certain() {
+                let what = format!("get-empty of {name} that has {instance:?}");
+                return violation("order, and nothing lost", what);
+            }
+            queue.doubts_resolved(op);
+        }
         for (name, position) in round.reached {
             let Some(queue) = self.queues.get_mut(name) else { continue };
             if let Some(instance) = queue.overtaken(position) {
@@ -236,19 +247,13 @@ impl Model {
                 Ok(())
             }
             (Reply::Get { queue, asked_op, .. }, Sent::GetEmpty) => {
-                let (queue, asked_op, exact, op) = (*queue, *asked_op, round.exact, self.op);
+                let (name, asked_op, exact) = (*queue, *asked_op, round.exact);
                 // One that waited, for the disk or behind another, while its queue was deleted asked for
                 // nothing of the queue that has the name now.
-                let asked = |queue: &&mut Queue| exact && queue.declared_op <= asked_op;
-                let Some(queue) = self.queues.get_mut(queue).filter(asked) else {
-                    return Ok(());
-                };
-                if let Some(instance) = queue.first_certain() {
-                    let what = format!("get-empty of {} that has {instance:?}", queue.name);
-                    return violation("order, and nothing lost", what);
+                let asked = |queue: &&Queue| exact && queue.declared_op <= asked_op;
+                if self.queues.get(name).filter(asked).is_some() {
+                    round.empty.insert(name);
                 }
-                queue.doubts_resolved(op);
-                self.note_absent();
                 Ok(())
             }
             (Reply::RecoverOk, Sent::Ok("basic.recover-ok")) => {
