@@ -130,14 +130,18 @@ impl Shard {
                 Some(key) => {
                     let id = queue.id;
                     self.restore_queue(key, queue, clean, &mut payloads)?;
-                    if let Some(ttl) = &mut self.queues[key.0 as usize].ttl {
-                        ttl.restored(self.now_us, arrivals.remove(&id).unwrap_or_default());
+                    let queue = &mut self.queues[key.0 as usize];
+                    if let Some(ttl) = &mut queue.ttl {
+                        let is_there = |arrival: &mut Arrival| arrival.first < queue.next_seq;
+                        let of_queue = arrivals.entry(id).or_default();
+                        ttl.restored(self.now_us, of_queue.extract_if(.., is_there));
                     }
                 }
                 None => self.drop_contents(queue),
             }
         }
         // Of queues that are gone, or whose messages are numbered anew, or are not timed any more: what comes meanwhile is not written.
+        // And of messages that were lost with the power: others will have their numbers, and came at another time.
         for arrival in arrivals.into_values().flatten() {
             self.store.delete_meta(&arrival.key());
         }

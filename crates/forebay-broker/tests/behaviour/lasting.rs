@@ -130,6 +130,33 @@ fn it_goes_on_over_many_restarts() {
     assert_eq!(ready(&scene), 0);
 }
 
+/// A time was written before its messages, and the power went in between. Those before it were transient, and their numbers are given again.
+#[test]
+fn a_time_whose_messages_were_lost_says_nothing_of_those_that_have_their_numbers() {
+    let mut scene = minute();
+    publish(&mut scene);
+    scene.disk.kill();
+    let (mut store, recovered) =
+        forebay_store::open(scene.disk.clone(), Default::default()).expect("it opens");
+    let id = recovered.queues[0].id;
+    for (slot, first) in [(1_u8, 3_u64), (2, 5)] {
+        let by_us = BEGAN_US + 62 * SECOND_US + u64::from(slot);
+        let key = [b"a", &id.to_le_bytes()[..], &[slot]].concat();
+        store.put_meta(&key, &[&[1], &first.to_le_bytes()[..], &by_us.to_le_bytes()].concat());
+    }
+    while let Some(request) = store.poll(0) {
+        store.complete(0, perform(&*scene.disk, request)).expect("the disk works");
+    }
+    drop(store);
+    let mut scene = killed(scene, 59);
+    assert_eq!(ready(&scene), 1);
+    publish(&mut scene);
+    let mut scene = killed(scene, 66);
+    assert_eq!(ready(&scene), 1, "that of the first is over, not that of the second");
+    at(&mut scene, 59 + TTL_S + LATE_S - 66);
+    assert_eq!(ready(&scene), 0);
+}
+
 #[test]
 fn without_the_time_of_day_a_time_to_live_begins_anew() {
     let mut scene = minute();
