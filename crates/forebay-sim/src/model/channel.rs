@@ -26,6 +26,14 @@ pub(crate) struct Unacked {
     pub(crate) consumer: Option<(Name, u64)>,
 }
 
+/// One that was rejected and whose letter may wait for room.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dying {
+    pub(crate) unacked: Unacked,
+    /// The message, once its queue is gone: its letter goes its way all the same.
+    pub(crate) past: Option<u32>,
+}
+
 /// A publish that waits for its confirm.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {

@@ -19,7 +19,7 @@ use crate::message::Published;
 use crate::names::{DURABLE_QUEUES, LETTERS_TO, Name, PASSING_QUEUES, TRANSIENT_QUEUES};
 use crate::swarm::Swarm;
 use crate::violation::{Violation, violation};
-use channel::{Connection, Unacked, Verdict};
+use channel::{Connection, Dying, Verdict};
 use queue::Queue;
 use topology::{Target, Topology};
 
@@ -41,7 +41,7 @@ pub(crate) struct Model {
     /// What is rejected from these queues goes to another.
     letters_from: &'static [Name],
     /// Rejected, and their letters may wait for room; in order.
-    dying: VecDeque<Unacked>,
+    dying: VecDeque<Dying>,
     /// Dead letters delivered.
     pub(crate) letters: u64,
     /// Messages that a crash left in doubt, in their queue or in that of their letter, and that were found in one of them.
@@ -143,7 +143,10 @@ impl Model {
         {
             // In a batch of the log that nothing before it need be in.
             self.op += 1;
-            self.end(dead, Verdict::Rejected);
+            match dead.past {
+                None => self.end(dead.unacked, Verdict::Rejected),
+                Some(id) => self.letter(id, dead.unacked.queue),
+            }
         }
     }
 
@@ -280,7 +283,7 @@ impl Model {
             let consumer = channel.consumers.get(tag)?;
             let below = |limit: u16, held: usize| limit == 0 || held < usize::from(limit);
             let this = Some((*tag, consumer.serial));
-            let dying = self.dying.iter().filter(|dying| dying.consumer == this).count();
+            let dying = self.dying.iter().filter(|dying| dying.unacked.consumer == this).count();
             let free = consumer.no_ack
                 || below(consumer.prefetch, channel.held_by(this) + dying)
                     && below(channel.prefetch_global, channel.held_by(None));

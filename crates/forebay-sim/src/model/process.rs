@@ -5,7 +5,7 @@ use crate::message::Published;
 use crate::names::{DEFAULT, LETTERS_TO, Name};
 
 use super::Model;
-use super::channel::{Channel, Consumer, Held, Mode, Pending, Reply, Unacked, Verdict};
+use super::channel::{Channel, Consumer, Dying, Held, Mode, Pending, Reply, Unacked, Verdict};
 use super::topology::Target;
 
 const NOT_FOUND: u16 = 404;
@@ -165,6 +165,10 @@ impl Model {
         self.topology.delete_queue(name);
         let Some(queue) = self.queues.get_mut(name) else { return };
         let consumers = std::mem::take(&mut queue.consumers);
+        for dying in self.dying.iter_mut().filter(|dying| dying.unacked.queue == name) {
+            let out = queue.out(dying.unacked.position);
+            dying.past = dying.past.or(out.map(|instance| instance.id));
+        }
         queue.delete(op);
         for (client, number, tag) in consumers {
             if let Some(channel) = self.channel(client, number)
@@ -452,13 +456,18 @@ impl Model {
         } else {
             queue.settle(unacked.position, op);
         }
-        if let Some(dead) = dead
-            && let Some(to) = self.queues.get_mut(LETTERS_TO).filter(|to| to.exists)
-        {
-            let message = &self.messages[dead.id as usize];
+        if let Some(dead) = dead {
+            self.letter(dead.id, from);
+        }
+    }
+
+    /// The letter of this message of that queue is written.
+    pub(super) fn letter(&mut self, id: u32, from: Name) {
+        let op = self.op;
+        if let Some(to) = self.queues.get_mut(LETTERS_TO).filter(|to| to.exists) {
             // Another one from before a crash is not there: the message was.
-            to.never_was(dead.id, Some(from));
-            to.publish(message, Some(from), op);
+            to.never_was(id, Some(from));
+            to.publish(&self.messages[id as usize], Some(from), op);
         }
     }
 
@@ -486,7 +495,7 @@ impl Model {
         }
         for (_, unacked) in settled {
             if verdict == Verdict::Rejected && self.has_letter(&unacked) {
-                self.dying.push_back(unacked);
+                self.dying.push_back(Dying { unacked, past: None });
             } else {
                 self.end(unacked, verdict);
             }
