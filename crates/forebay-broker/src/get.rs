@@ -3,6 +3,7 @@
 //! A message whose turn it is may lie in a run file; then the answer waits for its block.
 
 use std::collections::VecDeque;
+use std::mem;
 
 use forebay_wire::basic;
 
@@ -18,8 +19,9 @@ use crate::shard::Shard;
 use crate::topology::QueueKey;
 use crate::unacked::Delivery;
 
-/// `basic.get`s that may wait for a block of a long queue; one more is told that the queue is empty.
-const PENDING_GETS_MAX: usize = 1_000;
+/// One `basic.get` of a channel waits for a block of a long queue. When twice as many wait as at the last look, and these at least,
+/// those of channels that have gone are forgotten: what waits of a queue is no more than twice its channels, and so many.
+const PENDING_GETS_LOOK: usize = 1_024;
 
 /// `basic.get`s of one channel that may wait behind one that waits for the disk.
 const GETS_BEHIND_MAX: usize = 1_000;
@@ -60,7 +62,8 @@ impl Shard {
         queue.take_back();
         // What is next lies on disk: the answer comes with its block. Or it has expired, like so many that others go first.
         let waits = queue.head.is_empty() && queue.ready() > 0 || !expired;
-        if waits && self.queues[key.0 as usize].gets.len() < PENDING_GETS_MAX {
+        if waits {
+            self.forget_gone_gets(key);
             let Some(channel) = self.connection(id).and_then(|c| c.channel(number)) else { return };
             channel.get_pending = true;
             let serial = channel.serial;
@@ -149,6 +152,17 @@ impl Shard {
                 self.get_answered(get.connection, get.channel);
             }
         }
+    }
+
+    /// Somebody may ask on a channel, close it and ask on the next, while the disk is slow.
+    fn forget_gone_gets(&mut self, key: QueueKey) {
+        let gets = &mut self.queues[key.0 as usize].gets;
+        if gets.len() < PENDING_GETS_LOOK || !gets.len().is_power_of_two() {
+            return;
+        }
+        let mut gets = mem::take(gets);
+        gets.retain(|get| self.is_awaited(get));
+        self.queues[key.0 as usize].gets = gets;
     }
 
     /// Whether the channel that asked is still there.

@@ -1,7 +1,7 @@
 //! `basic.get` by the hundred, without reading the answers.
 
 use forebay_broker::{Admission, Input};
-use forebay_wire::{Properties, basic, write_method};
+use forebay_wire::{Properties, basic, channel, write_method};
 
 use crate::rig::{Rig, consume, declare, publish_bytes, short};
 use crate::scene::{Scene, deliveries};
@@ -98,7 +98,7 @@ fn who_asks_for_much_that_lies_on_disk_is_answered_as_he_reads() {
     let mut asked = Vec::new();
     for channel in 1..=4 {
         if channel > 1 {
-            write_method(&mut asked, channel, &forebay_wire::channel::Open::default());
+            write_method(&mut asked, channel, &channel::Open::default());
         }
         for _ in 0..ASKED / 4 {
             write_method(&mut asked, channel, &get);
@@ -121,4 +121,38 @@ fn who_asks_for_much_that_lies_on_disk_is_answered_as_he_reads() {
     assert_eq!(got.len(), ASKED as usize);
     assert!(elsewhere > 3, "{elsewhere}");
     assert_eq!(scene.rig.shard.status().ready, u64::from(6_000 - ASKED) - elsewhere as u64);
+}
+
+/// Each of those who poll a long queue has a message, however many they are and whoever has gone meanwhile.
+#[test]
+fn nobody_is_told_that_a_long_queue_is_empty() {
+    const CHANNELS: u16 = 1_500;
+    let mut scene = Scene::small(4 << 20);
+    let id = scene.client();
+    scene.fill(id, 0..6_000);
+    let reader = scene.rig.client();
+    let get = basic::Get { queue: short("q"), no_ack: true, ..Default::default() };
+    loop {
+        scene.rig.method(reader, 1, &get);
+        if scene.rig.sent(reader).is_empty() {
+            break;
+        }
+    }
+    // The next lies on disk, and the disk does nothing.
+    for channel in 2..=CHANNELS {
+        scene.rig.method(reader, channel, &channel::Open::default());
+        scene.rig.method(reader, channel, &get);
+    }
+    for channel in 2..=CHANNELS / 2 {
+        scene.rig.method(reader, channel, &channel::Close::default());
+        scene.rig.method(reader, channel, &channel::Open::default());
+        scene.rig.method(reader, channel, &get);
+    }
+    let mut got = 0;
+    for _ in 0..10 {
+        let answers = scene.answers(reader);
+        assert!(!answers.iter().any(|line| line.contains("get-empty")), "after {got}");
+        got += deliveries(&answers).len();
+    }
+    assert_eq!(got, usize::from(CHANNELS));
 }
