@@ -161,7 +161,7 @@ impl Shard {
         let in_use =
             reads_ahead && consumed && share_of_ready_bytes(queue, queue.head.len()) <= AHEAD_BYTES;
         // A block on its way continues where the head ends now.
-        if queue.loading || in_use {
+        if queue.loading.is_some() || in_use {
             return;
         }
         let held_upto = queue.held_upto();
@@ -261,7 +261,7 @@ impl Shard {
     fn may_read_dying(&self) -> bool {
         let reads = self.dying_read.is_some_and(|(key, id)| {
             let queue = self.queues.get(key.0 as usize);
-            queue.is_some_and(|queue| queue.id == id && queue.loading)
+            queue.is_some_and(|queue| queue.id == id && queue.loading.is_some())
         });
         !reads && self.memory_bytes < self.budget_bytes() / 4 * 3
     }
@@ -278,7 +278,7 @@ impl Shard {
         let wanted = asked || queue.head.is_empty() && goes();
         let queue = &mut self.queues[key.0 as usize];
         let next = queue.cold.front().map(|run| (run.run, run.next_seq));
-        let Some((run, from)) = next.filter(|_| wanted && !queue.loading) else { return };
+        let Some((run, from)) = next.filter(|_| wanted && queue.loading.is_none()) else { return };
         // Ahead of need only while memory is not pressed, or has room for that; an empty head is served all the
         // same, unless what the queue's own consumers hold is what fills the memory.
         let ahead_max = if reads_ahead { budget } else { budget / 4 * 3 };
@@ -291,7 +291,7 @@ impl Shard {
             && queue.unsettled_bytes < SMALL_UNSETTLED_BYTES;
         let needed = queue.head.is_empty() && (self.memory_bytes < budget || holds_little);
         if (ahead || needed) && may_read_dying {
-            queue.loading = true;
+            queue.loading = Some(run);
             if !asked {
                 self.dying_read = Some((key, queue.id));
             }
@@ -325,14 +325,21 @@ impl Shard {
         at_end: bool,
     ) {
         let Some((key, id)) = self.runs.get(&run).copied() else { return };
-        debug_assert_eq!(id, queue_id);
+        debug_assert!(
+            [0, id].contains(&queue_id),
+            "of a run that is gone nobody says whose it was"
+        );
         let Some(queue) = self.queues.get_mut(key.0 as usize).filter(|queue| queue.id == id) else {
+            self.runs.remove(&run);
             return;
         };
-        queue.loading = false;
+        queue.loading = None;
         let counted = queue.cold.front().is_none_or(|run| run.counted);
         let last = messages.last().map(|(seq, _, _)| *seq);
         if !queue.cold.read(run, messages.len() as u64, last, at_end) {
+            // It was purged. What came behind it may lie on disk by now.
+            self.runs.remove(&run);
+            self.after_change_of_runs(key);
             return;
         }
         if at_end {

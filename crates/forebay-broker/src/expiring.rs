@@ -80,7 +80,7 @@ impl Queue {
     fn due_us(&self) -> Option<u64> {
         let unused = self.expiry.filter(|_| self.consumers.is_empty());
         // What is read from the disk is looked at when it is there.
-        let comes_from_disk = self.head.is_empty() && (self.loading || self.hungry);
+        let comes_from_disk = self.head.is_empty() && (self.loading.is_some() || self.hungry);
         let next = (self.is_timed() && !comes_from_disk).then(|| self.next_due_us());
         unused.map(|expiry| expiry.due_us()).into_iter().chain(next.flatten()).min()
     }

@@ -147,8 +147,8 @@ pub(crate) struct Queue {
     pub(crate) delivered_upto: Seq,
     /// Messages up to this number may have been delivered before the broker was started.
     pub(crate) redelivered_upto: Seq,
-    /// A block of the first cold run has been asked for.
-    pub(crate) loading: bool,
+    /// Of which run a block has been asked for; the first cold one, unless that was purged meanwhile.
+    pub(crate) loading: Option<RunId>,
     /// In the shard's list of queues that wait for memory to read a block.
     pub(crate) hungry: bool,
     /// Not spilled before: consumers were quicker than the disk, or there was nothing to spill.
@@ -218,7 +218,7 @@ impl Queue {
             unsettled_bytes: 0,
             delivered_upto: 0,
             redelivered_upto: 0,
-            loading: false,
+            loading: None,
             hungry: false,
             spill_from_us: 0,
             limited: false,

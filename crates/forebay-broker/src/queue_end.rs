@@ -37,6 +37,7 @@ impl Shard {
         let tail = mem::take(&mut queue.tail);
         let cold = mem::take(&mut queue.cold);
         queue.ready_bytes = 0;
+        let reading = queue.loading;
         // What consumers hold of a run that they took back stays theirs; the rest of it is in the head.
         for spilling in queue.spilling.iter_mut().filter(|spilling| !spilling.entries.is_empty()) {
             spilling.purged = true;
@@ -45,7 +46,11 @@ impl Shard {
         let mut in_ram = head.into_row();
         for run in cold.into_runs() {
             self.store.settle_run_from(run.run, run.next_seq);
-            self.runs.remove(&run.run);
+            // What is being read comes all the same. Until then nothing of this run is cold again, or the answer would be taken for
+            // one about that: consumers may give back what they hold of it.
+            if reading != Some(run.run) {
+                self.runs.remove(&run.run);
+            }
             in_ram.extend(run.before);
         }
         in_ram.extend(tail);
@@ -54,7 +59,6 @@ impl Shard {
             release(&mut self.memory_bytes, &mut self.warm_messages, entry.message);
         }
         let queue = &mut self.queues[key.0 as usize];
-        queue.loading = false;
         if let Some(bodies) = &mut queue.bodies {
             bodies.bytes = 0;
         }

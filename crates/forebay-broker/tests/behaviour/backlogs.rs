@@ -317,6 +317,63 @@ fn a_queue_may_go_while_consumers_hold_what_they_took_before_it_was_written() {
     assert_eq!(scene.kill().drain(), []);
 }
 
+/// Rounds in which the lane that reads runs does nothing; what it was to do.
+fn while_reads_wait(scene: &mut Scene) -> Vec<Request> {
+    let mut waiting = Vec::new();
+    for _ in 0..8 {
+        let rig = &mut scene.rig;
+        rig.now_us += 10_000;
+        rig.step(Input::Tick);
+        rig.step(Input::Turn { busy: false });
+        while let Some(request) = rig.shard.poll_disk(rig.now_us) {
+            if request.lane() == Lane::Read {
+                waiting.push(request);
+            } else {
+                rig.step(Input::Disk(perform(&*scene.disk, request)));
+            }
+        }
+        rig.step(Input::Turn { busy: false });
+        rig.resume();
+    }
+    waiting
+}
+
+/// The answer of a slow disk to a question of before was taken for one about what had come back to the run meanwhile: that there was
+/// no more of it.
+#[test]
+fn what_comes_back_after_a_purge_is_not_lost_to_a_read_of_before() {
+    let mut scene = Scene::small(16 << 20);
+    let id = scene.client();
+    scene.fill(id, 0..12_000);
+    let taker = scene.rig.client();
+    scene.rig.method(taker, 1, &basic::Qos { prefetch_count: 4_000, ..basic::Qos::default() });
+    scene.rig.method(taker, 1, &consume("q", "taker", false));
+    while !scene.answers(taker).is_empty() {}
+    // It has the end of what is in memory, which is the first block of a run, and the next one is being read.
+    let (mut reading, mut taken) = (Vec::new(), 4_000);
+    for delivery_tag in [1_500, 4_100] {
+        scene.rig.method(taker, 1, &basic::Ack { delivery_tag, multiple: true });
+        reading.extend(while_reads_wait(&mut scene));
+        taken += deliveries(&scene.rig.sent(taker)).len() as u32;
+    }
+    assert_eq!(reading.len(), 1);
+    scene.rig.method(id, 1, &queue::Purge { queue: short("q"), ..queue::Purge::default() });
+    scene.rig.disconnect(taker);
+    // Memory is pressed, so what came back leaves it.
+    let other = scene.rig.client();
+    scene.rig.method(other, 1, &declare("held", false));
+    scene.rig.method(other, 1, &consume("held", "holder", false));
+    for _ in 0..110 {
+        scene.rig.publish(other, "held", &[7; 100_000], false);
+        reading.extend(while_reads_wait(&mut scene));
+        scene.rig.sent(other);
+    }
+    for request in reading {
+        scene.rig.step(Input::Disk(perform(&*scene.disk, request)));
+    }
+    assert!(numbers(&scene.drain()) == range(4_100..taken));
+}
+
 /// Publishes 100 kB to a queue that nobody empties until publishers have to wait. Returns what messages take then.
 fn publish_until_held(scene: &mut Scene) -> u64 {
     let id = scene.rig.client();
