@@ -115,8 +115,12 @@ impl Shard {
         }
         // Bindings last: both of their ends are there now.
         for record in &records {
-            if let Record::Binding(binding) = record {
-                self.vhost_named(&binding.vhost).topology.restore_binding(binding);
+            if let Record::Binding(binding) = record
+                && !self.vhost_named(&binding.vhost).topology.restore_binding(binding)
+            {
+                // The declaration of one of its ends was lost with a part of the log. Another one may have its name, and would be bound by
+                // the next start.
+                self.store.delete_meta(&binding.key());
             }
         }
         let clean = recovered.clean;

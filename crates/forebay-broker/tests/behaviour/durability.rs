@@ -1,10 +1,11 @@
 //! What a broker keeps when its disk stalls, breaks, or loses power, and when memory is short.
 
 use forebay_broker::{Admission, Input};
-use forebay_store::StoreFailed;
 use forebay_store::fault_disk::Call;
+use forebay_store::{Options, StoreFailed, open, perform};
 use forebay_wire::{Properties, basic, exchange, queue, tx};
 
+use crate::expiring::bind_to_fanout;
 use crate::rig::{Rig, consume, declare, publish_bytes, short};
 use crate::scene::{Scene, body, deliveries, numbers, one_round, range};
 
@@ -488,6 +489,30 @@ fn purge_while_held(prefetch: u16) {
     let mut scene = scene.kill();
     assert_eq!(numbers(&scene.drain()), range(0..held));
     assert_eq!(scene.kill().drain(), []);
+}
+
+/// The declaration of a queue is among what a salvage does not find, and that of its binding is not.
+#[test]
+fn a_binding_whose_queue_is_lost_is_not_one_of_the_next_queue_with_its_name() {
+    let mut scene = Scene::new();
+    let id = scene.client();
+    bind_to_fanout(&mut scene.rig, id, &["q"]);
+    scene.answers(id);
+    scene.disk.kill();
+    let (mut store, recovered) = open(scene.disk.clone(), Options::default()).expect("it opens");
+    let declaration = recovered.meta.keys().find(|key| key[0] == b'q').expect("it was declared");
+    store.delete_meta(declaration);
+    while let Some(request) = store.poll(0) {
+        store.complete(0, perform(&*scene.disk, request)).expect("the disk works");
+    }
+    drop(store);
+    let mut scene = scene.kill();
+    scene.client();
+    let mut scene = scene.kill();
+    let id = scene.client();
+    scene.rig.publish_with(id, "amq.fanout", "", false, &Properties::default(), b"for others");
+    scene.answers(id);
+    assert_eq!(scene.rig.shard.status().ready, 0);
 }
 
 #[test]
