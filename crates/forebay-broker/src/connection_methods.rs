@@ -93,6 +93,17 @@ impl Shard {
         self.tear_down(id);
     }
 
+    /// A connection to close, each named once. The shell then steps [`Input::Disconnected`].
+    pub fn next_closed(&mut self) -> Option<(ConnectionId, CloseHow)> {
+        while let Some((id, how)) = self.closed.pop_front() {
+            // Its peer may have gone first, and its place be another's by now.
+            if self.connection(id).is_some_and(|connection| connection.close_how == Some(how)) {
+                return Some((id, how));
+            }
+        }
+        None
+    }
+
     /// The client closes: it is answered, and closes the socket itself (a client that is reading sees
     /// its own end then, not ours). If it does not, we do after [`CLOSING_MS`].
     pub(crate) fn client_closes(&mut self, id: ConnectionId) {

@@ -355,11 +355,6 @@ impl Shard {
         }
     }
 
-    /// A connection to close, each named once. The shell then steps [`Input::Disconnected`].
-    pub fn next_closed(&mut self) -> Option<(ConnectionId, CloseHow)> {
-        self.closed.pop_front()
-    }
-
     /// The next disk request; ask until `None`.
     pub fn poll_disk(&mut self, now_us: u64) -> Option<Request> {
         self.store.poll(now_us)

@@ -1,4 +1,4 @@
-use forebay_broker::{Admission, CloseHow, ConnectionId, Input, Notice, ShardConfig};
+use forebay_broker::{Admission, CloseHow, ConnectionId, Input, Notice, Peer, ShardConfig};
 use forebay_wire::{PROTOCOL_HEADER, basic, channel, connection, queue, write_method};
 
 use crate::rig::{Rig, consume, declare, short};
@@ -110,6 +110,17 @@ fn one_connection_too_many_is_closed() {
     rig.client();
     rig.socket(true);
     assert_eq!(rig.closed(), [(1, CloseHow::Now)]);
+}
+
+#[test]
+fn one_that_was_to_be_closed_and_is_gone_closes_nobody_in_its_place() {
+    let mut rig = Rig::with(ShardConfig { connections_max: 1, ..ShardConfig::default() });
+    let (first, second) = (rig.client(), rig.socket(true));
+    rig.disconnect(second);
+    rig.disconnect(first);
+    let peer = Peer { address: "test:2".into(), loopback: true, listener: "test".into() };
+    rig.step(Input::Connected { connection: second, peer });
+    assert_eq!(rig.closed(), []);
 }
 
 #[test]
