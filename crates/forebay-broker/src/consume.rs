@@ -17,6 +17,8 @@ use crate::topology::Resource;
 /// Consumers of one channel: each `basic.consume` looks at the tags of all.
 const CONSUMERS_OF_CHANNEL_MAX: usize = 10_000;
 
+const STREAM_OFFSET: &str = "x-stream-offset";
+
 impl Shard {
     pub(crate) fn consume(
         &mut self,
@@ -36,6 +38,7 @@ impl Shard {
         let key = self.queue_for(id, number, consume.queue, Some(Access::Read))?;
         let resource = Resource::queue(&consume.queue, &vhost);
         let priority = priority_argument(resource, consume.arguments)?;
+        check_not_of_a_stream(resource, consume.arguments)?;
         let own_timeout_ms = timeout_argument(resource, consume.arguments)?;
         let marks = marks_argument(resource, consume.arguments)?;
         let serial = NonZeroU64::new(self.take_serial()).expect("serials count from 1");
@@ -237,16 +240,19 @@ fn marks_argument(queue: Resource<'_>, arguments: Table<'_>) -> Result<bool, Amq
     }
 }
 
-/// A consumer's priority, 0 unless set. Streams come with a later version; what is not understood is never ignored silently.
+/// A consumer's priority, 0 unless set.
 fn priority_argument(queue: Resource<'_>, arguments: Table<'_>) -> Result<i64, AmqpError> {
-    if !matches!(arguments.get("x-stream-offset"), None | Some(Value::Void)) {
-        return Err(AmqpError::not_implemented(
-            "consumer argument 'x-stream-offset' is not available in this version".to_owned(),
-        ));
-    }
     let Some(value) = arguments.get("x-priority") else { return Ok(0) };
     value.as_i64().ok_or_else(|| {
         let reason = format!("\"expected integer, got {}\"", value.type_name());
         AmqpError::invalid_arg("x-priority", queue, reason)
     })
+}
+
+/// Consumers of streams say where to begin. No queue here is one, so whoever says it takes the queue for another.
+fn check_not_of_a_stream(queue: Resource<'_>, arguments: Table<'_>) -> Result<(), AmqpError> {
+    match arguments.get(STREAM_OFFSET) {
+        None => Ok(()),
+        Some(_) => Err(AmqpError::invalid_arg_of_queue_type(STREAM_OFFSET, queue)),
+    }
 }

@@ -340,10 +340,10 @@ impl AmqpError {
     }
 
     /// 406: an argument of a type of queue that this queue is not.
-    pub fn invalid_arg_of_queue_type(name: &str, queue: Resource<'_>, queue_type: &str) -> Self {
+    pub fn invalid_arg_of_queue_type(name: &str, queue: Resource<'_>) -> Self {
         Self::new(
             ReplyCode::PreconditionFailed,
-            format!("invalid arg '{name}' for {queue} of queue type {queue_type}"),
+            format!("invalid arg '{name}' for {queue} of queue type rabbit_classic_queue"),
         )
     }
 

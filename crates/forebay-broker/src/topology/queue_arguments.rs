@@ -248,7 +248,7 @@ pub fn check_queue_arguments(queue: Resource<'_>, arguments: Table<'_>) -> Resul
         }
     }
     if let Some(name) = OF_OTHER_TYPES.iter().find(|name| arguments.get(name).is_some()) {
-        return Err(AmqpError::invalid_arg_of_queue_type(name, queue, "rabbit_classic_queue"));
+        return Err(AmqpError::invalid_arg_of_queue_type(name, queue));
     }
     match unsupported {
         Some(name) => Err(AmqpError::unsupported_arg(&name.to_string(), queue)),

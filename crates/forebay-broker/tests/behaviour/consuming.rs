@@ -464,3 +464,22 @@ fn the_end_of_a_queue_is_told_to_its_consumers() {
     rig.method(consumer, 0, &connection::Close::default());
     assert_eq!(rig.trace(consumer), ["0 connection.close-ok"]);
 }
+
+#[test]
+fn a_consumer_that_takes_its_queue_for_a_stream_loses_its_channel_only() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    rig.method(id, 1, &declare("q", false));
+    rig.trace(id);
+    let arguments = TableBuf::new().with("x-stream-offset", Value::LongStr(b"first"));
+    let from_the_first =
+        basic::Consume { arguments: arguments.as_table(), ..consume("q", "c", false) };
+    rig.method(id, 1, &from_the_first);
+    assert_eq!(
+        rig.trace(id),
+        [
+            "1 channel.close 406 PRECONDITION_FAILED - invalid arg 'x-stream-offset' for queue 'q' in vhost '/' of \
+          queue type rabbit_classic_queue"
+        ]
+    );
+}
