@@ -291,6 +291,8 @@ impl Shard {
         self.permit(id, Access::Write, ResourceKind::Queue, &name)?;
         self.permit(id, Access::Read, ResourceKind::Exchange, &exchange)?;
         self.permit_topic(id, Access::Read, &exchange, &routing_key)?;
+        // In RabbitMQ's order: an exchange that is not there is said before a queue that is somebody else's.
+        self.topology(id).check_exchange(&exchange)?;
         self.locked_elsewhere(id, &name)?;
         let change = self.topology(id).bind(&Bind {
             source: &exchange,

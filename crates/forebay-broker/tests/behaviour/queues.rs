@@ -49,6 +49,32 @@ fn an_exclusive_queue_is_its_connections_own_and_goes_with_it() {
 }
 
 #[test]
+fn a_bind_names_an_absent_exchange_before_a_queue_that_is_somebody_elses() {
+    let mut rig = Rig::new();
+    let (owner, other) = (rig.client(), rig.client());
+    rig.method(owner, 1, &queue::Declare { exclusive: true, ..declare("mine", false) });
+    rig.trace(owner);
+    let bind = |exchange| queue::Bind {
+        queue: short("mine"),
+        exchange: short(exchange),
+        ..queue::Bind::default()
+    };
+    for (channel, exchange, refusal) in [
+        (1, "nowhere", "404 NOT_FOUND - no exchange 'nowhere' in vhost '/'"),
+        (2, "", "403 ACCESS_REFUSED - operation not permitted on the default exchange"),
+        (3, "amq.direct", "405 RESOURCE_LOCKED - cannot obtain exclusive access"),
+    ] {
+        if channel > 1 {
+            rig.method(other, channel, &forebay_wire::channel::Open::default());
+            rig.trace(other);
+        }
+        rig.method(other, channel, &bind(exchange));
+        let line = rig.trace(other).remove(0);
+        assert!(line.starts_with(&format!("{channel} channel.close {refusal}")), "{line}");
+    }
+}
+
+#[test]
 fn an_auto_delete_queue_goes_with_its_last_consumer_and_not_before() {
     let mut rig = Rig::new();
     let id = rig.client();
