@@ -148,7 +148,7 @@ impl Shard {
                 is_listed.then(|| Listed::Queue {
                     vhost: self.vhosts[queue.vhost as usize].name.clone(),
                     name: queue.name.to_vec(),
-                    durable: queue.durable,
+                    durable: queue.stored,
                     auto_delete: queue.auto_delete,
                     arguments: queue.arguments.clone(),
                 })

@@ -120,7 +120,6 @@ pub(crate) struct Queue {
     pub(crate) id: QueueId,
     pub(crate) vhost: u32,
     pub(crate) name: Box<[u8]>,
-    pub(crate) durable: bool,
     /// Its declaration and persistent messages are in the store: durable, and nobody's own.
     pub(crate) stored: bool,
     pub(crate) auto_delete: bool,
@@ -201,7 +200,6 @@ impl Queue {
             id,
             vhost,
             name: name.into(),
-            durable: false,
             stored: false,
             auto_delete: false,
             owner: None,
@@ -273,7 +271,6 @@ impl Queue {
     /// An empty level of `whole`, whose key that is.
     pub(crate) fn new_level(whole: &Queue, key: QueueKey, number: u8) -> Queue {
         let mut level = Queue::new(whole.id + u64::from(number), whole.vhost, &whole.name);
-        level.durable = whole.durable;
         level.stored = whole.stored;
         level.ttl = whole.ttl.as_ref().map(|ttl| Box::new(ttl.anew()));
         level.bodies = whole.bodies.map(|bodies| Bodies { bytes: 0, ..bodies });

@@ -112,7 +112,7 @@ impl Shard {
             vhost: vhost.name.clone(),
             name: queue.name,
             id: queue.id,
-            durable: queue.durable,
+            durable: queue.stored,
             auto_delete: queue.auto_delete,
             exclusive: queue.owner.is_some(),
             arguments: queue.arguments,

@@ -210,12 +210,12 @@ impl Shard {
         check_queue_equivalent(
             resource,
             QueueDeclaration {
-                durable: queue.durable,
+                durable: queue.stored,
                 auto_delete: queue.auto_delete,
                 arguments: queue.arguments.as_table(),
             },
             QueueDeclaration {
-                durable: declare.durable,
+                durable: lasts(declare),
                 auto_delete: declare.auto_delete,
                 arguments: declare.arguments,
             },
@@ -246,9 +246,7 @@ impl Shard {
         let declared = TableBuf::from(declare.arguments);
         let mut queue =
             Queue::new(queue_id, vhost, name).with_arguments(self.now_us, declared, all.as_table());
-        queue.durable = declare.durable;
-        // What goes with its connection need not survive the broker.
-        queue.stored = declare.durable && !declare.exclusive;
+        queue.stored = lasts(declare);
         queue.auto_delete = declare.auto_delete;
         queue.owner = declare.exclusive.then_some(id);
         queue.ack_timeout_ms = ack_timeout_ms;
@@ -257,7 +255,7 @@ impl Shard {
             vhost: vhost_name,
             name: name.into(),
             id: queue_id,
-            durable: declare.durable,
+            durable: stored,
             auto_delete: declare.auto_delete,
             exclusive: declare.exclusive,
             arguments: queue.arguments.clone(),
@@ -410,4 +408,10 @@ impl Shard {
     pub(crate) fn raise_topology_barrier(&mut self, id: ConnectionId) {
         self.raise_barrier(id, self.topology_batch);
     }
+}
+
+/// Whether the queue is to survive the broker. What goes with its connection is not, and a redeclaration may say of it what it
+/// likes, as with RabbitMQ.
+fn lasts(declare: &queue::Declare<'_>) -> bool {
+    declare.durable && !declare.exclusive
 }

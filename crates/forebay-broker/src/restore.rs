@@ -94,7 +94,6 @@ impl Shard {
                         record.arguments.clone(),
                         all.as_table(),
                     );
-                    queue.durable = true;
                     queue.stored = true;
                     queue.auto_delete = record.auto_delete;
                     let resource = Resource::queue(&record.name, &record.vhost);

@@ -197,7 +197,7 @@ impl Shard {
             spilling: self.over_levels(queue, |level| {
                 level.spilling.iter().map(|run| run.entries.len() as u64).sum()
             }),
-            durable: queue.durable,
+            durable: queue.stored,
             flow: queue.flow(),
             flow_state: balance(queue).map_or(BalanceState::Absorbing, Balance::state),
             standing_wait_us: balance(queue).map_or(0, Balance::standing_wait_us),

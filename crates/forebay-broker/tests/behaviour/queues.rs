@@ -49,6 +49,16 @@ fn an_exclusive_queue_is_its_connections_own_and_goes_with_it() {
 }
 
 #[test]
+fn what_goes_with_its_connection_is_not_durable_whatever_is_said_of_it() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    for durable in [true, false, true] {
+        rig.method(id, 1, &queue::Declare { exclusive: true, ..declare("mine", durable) });
+    }
+    assert_eq!(rig.trace(id), ["1 queue.declare-ok mine 0 0"; 3]);
+}
+
+#[test]
 fn a_bind_names_an_absent_exchange_before_a_queue_that_is_somebody_elses() {
     let mut rig = Rig::new();
     let (owner, other) = (rig.client(), rig.client());
