@@ -139,7 +139,7 @@ pub fn run(plan: &Plan) -> Result<Report, LoadError> {
 /// Runs a plan whose queues are there.
 pub(crate) fn load(plan: &Plan, watch: &mut dyn Watch) -> Result<Report, LoadError> {
     plan.check().map_err(LoadError::Plan)?;
-    process::raise_open_files();
+    process::may_open(plan.publishers + plan.consumers).map_err(LoadError::Broker)?;
     Generator::new(plan, watch)?.run()
 }
 

@@ -122,17 +122,44 @@ pub(crate) fn resident_bytes(pid: u32) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// Allows as many open files as the system lets us have.
-pub(crate) fn raise_open_files() {
+/// Files that are open beside connections: a poller, output, what is read of /proc.
+const OTHER_FILES: u64 = 32;
+
+/// Allows as many open files as the system lets us have, and refuses more connections than these: a broker is not to be
+/// loaded with thousands of them before the first that fails.
+///
+/// # Errors
+/// A sentence.
+pub(crate) fn may_open(connections: usize) -> Result<(), String> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     // If it is refused, opening the last connections will say so.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    have_room(connections, getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
+}
+
+fn have_room(connections: usize, files: u64) -> Result<(), String> {
+    match connections as u64 > files.saturating_sub(OTHER_FILES) {
+        true => Err(format!(
+            "{connections} connections are as many open files, and this process may have {files} of them, {OTHER_FILES} for \
+             other things: take fewer, or raise the limit (ulimit -n)"
+        )),
+        false => Ok(()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn more_connections_than_files_are_refused_before_the_first() {
+        assert_eq!(have_room(992, 1024), Ok(()));
+        let refused = have_room(993, 1024).unwrap_err();
+        assert!(refused.contains("993 connections") && refused.contains("ulimit -n"), "{refused}");
+        assert!(have_room(1, 0).is_err() && have_room(usize::MAX, u64::MAX).is_err());
+        assert_eq!(may_open(1), Ok(()));
+    }
 
     #[test]
     fn the_process_behind_a_port_is_found() {

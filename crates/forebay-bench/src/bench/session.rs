@@ -97,6 +97,9 @@ pub fn run(flags: &Flags, screen: &mut dyn Screen) -> Result<Ended, BenchError> 
                 .into(),
         ));
     }
+    // A link has two more of each, within this process.
+    let sockets = if flags.link() { 3 } else { 1 };
+    process::may_open((plan.publishers + plan.consumers) * sockets).map_err(BenchError::Usage)?;
     if flags.judge > 0 && !Setting::of(&plan).tunes_itself() {
         return Err(BenchError::Usage(
             "--judge compares what tunes itself with the best of --grid: leave --confirm, --qos and --multi-ack-every out"

@@ -18,8 +18,8 @@ const ROUND_TRIPS: usize = 1_000;
 const KB_MAX: f64 = 4.0;
 
 pub(super) fn run(place: &Place) -> Result<Findings, String> {
-    process::raise_open_files();
     let count = place.connections.unwrap_or(COUNT).max(1);
+    process::may_open(count)?;
     let url = place.idle_url();
     let alone = round_trips(&url)?;
     let before_bytes = place.resident_bytes();
