@@ -34,7 +34,7 @@ pub(crate) const RUNS_MAX: usize = 48;
 /// Draws of the bootstrap.
 const RESAMPLES: usize = 1_000;
 /// Fewer repetitions say nothing about their own spread.
-const REPETITIONS_MIN: usize = 3;
+pub(crate) const REPETITIONS_MIN: usize = 3;
 
 /// Messages a second of each run by window. A run that failed shows 0.
 pub(crate) type Curve = BTreeMap<u32, Vec<f64>>;

@@ -2,7 +2,7 @@
 
 use super::points::{Point, Points};
 use crate::report::Report;
-use crate::search::{Finding, WINDOW_MAX};
+use crate::search::{Finding, REPETITIONS_MIN, WINDOW_MAX};
 use crate::setting::Window;
 use crate::spread::median;
 
@@ -12,6 +12,14 @@ const WIDE: f64 = 1.5;
 /// Lines for somebody who asked only how to set their window; `None`: nobody searched.
 pub(crate) fn conclusion(points: &Points<'_>) -> Option<Vec<String>> {
     let finding = points.finding()?;
+    if points.unfinished {
+        let best = points.with_window(finding.best)?;
+        return Some(vec![format!(
+            "The search was stopped before it had found the knee. Of the windows until then {} carried most: {:.0} messages a second.",
+            finding.best,
+            best.median(Report::rate_per_s)?
+        )]);
+    }
     let (best, knee) = (points.with_window(finding.best)?, points.with_window(finding.measured)?);
     let publishers = knee.reports.first()?.plan.publishers;
     let mut lines = vec![format!(
@@ -36,6 +44,11 @@ pub(crate) fn conclusion(points: &Points<'_>) -> Option<Vec<String>> {
     ));
     if finding.interval.is_some_and(|(low, high)| f64::from(high) > WIDE * f64::from(low)) {
         lines.push("The runs vary too much to say it closer: try more --seconds, more --repeat, or a quieter machine.".into());
+    }
+    if knee.reports.len() < REPETITIONS_MIN {
+        lines.push(format!(
+            "How sure that is, fewer than {REPETITIONS_MIN} runs of it cannot tell: --repeat {REPETITIONS_MIN}."
+        ));
     }
     if let Some(less) = neighbour(points, |window| window <= finding.measured / 2, true) {
         let share = less.median(Report::rate_per_s)? / best.median(Report::rate_per_s)?;
@@ -144,9 +157,30 @@ Beyond it only latency grows: +5 % throughput and 4.0 times the p99 with 256.";
     }
 
     #[test]
+    fn two_runs_do_not_tell_how_sure_it_is() {
+        let mut record = record(&[(1, 500.0, 2), (4, 2_000.0, 2), (16, 2_000.0, 9)]);
+        record.runs.retain(|run| run.repetition < 2);
+        let told = told_of(&record);
+        assert!(told.contains("Best window: 4") && told.contains("--repeat 3"), "{told}");
+    }
+
+    #[test]
+    fn a_search_that_was_stopped_names_no_best_window() {
+        let mut record = record(&[(1, 500.0, 2), (4, 2_000.0, 2)]);
+        record.unfinished.push("RabbitMQ".into());
+        let told = told_of(&record);
+        assert!(told.contains("stopped before") && told.contains("4 carried most: 2000"), "{told}");
+        assert!(!told.contains("Best window"), "{told}");
+        assert_eq!(Points::of(&record)[0].knee(), None);
+        record.unfinished = vec!["another".into()];
+        assert!(told_of(&record).contains("Best window: 4"));
+    }
+
+    #[test]
     fn a_best_rate_that_is_the_generators_is_told() {
         let mut record = record(&[(16, 9_600.0, 2), (64, 10_000.0, 4), (256, 9_900.0, 12)]);
         assert!(!told_of(&record).contains("generator"));
+        assert!(!told_of(&record).contains("How sure"));
         let Outcome::Report(report) = &mut record.runs[3].outcome else { panic!("it has figures") };
         report.generator_cores = 1.0;
         assert!(told_of(&record).contains("The generator was busy"), "the rate is that of 64");

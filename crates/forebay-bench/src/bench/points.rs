@@ -41,6 +41,8 @@ pub(crate) struct Points<'a> {
     pub(crate) intended: bool,
     /// Windows were searched, and only they differ.
     searched: bool,
+    /// That was stopped, and what it had shown until then says little.
+    pub(crate) unfinished: bool,
     /// Repetitions from this one on judge, those before choose; `None`: all do both.
     judged_from: Option<usize>,
     /// Without flow control set by hand first, then by setting.
@@ -114,6 +116,7 @@ impl Points<'_> {
                         capacity_of_generator: record.capacity_of_generator.contains(&run.broker),
                         intended: false,
                         searched: record.searched,
+                        unfinished: record.unfinished.contains(&run.broker),
                         judged_from: record.judged_from,
                         points: Vec::new(),
                     });
@@ -214,6 +217,7 @@ impl Points<'_> {
 
     fn knee_by_hand<'a>(&self, shown: &'a [(Setting, Shown)]) -> Option<&'a (Setting, Shown)> {
         match self.finding() {
+            _ if self.unfinished => None,
             Some(finding) => {
                 let window = Window::Fixed(finding.measured);
                 shown.iter().find(|(setting, _)| setting.window == window)

@@ -25,6 +25,9 @@ pub struct Record {
     /// The windows are those that a search for the knee asked for.
     #[serde(default)]
     pub searched: bool,
+    /// Brokers on which that search was stopped before it had found one.
+    #[serde(default)]
+    pub unfinished: Vec<String>,
     /// Repetitions from this one on had no part in the choice of the best setting, and only they judge; `None`: all do both.
     #[serde(default)]
     pub judged_from: Option<usize>,
@@ -122,6 +125,7 @@ impl Record {
             workload: workload.to_owned(),
             about: about.to_owned(),
             searched: false,
+            unfinished: Vec::new(),
             judged_from: None,
             capacity_of_generator: Vec::new(),
             runs: Vec::new(),

@@ -303,12 +303,14 @@ impl Session<'_> {
         self.screen.say(&format!(
             "  looking for the knee: about {runs} runs of {seconds:.0} s, {RUNS_MAX} at most"
         ));
+        record.unfinished.push(at.target.label.clone());
         while let Some(window) = search.next() {
             self.of = before + search.runs_expected();
             let repetition = repetitions.entry(window).and_modify(|count| *count += 1).or_insert(0);
             let carried = self.one(at, Setting { window, ..own }, *repetition, record)?;
             search.learn(window, carried.unwrap_or(0.0));
         }
+        record.unfinished.pop();
         Ok(())
     }
 
