@@ -297,6 +297,18 @@ impl Flags {
                 "--scale fits the rate to the capacity: leave --rate out",
             ),
             (
+                self.autoack && (self.qos.is_some() || self.multi_ack_every.is_some()),
+                "--autoack: what needs no acks has no bound and no interval of them: leave --qos and --multi-ack-every out",
+            ),
+            (
+                self.perftest.ends_before_it_begins(),
+                "--queue-pattern-to is below --queue-pattern-from: that is no queue",
+            ),
+            (
+                self.perftest.predeclared && self.queue.is_none() && !self.perftest.names_queues(),
+                "--predeclared takes queues that are there: --queue or --queue-pattern says which",
+            ),
+            (
                 self.warm_up.is_some_and(|warm_up_s| warm_up_s > 0.0) && self.perftest.counts(),
                 "--warm-up: a load that ends after a number of messages begins with the first of them",
             ),

@@ -45,7 +45,7 @@ pub(crate) struct PerfTest {
     /// A single queue is called as
     /// --queue says, without a number
     #[arg(long, short = 'p')]
-    predeclared: bool,
+    pub(super) predeclared: bool,
 }
 
 impl PerfTest {
@@ -74,6 +74,11 @@ impl PerfTest {
     /// Whether it says what queues are called.
     pub(super) fn names_queues(&self) -> bool {
         self.queue_pattern.is_some()
+    }
+
+    /// Whether the numbers of queues come to an end before the first.
+    pub(super) fn ends_before_it_begins(&self) -> bool {
+        self.queue_pattern_to.is_some_and(|to| to < self.queue_pattern_from)
     }
 
     /// Whether it says how many messages there are.

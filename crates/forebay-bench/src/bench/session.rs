@@ -250,8 +250,10 @@ impl Session<'_> {
         if let Some(target_per_s) = plan.target_per_s() {
             let rate = plan.mean_rate().unwrap_or(0.0);
             self.screen.say(&format!(
-                "  load: {} publishers x {rate:.1}/s = {target_per_s:.0}/s",
-                plan.publishers
+                "  load: {} x {}/s = {}/s",
+                publishers(plan.publishers),
+                few(rate),
+                few(target_per_s)
             ));
         }
         let at = At { target, plan: &plan, capacity_per_s };
@@ -478,6 +480,17 @@ impl Session<'_> {
         let mut watch = Onlooker { screen: self.screen, link, mbit: self.flags.mbit, stoppable };
         generator::load(&Plan { url, ..plan.clone() }, &mut watch)
     }
+}
+
+fn publishers(number: usize) -> String {
+    let plural = if number == 1 { "publisher" } else { "publishers" };
+    format!("{number} {plural}")
+}
+
+/// A rate, with digits behind the point where it would be 0 without.
+fn few(per_s: f64) -> String {
+    let digits = if per_s < 100.0 { 1 } else { 0 };
+    format!("{per_s:.digits$}")
 }
 
 pub(super) fn failed(error: LoadError) -> BenchError {

@@ -10,6 +10,7 @@ use super::workload::WORKLOADS;
 use crate::experiment::{EXPERIMENTS, Found};
 use crate::report::{LatencyReport, Report, not_arrived};
 use crate::spread::{Ratio, median};
+use crate::stamp::STAMP_BYTES;
 
 /// The workloads that have names, one paragraph each.
 pub fn list() -> String {
@@ -199,6 +200,12 @@ pub(crate) fn remarks(points: &Points<'_>, intended: bool) -> Vec<String> {
     if points.all_carried() {
         say("every setting carried the load: rates say nothing here, latencies do".into());
     }
+    let untimed = |report: &Report| report.plan.size < STAMP_BYTES && report.consumed_per_s > 0.0;
+    if reports().any(untimed) {
+        say(format!(
+            "bodies of fewer than {STAMP_BYTES} bytes have no room for the time at which they left: latencies of messages are missing"
+        ));
+    }
     for point in &points.points {
         if let Some(open) = not_arrived(point.median(Report::seconds_open).unwrap_or(0.0)) {
             say(format!("{}: at the end {open}, and is in no latency", points.called(point)));
@@ -255,6 +262,18 @@ mod tests {
         record.capacity_of_generator.push("B".into());
         let text = table(&record);
         assert!(text.contains("capacity 60000/s") && text.contains("was the bottleneck"), "{text}");
+    }
+
+    #[test]
+    fn bodies_without_room_for_a_time_are_told_of() {
+        let mut record = Record::new(Occasion::default(), "free", "");
+        let plan = Plan { size: 15, ..Plan::default() };
+        let report = Report { plan, consumed_per_s: 9.0, ..Report::default() };
+        record.runs.push(Run::measured("B", report.clone()));
+        assert!(table(&record).contains("fewer than 16 bytes"), "{}", table(&record));
+        let plan = Plan { size: 16, ..report.plan.clone() };
+        record.runs = vec![Run::measured("B", Report { plan, ..report })];
+        assert!(!table(&record).contains("fewer than"), "{}", table(&record));
     }
 
     #[test]

@@ -84,7 +84,7 @@ pub(crate) const EXPERIMENTS: [Experiment; 7] = [
     },
     Experiment {
         name: "mailbox",
-        about: "a handler makes calls while 0, 10,000 or a million messages wait (--messages says how many at most); Erlang's",
+        about: "a handler makes calls while 0, 10,000 or a million messages wait (--messages says how many at most)",
         look_at: "a call costs the same however many wait, and however fast they come; an Erlang process beside it",
         alone: false,
         queues: &[mailbox::QUEUE, mailbox::SERVICE],

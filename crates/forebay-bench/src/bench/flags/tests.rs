@@ -69,6 +69,18 @@ fn what_would_name_no_queue_or_the_same_one_twice_is_refused() {
 }
 
 #[test]
+fn queues_that_are_there_have_names() {
+    let why = |line: &str| flags(line).check().unwrap_err();
+    assert!(why("-p").contains("--queue or --queue-pattern"));
+    assert!(why("-p -e events -k a -y 0").contains("--queue or --queue-pattern"));
+    let backwards = "--queue-pattern q%d --queue-pattern-from 5 --queue-pattern-to 2";
+    assert!(why(backwards).contains("below --queue-pattern-from"));
+    for line in ["-p -u q", "-p --queue-pattern q%d --queue-pattern-to 2", "-a"] {
+        assert_eq!(flags(line).check(), Ok(()), "{line}");
+    }
+}
+
+#[test]
 fn without_flags_nothing_is_set_by_hand() {
     let plan = plan("");
     assert_eq!((plan.window, plan.prefetch), (Window::Auto, Credit::Auto));
@@ -150,10 +162,12 @@ fn two_flags_of_which_one_would_be_ignored_are_refused() {
         ("churn --repeat 0", "at least 1"),
         ("--step 1:stall=1 --url amqp://h", "a broker of our own"),
         ("stress-2 --knee --confirm 50", "leave --confirm out"),
-        ("-p --knee -x 0", "there are none"),
+        ("-p -u q --knee -x 0", "there are none"),
         ("stress-1 --rate 5 --scale auto", "leave --rate out"),
         ("--rate 5 --scale 80%", "leave --rate out"),
         ("-C 1000 --warm-up 3", "--warm-up"),
+        ("--autoack -q 50", "leave --qos"),
+        ("--autoack -A 5", "leave --qos"),
     ];
     for (line, told) in both {
         let refused = flags(line).check().unwrap_err();

@@ -19,6 +19,7 @@ function element(name, attributes, ...children) {
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const number = (value, digits) => (value == null ? "–" : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
 const ms = (us) => { if (us == null) return "–"; const value = us / 1000; return number(value, value < 10 ? 2 : value < 100 ? 1 : 0); };
+const runsOf = (count) => (count === 1 ? "1 run" : `${count} runs`);
 const percent = (value) => (value == null ? "–" : `${number(value * 100, 1)} %`);
 const short = (value) => (value == null ? "" : value >= 1e6 ? `${+(value / 1e6).toPrecision(3)} M` : value >= 1e3 ? `${+(value / 1e3).toPrecision(3)} k` : `${+value.toPrecision(3)}`);
 
@@ -291,7 +292,7 @@ function experiment(data, main) {
   for (const { broker, answers, rows } of brokers) {
     const failed = answers.filter((answer) => answer.Err != null).length;
     const of = failed > 0 ? `; ${failed} of ${answers.length} runs failed, and are in no figure` : "";
-    main.append(element("h2", {}, broker), element("p", { class: "quiet" }, `Medians of ${answers.length - failed} run(s), and the least and the most${of}.`), foundTable(rows));
+    main.append(element("h2", {}, broker), element("p", { class: "quiet" }, `Medians of ${runsOf(answers.length - failed)}, and the least and the most${of}.`), foundTable(rows));
     const verdict = (mark, text) => element("p", { class: mark === "pass" ? "verdict" : "verdict failed" }, `${mark} ${text}`);
     for (const answer of answers) {
       if (answer.Err != null) main.append(verdict("FAILED:", answer.Err));
@@ -347,7 +348,7 @@ function workload(data, main) {
     const intended = phase.intended;
     main.append(element("h2", {}, phase.name || "Figures"));
     for (const line of phase.verdicts) main.append(element("p", { class: "verdict" }, line));
-    main.append(element("p", { class: "quiet" }, `Latencies count from ${intended ? "when messages were due" : "the call"}; medians of ${Math.max(...all.map((one) => one.runs.length))} run(s).`));
+    main.append(element("p", { class: "quiet" }, `Latencies count from ${intended ? "when messages were due" : "the call"}; medians of ${runsOf(Math.max(...all.map((one) => one.runs.length)))}.`));
     main.append(table(all, intended));
     const place = element("div", { class: "charts" });
     main.append(place);
