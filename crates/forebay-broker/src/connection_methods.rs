@@ -213,6 +213,7 @@ impl Shard {
         }
         connection.channels.insert(number, Channel::new(serial));
         connection.channels_open += 1;
+        connection.channels_left.remove(&number);
         let taken = self.name_publisher(id, number, open.reserved_1.as_bytes())?;
         self.send(id, number, &channel::OpenOk { reserved_1: &taken });
         Ok(())
@@ -284,6 +285,9 @@ impl Shard {
         self.tell_confirms_of(id, number);
         self.drop_publisher(id, number);
         self.forget_channel(id, number);
+        if let Some(connection) = self.connection(id) {
+            connection.channels_left.insert(number);
+        }
         self.send(id, number, &channel::CloseOk::default());
     }
 

@@ -221,6 +221,8 @@ impl Shard {
         id: ConnectionId,
         frame: &Frame<'_>,
     ) -> Result<(), (AmqpError, u16, u16)> {
+        let was_left =
+            self.connection(id).is_some_and(|c| c.channels_left.contains(&frame.channel));
         if frame.kind == FrameKind::Method {
             let method =
                 Method::parse(frame.payload).map_err(|error| unparsed(&error, frame.payload))?;
@@ -228,10 +230,12 @@ impl Shard {
                 Method::ChannelOpen(open) => {
                     self.open_channel(id, frame.channel, &open).map_err(|error| (error, 0, 0))
                 }
+                _ if was_left && expects_no_answer(&method) => Ok(()),
                 _ => Err((AmqpError::channel_not_open(), method.class_id(), method.method_id())),
             };
         }
         let reason = match frame.kind {
+            FrameKind::Header | FrameKind::Body if was_left => return Ok(()),
             FrameKind::Heartbeat => "heartbeat frame on a channel other than 0",
             _ => "expected method frame, got non method frame instead",
         };
@@ -288,6 +292,20 @@ impl Shard {
 /// Whether a frame begins a publish (0-9-1 section 1.8.3.7).
 fn is_publish(frame: &Frame<'_>) -> bool {
     frame.kind == FrameKind::Method && frame.payload.starts_with(&[0, 60, 0, 40])
+}
+
+/// What one thread of a client may send while another closes the channel. Nobody waits for an answer to it, and RabbitMQ
+/// ignores it as well, for as long as the close takes it.
+fn expects_no_answer(method: &Method<'_>) -> bool {
+    matches!(
+        method,
+        Method::BasicPublish(_)
+            | Method::BasicAck(_)
+            | Method::BasicNack(_)
+            | Method::BasicReject(_)
+            | Method::BasicCancelOk(_)
+            | Method::ChannelFlowOk(_)
+    )
 }
 
 /// Whether it is `tx.commit` (section 1.9.2.5).

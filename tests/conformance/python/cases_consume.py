@@ -45,6 +45,14 @@ def errors(t):
     ch = t.channel()
     queue = t.queue(ch)
     t.refused("x-priority not a number", lambda ch: ch.basic_consume(queue, lambda *_: None, arguments={"x-priority": "high"}))
+    t.refused(
+        "not a stream",
+        lambda ch: ch.basic_consume(queue, lambda *_: None, arguments={"x-stream-offset": "first"}),
+        want=channel_error(
+            406,
+            f"PRECONDITION_FAILED - invalid arg 'x-stream-offset' for queue '{queue}' in vhost '/' of queue type rabbit_classic_queue",
+        ),
+    )
     t.refused("unknown argument", lambda ch: ch.basic_consume(queue, lambda *_: None, arguments={"x-nonsense": "high"}), want="ok")
 
 

@@ -4,7 +4,7 @@ import struct
 
 import pika.spec as spec
 from harness import case, connection_error
-from raw import BODY, CLOSED, HEADER, HEARTBEAT, METHOD, SILENCE, opened, own_words
+from raw import BODY, CLOSED, HEADER, HEARTBEAT, METHOD, SILENCE, frame, method_payload, opened, own_words
 
 PUBLISH = spec.Basic.Publish(exchange="", routing_key="nobody")
 
@@ -258,6 +258,21 @@ def crossing_closes(t):
             raw.call(1, spec.Channel.Close(200, "", 0, 0))
             raw.channel(1)
         t.see("after fast churn", raw.call(1, spec.Basic.Qos()).NAME, want="Basic.QosOk")
+
+
+@case("framing.under-way-at-a-close")
+def under_way_at_a_close(t):
+    """What a thread of a client sends while another one closes the channel."""
+    with opened(t.uri, (1, 2)) as raw:
+        queue = t.name()
+        raw.call(2, spec.Queue.Declare(queue=queue, exclusive=True))
+        ack = frame(METHOD, 1, method_payload(spec.Basic.Ack(7)))
+        raw.send(frame(METHOD, 1, method_payload(spec.Channel.Close(200, "", 0, 0))) + ack)
+        t.see("closed", raw.next_method().NAME, want="Channel.CloseOk")
+        declared = raw.call(2, spec.Queue.Declare(queue=queue, passive=True))
+        t.see("the connection is there", declared.queue == queue, want=True)
+        raw.channel(1)
+        t.see("opened again", raw.call(1, spec.Basic.Qos()).NAME, want="Basic.QosOk")
 
 
 @case("framing.after-a-channel-error")

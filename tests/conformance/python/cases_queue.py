@@ -317,10 +317,27 @@ def exclusive(t):
     for what, action in actions.items():
         t.refused(what, action, want=locked(name))
     t.refused("unbind of an absent binding", lambda ch: ch.queue_unbind(name, "amq.direct", "none"))
+    nowhere = t.name("nowhere")
+    t.refused(
+        "bind to an absent exchange",
+        lambda ch: ch.queue_bind(name, nowhere, "k"),
+        want=channel_error(404, f"NOT_FOUND - no exchange '{nowhere}' in vhost '/'"),
+    )
+    t.refused(
+        "bind to the default exchange",
+        lambda ch: ch.queue_bind(name, "", "k"),
+        want=channel_error(403, "ACCESS_REFUSED - operation not permitted on the default exchange"),
+    )
     t.refused("publish is no access", lambda ch: ch.basic_publish("", name, "m"), want="ok")
     second = owner.channel()
     t.see("another channel of its connection", drain(second, name), want=["m"])
     second.close()
+    t.refused(
+        "never durable",
+        lambda ch: (ch.queue_declare(name, exclusive=True, durable=True), ch.queue_declare(name, exclusive=True)),
+        channel=owner.channel(),
+        want="ok",
+    )
     own.close()
     t.see("stays while the connection does", ready(owner.channel(), name), want=0)
     owner.close()

@@ -258,6 +258,33 @@ fn a_method_on_a_channel_that_is_not_open_closes_the_connection() {
 }
 
 #[test]
+fn what_was_under_way_when_a_client_closed_its_channel_harms_nobody() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    rig.method(id, 1, &declare("q", false));
+    rig.method(id, 2, &channel::Open::default());
+    rig.trace(id);
+    rig.method(id, 1, &channel::Close::default());
+    rig.method(id, 1, &basic::Ack { delivery_tag: 1, multiple: false });
+    rig.publish(id, "q", b"lost", false);
+    rig.method(id, 2, &declare("q", false));
+    rig.method(id, 1, &channel::Open::default());
+    rig.publish(id, "q", b"kept", false);
+    rig.method(id, 1, &channel::Close::default());
+    rig.method(id, 1, &basic::Qos::default());
+    assert_eq!(
+        rig.trace(id),
+        [
+            "1 channel.close-ok",
+            "2 queue.declare-ok q 0 0",
+            "1 channel.open-ok",
+            "1 channel.close-ok",
+            "0 connection.close 504 CHANNEL_ERROR - expected 'channel.open'",
+        ]
+    );
+}
+
+#[test]
 fn garbage_after_the_handshake_is_a_frame_error() {
     let mut rig = Rig::new();
     let id = rig.client();
