@@ -182,6 +182,11 @@ pub(super) fn check(
     loopback_users: &[String],
 ) -> Result<(), ConfigError> {
     let error = |what: String| Err(ConfigError::value("users", what));
+    if users.is_empty() {
+        return error(
+            "nobody could log in: give one, or leave the key out, and guest is there".to_owned(),
+        );
+    }
     for (index, user) in users.iter().enumerate() {
         let name = &user.name;
         if name.is_empty() || name.len() > 255 {
@@ -247,6 +252,13 @@ mod tests {
         Layer::from_toml("f.toml", text)
             .and_then(|layer| Config::from_layers(&[layer]))
             .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_list_of_users_that_is_empty_lets_nobody_in_and_is_refused() {
+        let refused = read("users = []").unwrap_err();
+        assert!(refused.contains("key users: nobody could log in"), "{refused}");
+        assert_eq!(read("").unwrap().users.len(), 1);
     }
 
     #[test]
