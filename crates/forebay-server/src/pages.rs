@@ -18,6 +18,7 @@ const FRONT_PAGE: &str = "<!doctype html>
 <li><a href=\"/metrics\">/metrics</a>: counters and gauges for Prometheus</li>
 <li><a href=\"/healthz\">/healthz</a>: 200 while the broker answers, 503 otherwise</li>
 <li><a href=\"/api/forebay/overview\">/api/forebay/overview</a>: what goes on and who waits for whom, as JSON; for monitoring</li>
+<li>/api/queues/VHOST/NAME: one queue, as JSON (%2F is the vhost /); for monitoring</li>
 <li><a href=\"/api/definitions\">/api/definitions</a>: what is declared, as RabbitMQ writes it; for administrators</li>
 </ul>
 </body></html>

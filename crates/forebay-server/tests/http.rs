@@ -109,6 +109,13 @@ fn who_waits_for_whom_is_told_to_those_who_log_in() {
         let (status, _) = http_as("guest:guest", at, &format!("/api/queues/{nobody}"));
         assert!(status.contains("404"), "{nobody}: {status}");
     }
+    let (_, nobody) = http_as("guest:guest", at, "/api/queues/%2f/the%20crowd");
+    assert!(nobody.contains("no queue 'the crowd' in vhost '/'"), "{nobody}");
+    // RabbitMQ lists them there.
+    for all in ["", "/", "/%2f", "/%2f/"] {
+        let (status, body) = http_as("guest:guest", at, &format!("/api/queues{all}"));
+        assert!(status.contains("404") && body.contains("/api/queues/VHOST/NAME"), "{all}: {body}");
+    }
     assert!(http(at, "GET", "/api/queues/%2f/lonely").0.contains("401"));
     assert!(http_as("guest:guest", at, "/api/forebay/nothing").0.contains("404"));
     assert!(http_as("guest:wrong", at, "/api/forebay/overview").0.contains("401"));

@@ -172,12 +172,20 @@ impl Over {
         if !matches!(request.head.method, Method::Get | Method::Head) {
             return Err((405, error("method_not_allowed", "only GET is answered here")));
         }
-        let no_queue = || (404, error("not_found", format!("there is no queue `{which}`")));
-        let (vhost, name) = which.split_once('/').ok_or_else(no_queue)?;
-        let (vhost, name) =
-            percent_decoded(vhost).zip(percent_decoded(name)).ok_or_else(no_queue)?;
+        let not_found = |reason: String| (404, error("not_found", reason));
+        let named = which.split_once('/').and_then(|(vhost, name)| {
+            percent_decoded(vhost).zip(percent_decoded(name)).filter(|(_, name)| !name.is_empty())
+        });
+        let (vhost, name) = named.ok_or_else(|| {
+            not_found(
+                "/api/queues/VHOST/NAME is one queue, %2F being the vhost `/`; /api/forebay/overview lists queues, \
+                 /api/definitions tells what is declared"
+                    .into(),
+            )
+        })?;
+        let no_queue = || not_found(format!("there is no queue '{name}' in vhost '{vhost}'"));
         let (reply, report) = sync_channel(1);
-        self.mailbox.post(Mail::Queue(vhost, name, reply));
+        self.mailbox.post(Mail::Queue(vhost.clone(), name.clone(), reply));
         let report = report.recv_timeout(SLICE_PATIENCE);
         let report = report
             .map_err(|_| (503, error("service_unavailable", "the broker does not answer")))?
