@@ -31,8 +31,8 @@ const RABBITMQ_SECONDS_MIN: u64 = 11;
 /// as well, by its management plugin.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-Where the time of single messages goes is known to those who publish and consume them: forebay publish
---explain N marks one message in N, and forebay consume --explain and forebay pipe --explain say at their end
+Where the time of single messages goes is known to those who publish and consume them: forebay publish \
+--explain N marks one message in N, and forebay consume --explain and forebay pipe --explain say at their end \
 where their time went.")]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -45,17 +45,17 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// any other is a failure: it is tried again, then requeued or rejected.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-The program finds in its environment: FOREBAY_ROUTING_KEY, FOREBAY_EXCHANGE, FOREBAY_MESSAGE_ID,
-FOREBAY_REDELIVERED (0 or 1) and FOREBAY_ATTEMPT (from 1), and TRACEPARENT if OpenTelemetry's variables ask for
+The program finds in its environment: FOREBAY_ROUTING_KEY, FOREBAY_EXCHANGE, FOREBAY_MESSAGE_ID, \
+FOREBAY_REDELIVERED (0 or 1) and FOREBAY_ATTEMPT (from 1), and TRACEPARENT if OpenTelemetry's variables ask for \
 spans (OTEL_EXPORTER_OTLP_ENDPOINT and so on). What it writes goes where ours goes.
 
-With --stream it gets each message as a line and answers each with one line: 'ack', 'reject' or
-'requeue', and after that word whatever it likes. It must not keep answers in a buffer. It is started
+With --stream it gets each message as a line and answers each with one line: 'ack', 'reject' or \
+'requeue', and after that word whatever it likes. It must not keep answers in a buffer. It is started \
 when it is needed, and again when it has ended.
 
-Ten failures in a row, and programs are started after a pause of 1 s only, then 2 s and so on up to a
-minute, until one succeeds. SIGTERM, SIGINT and SIGHUP: no more messages are taken, and those at
-work, or waiting for another try, have --drain-s seconds; what is not done then goes back to the
+Ten failures in a row, and programs are started after a pause of 1 s only, then 2 s and so on up to a \
+minute, until one succeeds. SIGTERM, SIGINT and SIGHUP: no more messages are taken, and those at \
+work, or waiting for another try, have --drain-s seconds; what is not done then goes back to the \
 queue. A second signal kills the programs and ends at once.
 
 forebay publish --explain N marks messages from where they are published; those are then what is explained.")]
