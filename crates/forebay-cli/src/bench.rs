@@ -58,6 +58,9 @@ pub(crate) fn run(args: Args) -> Exit {
 
 /// Exit code 2: a file is no record; 1: the report cannot be written.
 fn report(files: &[PathBuf], html: &Path) -> Exit {
+    if let Err(error) = can_be_written(html) {
+        return Exit::Failed.because(format!("cannot write {error}"));
+    }
     let records: Result<Vec<Record>, String> =
         files.iter().map(|path| Record::read(path)).collect();
     match records {

@@ -86,6 +86,8 @@ pub(crate) fn with_cure(why: impl Display, flag: &str) -> String {
         format!(
             "{why}; the URL ends with `/`, which names the virtual host with the empty name: leave it off, or write /%2f"
         )
+    } else if why.contains("it began with \"HTTP/") {
+        format!("{why}; is it the HTTP endpoint? AMQP is at port 5672 by default")
     } else {
         why
     }
@@ -94,5 +96,18 @@ pub(crate) fn with_cure(why: impl Display, flag: &str) -> String {
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> ExitCode {
         ExitCode::from(exit as u8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broker_that_answers_like_a_web_server_is_its_other_port() {
+        let why = "the server does not speak AMQP 0-9-1; it began with \"HTTP/1.1\"";
+        assert!(with_cure(why, URL_FLAG).ends_with("AMQP is at port 5672 by default"));
+        let other = "the server does not speak AMQP 0-9-1; it began with \"SSH-2.0\"";
+        assert_eq!(with_cure(other, URL_FLAG), other);
     }
 }

@@ -73,6 +73,9 @@ impl HttpUrl {
     }
 }
 
+/// What is sent where no login is given: `guest:guest`.
+const GUEST: &str = "Basic Z3Vlc3Q6Z3Vlc3Q=";
+
 /// A broker's HTTP endpoint, and who asks.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
@@ -206,6 +209,11 @@ impl Endpoint {
                 "{} sends its visitors elsewhere ({code}): give the URL that it really has, perhaps with https://",
                 self.base
             ),
+            // Most often nobody was named, and the broker has users of its own.
+            401 if self.authorization == GUEST => format!(
+                "{} refused the login: {reason}; that was guest's, `--http http://USER:PASSWORD@HOST:PORT` is another's",
+                self.base
+            ),
             401 => format!("{} refused the login: {reason}", self.base),
             404 => format!("{} has not what was asked for: {reason}", self.base),
             _ => format!("{} refused: {reason} ({code})", self.base),
@@ -263,11 +271,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn who_named_nobody_and_is_refused_is_told_how_to() {
+        let refused = br#"{"reason":"login failed"}"#;
+        let told = |url: &str| Endpoint::of(url).unwrap().refusal(401, refused);
+        assert!(told("h:1").contains("`--http http://USER:PASSWORD@HOST:PORT`"), "{}", told("h:1"));
+        assert!(told("http://ops:secret@h:1").ends_with("refused the login: login failed"));
+    }
+
+    #[test]
     fn urls_are_read_as_people_type_them() {
         for url in ["http://h:1", "h:1", "http://guest:guest@h:1/", "gue%73t:guest@h:1"] {
             let endpoint = Endpoint::of(url).unwrap();
             assert_eq!(endpoint.base, "http://h:1");
-            assert_eq!(endpoint.authorization, "Basic Z3Vlc3Q6Z3Vlc3Q=");
+            assert_eq!(endpoint.authorization, GUEST);
         }
     }
 

@@ -15,6 +15,9 @@ pub(crate) const FOR_ITS_OWNER: u32 = 0o600;
 /// # Errors
 /// A sentence that names the file.
 pub(crate) fn can_be_written(path: &Path) -> Result<(), String> {
+    if path == Path::new("-") {
+        return Err("-: this goes to a file; /dev/stdout names standard output".into());
+    }
     let named = |error: io::Error| format!("{}: {error}", path.display());
     let was_there = path.exists();
     OpenOptions::new().append(true).create(true).open(path).map_err(named)?;
@@ -124,6 +127,13 @@ mod tests {
         }
         symlink("no/such/place", dir.0.join("lost")).unwrap();
         assert!(can_be_written(&dir.0.join("lost")).is_err());
+    }
+
+    #[test]
+    fn no_file_is_called_like_standard_output() {
+        let refused = can_be_written(Path::new("-")).unwrap_err();
+        assert!(refused.contains("/dev/stdout") && !Path::new("-").exists(), "{refused}");
+        can_be_written(Path::new("/dev/null")).unwrap();
     }
 
     #[test]
