@@ -39,6 +39,13 @@ pub enum Notice {
     Alarm(&'static str),
     /// They may go on.
     AlarmOver,
+    /// A salvage found messages of a queue, and not its declaration.
+    DeclarationLost {
+        /// The durable queue that they are in now, of the first virtual host.
+        queue: String,
+        /// How many.
+        messages: u64,
+    },
     /// So many notices were left out.
     More(u64),
 }
@@ -58,6 +65,10 @@ impl fmt::Display for Notice {
             }
             Notice::Alarm(reason) => write!(f, "publishers are blocked: {reason}"),
             Notice::AlarmOver => f.write_str("publishers are let go on"),
+            Notice::DeclarationLost { queue, messages } => write!(
+                f,
+                "{messages} messages of a queue whose declaration is lost are in the queue {queue}"
+            ),
             Notice::More(count) => write!(f, "{count} notices more, which were not kept"),
         }
     }

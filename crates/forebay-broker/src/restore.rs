@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use forebay_store::{Recovered, RecoveredQueue};
+use forebay_wire::{Table, TableBuf};
 use hashbrown::HashMap;
 
 use crate::ack_timeout::timeout_argument;
@@ -13,9 +14,10 @@ use crate::cold_runs::ColdRun;
 use crate::levels::max_priority;
 use crate::memory::another;
 use crate::message::Message;
+use crate::notices::Notice;
 use crate::queue::{Entry, Queue};
 use crate::shard::{Shard, Vhost};
-use crate::topology::{QueueKey, Record, RecordError, Resource};
+use crate::topology::{MetaWrite, QueueKey, QueueRecord, Record, RecordError, Resource};
 
 /// Why a recovered store cannot be served.
 #[derive(Debug)]
@@ -80,10 +82,21 @@ impl Shard {
         }
         let mut keys = HashMap::<u64, QueueKey, foldhash::fast::FixedState>::default();
         let mut of_levels = HashMap::<u64, QueueKey, foldhash::fast::FixedState>::default();
+        let mut declared = BTreeMap::new();
+        for record in &records {
+            if let Record::Queue(record) = record {
+                let latest = declared.entry(record.place()).or_insert(record.id);
+                *latest = record.id.max(*latest);
+            }
+        }
         for record in &records {
             match record {
                 Record::Exchange(exchange) => {
                     self.vhost_named(&exchange.vhost).topology.restore_exchange(exchange);
+                }
+                // It was deleted, which was lost: another one has its name since.
+                Record::Queue(record) if declared[&record.place()] > record.id => {
+                    self.store.delete_meta(&record.key());
                 }
                 Record::Queue(record) => {
                     let vhost = self.vhost_index(&record.vhost);
@@ -122,13 +135,17 @@ impl Shard {
                 self.store.delete_meta(&binding.key());
             }
         }
-        let clean = recovered.clean;
+        let (clean, damaged) = (recovered.clean, !recovered.damage.is_empty());
         let mut payloads: Vec<Payload> =
             recovered.payloads.into_iter().map(Payload::Stored).collect();
         for queue in recovered.queues {
             self.next_queue_id = self.next_queue_id.max(queue.id + 1);
             let level = || self.stored_level(*of_levels.get(&queue.id)?, queue.id);
-            let key = keys.get(&queue.id).copied().or_else(level);
+            let mut key = keys.get(&queue.id).copied().or_else(level);
+            if key.is_none() && damaged && !(queue.messages.is_empty() && queue.runs.is_empty()) {
+                key = Some(self.undeclared_queue(&queue));
+                keys.extend(key.map(|key| (queue.id, key)));
+            }
             match key {
                 Some(key) => {
                     let id = queue.id;
@@ -208,6 +225,41 @@ impl Shard {
         Ok(())
     }
 
+    /// A queue for what a salvage found of one whose declaration is in the part of the log that cannot be read: the messages are as good as
+    /// any. It may have been deleted, too; then they are back.
+    fn undeclared_queue(&mut self, found: &RecoveredQueue) -> QueueKey {
+        let vhost = self.vhosts.first().map_or("/", |vhost| &vhost.name).to_owned();
+        let at = self.vhost_index(&vhost);
+        let topology = &mut self.vhosts[at as usize].topology;
+        let mut name = format!("lost-queue-{}", found.id);
+        while topology.queue(name.as_bytes()).is_some() {
+            name.push('-');
+        }
+        let record = QueueRecord {
+            vhost,
+            name: name.as_bytes().into(),
+            id: found.id,
+            durable: true,
+            auto_delete: false,
+            exclusive: false,
+            arguments: TableBuf::new(),
+        };
+        let of_policy = topology.policies.queue_arguments(&record.name, Table::default());
+        let mut queue = Queue::new(found.id, at, &record.name).with_arguments(
+            self.now_us,
+            TableBuf::new(),
+            of_policy.as_table(),
+        );
+        (queue.durable, queue.stored) = (true, true);
+        let key = QueueKey(self.queues.insert(Box::new(queue)) as u32);
+        topology.add_queue(&record.name, key, true);
+        self.write_meta(MetaWrite::Put { key: record.key(), value: record.encode() });
+        let in_runs: u64 = found.runs.iter().map(|run| run.messages).sum();
+        let messages = found.messages.len() as u64 + in_runs;
+        self.notices.tell(Notice::DeclarationLost { queue: name, messages });
+        key
+    }
+
     /// Contents of a queue whose deletion was on disk before they were settled.
     fn drop_contents(&mut self, queue: RecoveredQueue) {
         for (seq, home, _) in queue.messages {
@@ -268,4 +320,88 @@ fn restored(
     queue.count_body(&message);
     let redelivered = seq <= queue.redelivered_upto;
     Ok(Entry { seq, message, home, redelivered })
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_store::{Damage, MemDisk, Options, Store, open, perform};
+
+    use super::*;
+    use crate::config::ShardConfig;
+
+    fn commit(disk: &MemDisk, store: &mut Store) {
+        while let Some(request) = store.poll(0) {
+            store.complete(0, perform(disk, request)).expect("the disk works");
+        }
+    }
+
+    /// A disk with a message for each of these queues, which are declared by these numbers, all as `q`.
+    fn disk(queues: &[u64], declared: &[u64]) -> Arc<MemDisk> {
+        let disk = Arc::new(MemDisk::new());
+        let (mut store, _) = open(disk.clone(), Options::default()).expect("it is empty");
+        for &id in declared {
+            let record = QueueRecord {
+                vhost: "/".to_owned(),
+                name: b"q".as_slice().into(),
+                id,
+                durable: true,
+                auto_delete: false,
+                exclusive: false,
+                arguments: TableBuf::new(),
+            };
+            store.put_meta(&record.key(), &record.encode());
+        }
+        for &id in queues {
+            let message = Message::from_bytes(Message::start(b"", b"q", &[0, 0], 0));
+            store.publish(&[(id, 1)], message.as_stored());
+        }
+        commit(&disk, &mut store);
+        disk
+    }
+
+    /// The queues of a broker that starts with it, by name, with their messages, and what it tells.
+    fn started(disk: &Arc<MemDisk>, damaged: bool) -> (Vec<(String, u64)>, Vec<Notice>) {
+        disk.kill();
+        let (store, mut recovered) = open(disk.clone(), Options::default()).expect("it opens");
+        if damaged {
+            let file = "log-0000000001.seg".to_owned();
+            recovered.damage.push(Damage { file, offset: 4_096, what: String::new() });
+        }
+        let shard = Shard::new(ShardConfig::default(), store, Some(recovered));
+        let mut shard = shard.expect("it is understood");
+        commit(disk, &mut shard.store);
+        let topology = &shard.vhosts[0].topology;
+        let queues = shard
+            .queues
+            .iter()
+            .filter(|(key, queue)| topology.queue(&queue.name) == Some(QueueKey(*key as u32)));
+        let mut queues: Vec<_> = queues.map(|(_, q)| (q.display_name(), q.ready())).collect();
+        queues.sort_unstable();
+        (queues, std::iter::from_fn(|| shard.take_notice()).collect())
+    }
+
+    #[test]
+    fn what_a_salvage_finds_of_a_queue_without_its_declaration_is_kept() {
+        let disk = disk(&[7], &[]);
+        let found = ("lost-queue-7".to_owned(), 1);
+        let notice = Notice::DeclarationLost { queue: found.0.clone(), messages: 1 };
+        assert_eq!(started(&disk, true), (vec![found.clone()], vec![notice]));
+        assert_eq!(started(&disk, false), (vec![found], vec![]), "it is declared now");
+    }
+
+    #[test]
+    fn of_a_sound_log_a_queue_without_a_declaration_was_deleted() {
+        let disk = disk(&[7], &[]);
+        assert_eq!(started(&disk, false), (vec![], vec![]));
+        assert_eq!(started(&disk, true), (vec![], vec![]), "nothing of it is left");
+    }
+
+    #[test]
+    fn of_two_declarations_of_one_name_the_later_one_holds() {
+        // In the order of their keys the later one comes first.
+        let disk = disk(&[256, 5], &[256, 5]);
+        let found = vec![("lost-queue-5".to_owned(), 1), ("q".to_owned(), 1)];
+        assert_eq!(started(&disk, true).0, found);
+        assert_eq!(started(&disk, false), (found, vec![]));
+    }
 }

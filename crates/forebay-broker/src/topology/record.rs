@@ -268,6 +268,11 @@ impl BindingRecord {
 }
 
 impl QueueRecord {
+    /// Virtual host and name.
+    pub(crate) fn place(&self) -> (&str, &[u8]) {
+        (&self.vhost, &self.name)
+    }
+
     /// Key in the store: 9 bytes.
     pub fn key(&self) -> Vec<u8> {
         let mut key = vec![QUEUE];
