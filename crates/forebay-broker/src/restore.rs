@@ -250,7 +250,7 @@ impl Shard {
             TableBuf::new(),
             of_policy.as_table(),
         );
-        (queue.durable, queue.stored) = (true, true);
+        queue.stored = true;
         let key = QueueKey(self.queues.insert(Box::new(queue)) as u32);
         topology.add_queue(&record.name, key, true);
         self.write_meta(MetaWrite::Put { key: record.key(), value: record.encode() });
