@@ -77,6 +77,8 @@ impl Shard {
         self.consumers[consumer_key.0 as usize].place = place;
         if place + 1 < queue.consumers.len() {
             queue.turns.inserted(place);
+        } else {
+            queue.turns.appended(place);
         }
         queue.had_consumer = true;
         self.mix_ack_limits(id, number, ack_timeout_ms);

@@ -103,6 +103,10 @@ impl QueueConsumers {
             self.groups.insert(at, Group { priority, end, next: end });
         }
         let place = self.groups[at].end;
+        if self.groups[at].next >= place {
+            // The first one's turn, and not that of who comes now.
+            self.groups[at].next = at.checked_sub(1).map_or(0, |before| self.groups[before].end);
+        }
         for (behind, group) in self.groups[at..].iter_mut().enumerate() {
             group.end += 1;
             group.next += usize::from(behind > 0 && group.next >= place);
@@ -292,7 +296,7 @@ mod tests {
         assert_eq!(round(9, &consumers), [3, 2, 4]);
         let (place, moved) = consumers.push(ConsumerKey(5), 5);
         assert_eq!((place, moved), (2, &[ConsumerKey(0), ConsumerKey(1), ConsumerKey(3)][..]));
-        assert_eq!(round(9, &consumers), [2, 0, 1, 4, 3, 5], "looked at in vain once more");
+        assert_eq!(round(9, &consumers), [0, 1, 2, 4, 3, 5], "looked at in vain once more");
         for _ in 0..3 {
             consumers.remove(0);
         }

@@ -109,6 +109,14 @@ impl RoundRobin {
         self.at += usize::from(self.at >= at);
     }
 
+    /// A consumer came to `at`, behind all others. If all of them have had their turn it is the first one's, and not that of
+    /// who comes now; so it is with RabbitMQ.
+    pub(crate) fn appended(&mut self, at: usize) {
+        if self.at >= at {
+            self.at = 0;
+        }
+    }
+
     /// The consumer at `at` is gone, and those behind it have moved up.
     pub(crate) fn removed(&mut self, at: usize) {
         if self.at > at {

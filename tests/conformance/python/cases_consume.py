@@ -160,6 +160,20 @@ def round_robin(t):
     t.see("first of each", [consumer.bodies()[0] for consumer in three], want=["1", "2", "3"])
 
 
+@case("consume.one-more-when-all-had-their-turn")
+def one_more(t):
+    ch = t.channel()
+    queue = t.queue(ch)
+    first = Consumer(ch, queue)
+    fill(ch, queue, 1)
+    first.await_count(1)
+    second = Consumer(ch, queue)
+    for number in (2, 3, 4):
+        fill(ch, queue, 1, number)
+        await_until(ch, lambda number=number: len(first.got) + len(second.got) == number)
+    t.see("the first one's turn stays its own", [first.bodies(), second.bodies()], want=[["1", "2", "4"], ["3"]])
+
+
 @case("consume.fair-between-connections")
 def fair_between_connections(t):
     ch = t.channel()

@@ -483,3 +483,32 @@ fn a_consumer_that_takes_its_queue_for_a_stream_loses_its_channel_only() {
         ]
     );
 }
+
+#[test]
+fn who_comes_when_all_had_their_turn_does_not_take_the_first_ones() {
+    // With and without priorities, which have turns of their own.
+    for low in [None, Some(-1)] {
+        let mut rig = Rig::new();
+        let id = rig.client();
+        rig.method(id, 1, &declare("q", false));
+        if let Some(low) = low {
+            let arguments = TableBuf::new().with("x-priority", Value::I32(low));
+            let last =
+                basic::Consume { arguments: arguments.as_table(), ..consume("q", "low", true) };
+            rig.method(id, 1, &last);
+        }
+        rig.method(id, 1, &consume("q", "a", true));
+        rig.publish(id, "q", b"1", false);
+        rig.trace(id);
+        rig.method(id, 1, &consume("q", "b", true));
+        rig.trace(id);
+        let mut order = Vec::new();
+        for _ in 0..3 {
+            rig.publish(id, "q", b"2", false);
+            order.extend(rig.trace(id));
+        }
+        let to = |line: &String| line.split(' ').nth(2).map(str::to_owned);
+        let order: Vec<_> = order.iter().filter_map(to).collect();
+        assert_eq!(order, ["a", "b", "a"], "{low:?}");
+    }
+}
