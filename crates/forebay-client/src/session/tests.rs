@@ -11,6 +11,7 @@ mod failing_channels;
 mod idling;
 mod longer_route;
 mod pacing;
+mod random;
 mod redeclaring;
 mod sharing;
 mod stalled_consumers;
