@@ -8,9 +8,10 @@
 //! Each connection recovers by itself. Callers, channels and declarations stay on the first there was.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_flow::{Connections, Decision, Delivered, Renewal};
+use tokio::time::Instant;
 
 use crate::connection::{Guard, Setup};
 use crate::happening::Happening;

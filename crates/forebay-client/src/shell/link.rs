@@ -11,9 +11,9 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
-use std::time::Instant;
 
 use tokio::sync::{Notify, broadcast};
+use tokio::time::Instant;
 
 use crate::happening::Happening;
 use crate::machine::Options;

@@ -5,12 +5,13 @@ mod dice;
 mod rabbit;
 mod served;
 mod users;
+mod whole;
 
 use self::dice::Random;
-use self::rabbit::{Conn, Rabbit, Said};
+use self::rabbit::{Conn, Fate, Rabbit, Said};
 use self::users::{Publisher, Taker, Told};
 use super::*;
-use crate::outcome::Unconfirmed;
+use crate::outcome::{Unconfirmed, UnknownReason};
 use crate::shell::random_u64;
 
 /// Why a channel is closed without a reason.
@@ -36,6 +37,8 @@ struct World {
     refuses: bool,
     /// How often all that is on its way arrives and is worked off, in percent of the steps.
     brisk: usize,
+    /// What happens in this world: a bit for each.
+    faults: u64,
     /// All is well from now on.
     well: bool,
     close_until_us: Option<u64>,
@@ -64,6 +67,7 @@ impl World {
             broker_beats_us: 0,
             begin_at_us: 0,
             refuses: false,
+            faults: Random(!seed).next() | Random(seed ^ 7).next(),
             brisk: [0, 30, 70, 95][(seed % 4) as usize],
             well: false,
             close_until_us: None,
@@ -249,6 +253,9 @@ impl World {
 
     fn spoil(&mut self) {
         let what = self.random.below(10);
+        if self.faults >> what & 1 == 0 {
+            return;
+        }
         let Some(conn) = &mut self.conn else { return };
         match what {
             0..3 => {
@@ -311,9 +318,16 @@ impl World {
         self.well = true;
         self.stuck = false;
         self.refuses = false;
-        if self.conn.as_ref().is_some_and(|conn| conn.channel_max < 2047) {
-            let lost = self.session.hung_up(None);
-            self.lose(&lost);
+        // As many go as must for the others to have channels.
+        let most = self.conn.as_ref().map_or(2047, |conn| usize::from(conn.channel_max));
+        while self.publishers.iter().filter(|it| !it.dropped).count() + self.takers.len() > most {
+            match self.takers.pop() {
+                Some(taker) => taker.drop(&mut self.session, &mut self.rabbit, self.now_us),
+                None => {
+                    let mut left = self.publishers.iter_mut().filter(|it| !it.dropped);
+                    left.next().expect("there are some").drop(&mut self.session, self.now_us);
+                }
+            }
         }
         self.rabbit.has_exchange = true;
         self.rabbit.is_full = false;

@@ -14,6 +14,7 @@ use crate::REPUBLISHED_HEADER;
 
 /// The frames of its connections, head and end included.
 pub(super) const FRAME_BYTES_MAX: u32 = 4096;
+const REPLY_TO: &str = "amq.rabbitmq.reply-to";
 
 /// A message that arrived, each time.
 #[derive(Debug)]
@@ -56,6 +57,8 @@ pub(super) struct Rabbit {
     queues: BTreeMap<String, VecDeque<Stored>>,
     /// By the name of a message, which begins its body.
     pub(super) arrivals: BTreeMap<String, Vec<Arrival>>,
+    /// Requests that arrived, by the same.
+    pub(super) requests: BTreeSet<String>,
     /// Deliveries that were handed out, by number.
     pub(super) said: BTreeMap<u64, Said>,
     /// Consumers that it ended: the first part of their tags.
@@ -97,8 +100,11 @@ struct Chan {
     sequence: u64,
     pending: Vec<Pending>,
     content: Option<Content>,
-    /// The publisher that writes here and its last number.
-    last: Option<(String, u32)>,
+    /// It has replies, and these requests wait for theirs: correlation-id and body.
+    replies: bool,
+    requests: Vec<(String, Vec<u8>)>,
+    /// The last number of each who publishes here.
+    last: BTreeMap<String, u32>,
     qos: u16,
     tag: u64,
     consumers: Vec<Consumer>,
@@ -306,6 +312,11 @@ impl Rabbit {
             }
             Method::BasicConsume(consume) => {
                 let (tag, queue) = (consume.consumer_tag.to_string(), consume.queue.to_string());
+                if queue == REPLY_TO {
+                    chan.replies = true;
+                    conn.tell(number, &basic::ConsumeOk { consumer_tag: ShortStr::truncated("r") });
+                    return;
+                }
                 if !self.queues.contains_key(&queue) {
                     self.ended.insert(tag.split('-').next().unwrap().to_owned());
                     self.close_channel(conn, number, 404, "NOT_FOUND - no queue");
@@ -392,7 +403,6 @@ impl Rabbit {
     fn publish(&mut self, conn: &mut Conn, number: u16, content: Content) {
         conn.published = true;
         let chan = conn.channels.get_mut(&number).expect("it was there");
-        assert!(chan.confirms, "it was asked for confirms");
         if content.exchange == "x" && !self.has_exchange {
             self.close_channel(conn, number, 404, "NOT_FOUND - no exchange 'x'");
             return;
@@ -400,12 +410,24 @@ impl Rabbit {
         let text = String::from_utf8_lossy(&content.body).into_owned();
         let name = text.split('|').next().unwrap().to_owned();
         let (publisher, place) = name.split_once('-').unwrap();
-        let this = (publisher.to_owned(), place.parse::<u32>().unwrap());
-        if let Some(last) = chan.last.replace(this.clone()) {
-            assert!(last.0 == this.0 && last.1 < this.1, "{last:?} before {this:?}");
+        let place = place.parse::<u32>().unwrap();
+        if let Some(last) = chan.last.insert(publisher.to_owned(), place) {
+            assert!(last < place, "{publisher}-{last} before {name}");
         }
         let raw = RawProperties::trusted(&content.properties);
         let properties = raw.parse();
+        if properties.reply_to.is_some() {
+            assert!(chan.replies, "406: fast reply consumer does not exist");
+            self.requests.insert(name);
+            if self.queues.contains_key(&content.routing_key) {
+                let id = properties.correlation_id.expect("a request has one").to_string();
+                chan.requests.push((id, content.body));
+            } else {
+                send_back(conn, number, &content);
+            }
+            return;
+        }
+        assert!(chan.confirms, "it was asked for confirms");
         let marked =
             properties.headers.is_some_and(|headers| headers.get(REPUBLISHED_HEADER).is_some());
         let message_id = properties.message_id.unwrap_or_default().to_string();
@@ -434,22 +456,28 @@ impl Rabbit {
         chan.pending.push(Pending { sequence: chan.sequence, name, at, acked });
         if fate == Fate::Returned {
             self.returns += 1;
-            let returned = basic::Return {
-                reply_code: 312,
-                reply_text: ShortStr::truncated("NO_ROUTE"),
-                exchange: ShortStr::truncated(&content.exchange),
-                routing_key: ShortStr::truncated(&content.routing_key),
-            };
-            let out = &mut conn.output;
-            write_method(out, number, &returned);
-            write_header_frame(out, number, 60, content.body.len() as u64, raw);
-            for part in content.body.chunks(FRAME_BYTES_MAX as usize - 8) {
-                write_body_frame(out, number, part);
-            }
+            send_back(conn, number, &content);
         }
         if self.alarm && !conn.blocked {
             self.block(conn);
         }
+    }
+}
+
+/// basic.return
+fn send_back(conn: &mut Conn, number: u16, content: &Content) {
+    let returned = basic::Return {
+        reply_code: 312,
+        reply_text: ShortStr::truncated("NO_ROUTE"),
+        exchange: ShortStr::truncated(&content.exchange),
+        routing_key: ShortStr::truncated(&content.routing_key),
+    };
+    let out = &mut conn.output;
+    write_method(out, number, &returned);
+    let raw = RawProperties::trusted(&content.properties);
+    write_header_frame(out, number, 60, content.body.len() as u64, raw);
+    for part in content.body.chunks(FRAME_BYTES_MAX as usize - 8) {
+        write_body_frame(out, number, part);
     }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use forebay_wire::{
-    RawProperties, ShortStr, basic, channel, connection, write_body_frame, write_header_frame,
-    write_method,
+    Properties, RawProperties, ShortStr, basic, channel, connection, write_body_frame,
+    write_header_frame, write_method, write_properties_frame,
 };
 
 use super::super::dice::Random;
@@ -46,6 +46,29 @@ impl Rabbit {
             conn.tell(number, &basic::Ack { delivery_tag, multiple });
         } else {
             conn.tell(number, &basic::Nack { delivery_tag, multiple, requeue: false });
+        }
+        true
+    }
+
+    /// Answers some request, or loses it. False: there is none.
+    pub(in super::super) fn reply(&mut self, conn: &mut Conn, random: &mut Random) -> bool {
+        if conn.closing || conn.over {
+            return false;
+        }
+        let asked = conn.channels.iter_mut().find(|(_, chan)| !chan.requests.is_empty());
+        let Some((&number, chan)) = asked else { return false };
+        let (id, request) = chan.requests.swap_remove(random.below(chan.requests.len()));
+        if random.in_percent(90) {
+            let deliver = basic::Deliver { delivery_tag: 1, ..Default::default() };
+            let body = [b"re ", &request[..]].concat();
+            let correlation_id = Some(ShortStr::truncated(&id));
+            let properties = Properties { correlation_id, ..Default::default() };
+            let out = &mut conn.output;
+            write_method(out, number, &deliver);
+            write_properties_frame(out, number, 60, body.len() as u64, &properties);
+            for part in body.chunks(FRAME_BYTES_MAX as usize - 8) {
+                write_body_frame(out, number, part);
+            }
         }
         true
     }

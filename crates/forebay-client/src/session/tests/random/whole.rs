@@ -1,0 +1,357 @@
+//! The same with the whole client around the session: tasks that use it, futures that are dropped, sockets for consuming and for
+//! publishing, on a clock that only goes when all of them wait.
+
+mod hub;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use self::hub::{Hub, Shared, broker, dial, lock, state};
+use super::*;
+use crate::outcome::{Confirmed, NotPublishedReason};
+use crate::pool::Pool;
+use crate::{
+    CallError, Caller, Connection, Consumer, Delivery, Outcome, Publisher as Handle, Route, Window,
+};
+
+/// Nothing takes so long once all is well.
+const BOUND: Duration = Duration::from_secs(1_000);
+const QUEUES: [&str; 3] = ["q0", "q1", "q2"];
+
+/// Publishes under its own name until all is well; true at once when it is told that the connection is closed.
+async fn publish(hub: Shared, name: String, handle: Handle, mut random: Random) {
+    let mut outcomes: Vec<(String, Outcome)> = Vec::new();
+    for number in 1.. {
+        let (well, closing) = state(&hub);
+        if well || number > 400 {
+            break;
+        }
+        let message_name = format!("{name}-{number}");
+        let size = [0, 10, 300, 5_000][random.below(4)];
+        let mut message = Message::new(format!("{message_name}|{}", "-".repeat(size)).into_bytes());
+        if random.in_percent(20) {
+            message = message.message_id(format!("own {message_name}"));
+        }
+        let ms = [1, 50, 2_000][random.below(3)];
+        let patience = Duration::from_millis(ms);
+        let asked = match random.below(3) {
+            0 => Some(handle.publish_within(patience, message).await),
+            1 => timeout(patience, handle.publish(message)).await.ok(),
+            _ => Some(handle.publish(message).await),
+        };
+        match asked {
+            None => {} // dropped: it may have been admitted in that very moment
+            Some(Ok(outcome)) => outcomes.push((message_name, outcome)),
+            Some(Err(refused)) => {
+                lock(&hub).unsent.push(message_name);
+                match refused.reason {
+                    NotPublishedReason::DeadlinePassed => {}
+                    NotPublishedReason::Lost(_) => {
+                        assert!(closing || lock(&hub).closing, "nobody closed it");
+                        break;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        if !outcomes.is_empty() && random.in_percent(30) {
+            let (name, outcome) = outcomes.swap_remove(random.below(outcomes.len()));
+            match random.below(3) {
+                0 => drop(outcome),
+                1 => {
+                    let mut outcome = outcome;
+                    match timeout(patience, &mut outcome).await {
+                        Ok(told) => lock(&hub).hear(name, told),
+                        Err(_) => outcomes.push((name, outcome)),
+                    }
+                }
+                _ => {
+                    let told = outcome.await;
+                    lock(&hub).hear(name, told);
+                }
+            }
+        }
+        if random.in_percent(5) {
+            let _ = timeout(patience, handle.idle()).await;
+        }
+        if random.in_percent(30) {
+            sleep(patience).await;
+        }
+    }
+    for (name, outcome) in outcomes {
+        let told = outcome.await;
+        lock(&hub).hear(name, told);
+    }
+    handle.idle().await;
+}
+
+/// Asks, in several tasks at once, and hears the answers to what it asked.
+async fn ask(hub: Shared, name: String, caller: Caller, mut random: Random) {
+    for number in 1..200 {
+        if lock(&hub).well {
+            break;
+        }
+        let name = format!("{name}-{number}");
+        let request = format!("{name}|{}", "-".repeat([0, 300, 5_000][random.below(3)]));
+        let route = Route::queue(["q0", "q1", "nowhere"][random.below(3)]);
+        let patience = Duration::from_millis([1, 80, 3_000][random.below(3)]);
+        let dropped_after = Duration::from_millis([2, 10_000][random.below(2)]);
+        let asked = caller.call(patience, &route, request.clone().into_bytes());
+        match timeout(dropped_after, asked).await {
+            Ok(Ok(reply)) => {
+                assert_eq!(reply.body(), format!("re {request}").as_bytes());
+                lock(&hub).replies += 1;
+            }
+            Ok(Err(CallError::TimedOut { unsent: true })) => lock(&hub).unasked.push(name),
+            Ok(Err(CallError::Lost(_))) if lock(&hub).closing => break,
+            Ok(Err(_)) | Err(_) => {}
+        }
+        if random.in_percent(50) {
+            sleep(patience).await;
+        }
+    }
+}
+
+fn number_of(delivery: &Delivery) -> u64 {
+    String::from_utf8_lossy(delivery.body()).rsplit('#').next().unwrap().parse().unwrap()
+}
+
+fn settle(hub: &Shared, delivery: Delivery, said: Said) {
+    let number = number_of(&delivery);
+    // The broker may hear of it before this task goes on.
+    let mut hub = lock(hub);
+    let settlement = match said {
+        Said::Ack => delivery.ack(),
+        Said::Reject => delivery.reject(),
+        _ => delivery.requeue(),
+    };
+    if settlement.in_time().is_ok() {
+        hub.rabbit.said.insert(number, said);
+    }
+}
+
+/// Consumes until it is told to stop, from whatever queue is there.
+async fn consume(hub: Shared, connection: Connection, mut random: Random) {
+    loop {
+        let queue = QUEUES[random.below(3)];
+        let mut builder = connection.consumer(queue).workers(1 + random.below(3) as u16);
+        if random.in_percent(50) {
+            builder = builder.credit_max(5);
+        }
+        if random.in_percent(30) {
+            builder = builder.fixed_credit(3);
+        }
+        let limited = random.in_percent(20);
+        if limited {
+            builder = builder.work_limit(Duration::from_millis(300));
+        }
+        let patience = Duration::from_millis([20, 500, 60_000][random.below(3)]);
+        let built = timeout(patience, builder.build()).await;
+        let consumer = match built {
+            Ok(Ok(consumer)) => consumer,
+            _ if lock(&hub).closing => return,
+            _ => {
+                sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        if use_up(&hub, queue, consumer, limited, &mut random).await {
+            return;
+        }
+    }
+}
+
+/// True: enough.
+async fn use_up(
+    hub: &Shared,
+    queue: &str,
+    mut consumer: Consumer,
+    limited: bool,
+    random: &mut Random,
+) -> bool {
+    let mut held: Vec<Delivery> = Vec::new();
+    let mut last = 0;
+    for turn in 0.. {
+        let (well, closing) = state(hub);
+        if !well && turn > 60 && random.in_percent(5) {
+            if random.in_percent(50) {
+                consumer.stop();
+            }
+            break;
+        }
+        let ms = [1, 30, 800][random.below(3)];
+        match timeout(Duration::from_millis(ms), consumer.next()).await {
+            Ok(Ok(Some(delivery))) => {
+                let number = number_of(&delivery);
+                assert!(number > last, "{number} after {last}");
+                last = number;
+                let mut hub = lock(hub);
+                let said = if limited { Said::Overdue } else { Said::InWork };
+                assert_eq!(hub.rabbit.said.insert(number, said), None, "handed out twice");
+                hub.taken += 1;
+                held.push(delivery);
+            }
+            Ok(Ok(None)) => panic!("it was not stopped"),
+            Ok(Err(_)) => break,
+            Err(_) if closing || well && lock(hub).rabbit.ready(queue) == 0 => break,
+            Err(_) => {}
+        }
+        while !held.is_empty() && (well || random.in_percent(40)) {
+            let delivery = held.swap_remove(random.below(held.len()));
+            let all = [Said::Ack, Said::Ack, Said::Requeue, Said::Reject];
+            settle(hub, delivery, if well { Said::Ack } else { all[random.below(4)] });
+        }
+    }
+    let (well, closing) = state(hub);
+    if random.in_percent(50) {
+        drop(consumer);
+    }
+    for delivery in held {
+        settle(hub, delivery, Said::Requeue);
+    }
+    closing || well && lock(hub).is_empty()
+}
+
+async fn live(seed: u64) -> [u64; 5] {
+    let mut random = Random(seed);
+    let hub = Arc::new(Mutex::new(Hub {
+        random: Random(seed ^ 1),
+        rabbit: Rabbit::new(),
+        lines: Vec::new(),
+        ghosts: Vec::new(),
+        refuses: false,
+        faults: Random(!seed).next() | Random(seed ^ 7).next(),
+        well: true,
+        closing: false,
+        told: Vec::new(),
+        unsent: Vec::new(),
+        unasked: Vec::new(),
+        replies: 0,
+        taken: 0,
+    }));
+    QUEUES.iter().for_each(|queue| lock(&hub).rabbit.declare(queue));
+    let broker = tokio::spawn(broker(hub.clone()));
+    let options = Options { heartbeat_s: 10, ..Options::default() };
+    let dialled = hub.clone();
+    let outgoing = [1, 3_000, 1 << 20][random.below(3)];
+    let builder = Connection::builder()
+        .recovery_pause(Duration::from_millis(20))
+        .outgoing_bytes_max(outgoing)
+        .close_patience(Duration::from_secs([0, 3, 300][random.below(3)]))
+        .connections_max(1 + random.below(3) as u32);
+    let opening = builder.over("the test", options, move || dial(&dialled));
+    let connection = timeout(BOUND, opening).await.expect("it opens").unwrap();
+    if random.in_percent(50) {
+        let topology = Topology::new().queue(Queue::durable("q0"));
+        timeout(BOUND, connection.declare(topology)).await.expect("it is declared").unwrap();
+    }
+    let mut tasks: Vec<JoinHandle<()>> = Vec::new();
+    for place in 0..3 {
+        let queue = QUEUES[random.below(3)];
+        let exchange = random.in_percent(20);
+        let route = if exchange { Route::exchange("x", queue) } else { Route::queue(queue) };
+        let mut publisher = connection.publisher(route);
+        if random.in_percent(60) {
+            publisher = publisher.window(Window::fixed([1, 3, 20][random.below(3)]));
+        } else if random.in_percent(50) {
+            publisher = publisher.unordered();
+        }
+        if random.in_percent(30) {
+            publisher = publisher.outcome_within(Duration::from_secs(2 << random.below(5)));
+        }
+        let handle = publisher.build().await.unwrap();
+        for clone in 0..1 + random.below(2) {
+            let name = format!("p{place}.{clone}");
+            let of_its_own = lock(&hub).random();
+            tasks.push(tokio::spawn(publish(hub.clone(), name, handle.clone(), of_its_own)));
+        }
+    }
+    for _ in 0..2 {
+        let of_its_own = lock(&hub).random();
+        tasks.push(tokio::spawn(consume(hub.clone(), connection.clone(), of_its_own)));
+    }
+    let caller = connection.caller();
+    for place in 0..2 {
+        let of_its_own = lock(&hub).random();
+        let name = format!("a{place}");
+        tasks.push(tokio::spawn(ask(hub.clone(), name, caller.clone(), of_its_own)));
+    }
+    lock(&hub).well = false;
+    let end = Instant::now() + Duration::from_secs(5 << random.below(4));
+    while Instant::now() < end {
+        sleep(Duration::from_millis(1 + random.below(2_000) as u64)).await;
+        let pool = Arc::downgrade(connection.pool());
+        match random.below(4) {
+            0 => drop(timeout(Duration::from_millis(500), Pool::grow(&pool)).await),
+            1 => connection.pool().shrink(),
+            _ => {}
+        }
+    }
+    let early = random.in_percent(30);
+    if early {
+        lock(&hub).closing = true;
+        let closing = timeout(BOUND, connection.clone().close());
+        if random.in_percent(70) {
+            drop(closing.await.expect("it closes, whatever the broker does"));
+        } else {
+            // Dropped after its first moment, or before.
+            let _ = timeout(Duration::from_millis(random.below(20) as u64), closing).await;
+        }
+    }
+    lock(&hub).heal();
+    for task in tasks {
+        timeout(BOUND, task)
+            .await
+            .unwrap_or_else(|_| panic!("somebody waits for ever: {}", lock(&hub).tell()))
+            .expect("no task panics");
+    }
+    lock(&hub).closing = true;
+    drop(timeout(BOUND, connection.close()).await.expect("it closes"));
+    broker.abort();
+    let _ = broker.await;
+    let hub = lock(&hub);
+    for (name, outcome) in &hub.told {
+        let arrivals = hub.rabbit.arrivals.get(name).map_or(0, Vec::len);
+        match outcome {
+            Ok(confirmed) if !confirmed.republished => assert_eq!(arrivals, 1, "{name}"),
+            Err(Unconfirmed::Withdrawn) => assert_eq!(arrivals, 0, "{name}"),
+            _ => {}
+        }
+    }
+    for name in &hub.unsent {
+        assert!(!hub.rabbit.arrivals.contains_key(name), "{name} was not sent");
+    }
+    for name in &hub.unasked {
+        assert!(!hub.rabbit.requests.contains(name), "{name} was not sent");
+    }
+    let republished = |told: &&(String, Result<Confirmed, _>)| {
+        told.1.as_ref().is_ok_and(|confirmed: &Confirmed| confirmed.republished)
+    };
+    let marked = hub.told.iter().filter(republished).count() as u64;
+    [hub.told.len() as u64, hub.unsent.len() as u64, marked, hub.taken, hub.replies]
+}
+
+#[test]
+fn whoever_uses_a_connection_hears_the_truth_and_in_time_whatever_the_broker_does() {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
+    let fresh = number("FOREBAY_WORLD").unwrap_or_else(random_u64);
+    let fixed = if number("FOREBAY_WORLD").is_some() { 0 } else { 20 };
+    let count = number("FOREBAY_WORLDS").unwrap_or(5);
+    let mut seen = [0; 5];
+    let mut failed = Vec::new();
+    for seed in (0..fixed).chain((0..count).map(|place| fresh.wrapping_add(place))) {
+        let ran = std::panic::catch_unwind(|| {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            runtime.enable_time().start_paused(true).build().unwrap().block_on(live(seed))
+        });
+        match ran {
+            Ok(sights) => seen.iter_mut().zip(sights).for_each(|(sum, more)| *sum += more),
+            Err(_) => failed.push(seed),
+        }
+    }
+    assert!(failed.is_empty(), "FOREBAY_WORLD={failed:?} FOREBAY_WORLDS=1");
+    assert!(fixed == 0 || seen.iter().all(|count| *count > 10), "{seen:?}");
+}
