@@ -138,9 +138,10 @@ where
         deadline: &Deadline,
     ) -> (Arc<Collector<T, V>>, BatchWork) {
         let (name, batch_messages) = (self.batching.name, self.batching.limits().messages);
-        // Where a batch waits for another attempt there are no more of them than workers.
+        // No more batches wait for another attempt than there are workers, and others pass them.
         let concurrency = self.batching.concurrency;
-        let dispatch = Dispatch::new(concurrency.first(None), concurrency.most());
+        let dispatch =
+            Dispatch::new(concurrency.first(None), concurrency.most().saturating_add(1));
         let dead_letters = policy.dead_letters.clone();
         let collector = Arc::new(Collector::new(self.batching, dead_letters));
         let batches = Batches::new(collector.clone());

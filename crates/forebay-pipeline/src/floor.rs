@@ -197,9 +197,9 @@ impl<T> Floor<T> {
     }
 
     /// Whether a worker may be done with a message for now: then it is counted here, until it is [held](Floor::hold) or
-    /// [has left](Floor::left).
-    pub(crate) fn put_off(&mut self) -> bool {
-        let room = self.dispatch.room() > usize::from(self.asking);
+    /// [has left](Floor::left). `others_pass`: what comes finds a place yet, however many are put off.
+    pub(crate) fn put_off(&mut self, others_pass: bool) -> bool {
+        let room = self.dispatch.room() > usize::from(self.asking || others_pass);
         if room {
             self.dispatch.put_off();
         }

@@ -153,9 +153,9 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
     }
 
     /// Tries a message again, after a pause, when its handler returned an error, panicked or took too long; it
-    /// stays unacknowledged meanwhile, and those of its key wait. Batches are tried again as a whole, and those after
-    /// them do not wait. When
-    /// [`Process::buffer_max`] messages wait already, the worker waits with the message.
+    /// stays unacknowledged meanwhile, and those of its key wait. When [`Process::buffer_max`] messages wait already, the
+    /// worker waits with the message. Batches are tried again as a whole, and those after them do not wait; when as many
+    /// as there are workers for them wait already, a worker waits with its batch.
     #[must_use]
     pub fn retries(mut self, backoff: Backoff) -> Self {
         self.policy.retries = Some(backoff);

@@ -471,8 +471,8 @@ where
         let mut floor = self.floor();
         floor.dispatch.resize(concurrency);
         if self.policy.whole.is_some() {
-            // As at the start: there is a place for the batch of each.
-            floor.dispatch.make_room(concurrency);
+            // As at the start: there is a place for the batch of each, and for what comes.
+            floor.dispatch.make_room(concurrency.saturating_add(1));
         }
         self.count(&mut floor);
         floor.wake_all(); // those too many leave

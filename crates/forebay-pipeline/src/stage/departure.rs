@@ -60,7 +60,7 @@ where
         let leaving = if ordered { None } else { started.message.later(pause) };
         let has_room = {
             let mut floor = self.floor();
-            let has_room = floor.put_off();
+            let has_room = floor.put_off(self.policy.whole.is_some());
             self.count(&mut floor);
             has_room
         };

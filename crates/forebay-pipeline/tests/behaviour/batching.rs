@@ -329,6 +329,34 @@ fn batches_have_places_to_wait_for_another_attempt_though_their_workers_came_lat
 }
 
 #[test]
+fn a_batch_that_waits_for_another_attempt_holds_up_no_other() {
+    // A place for one of each worker, and one worker who waits with his.
+    for (workers, wait) in [(1, 1), (3, 3), (3, 4)] {
+        in_virtual_time(async {
+            let (messages, source) = source::test();
+            let handler = async |batch: Item<Batch<u32>>| {
+                let first = batch[0] == 0 && batch.attempt() == 1;
+                if first { Outcome::Retry(60 * MINUTE) } else { Outcome::Ack }
+            };
+            let _running = Pipeline::from(source)
+                .process(20, as_it_is)
+                .batch_by(Batching::new("b", 1, MINUTE).concurrency(workers), handler)
+                .start();
+            let begun = Instant::now();
+            let first: Vec<_> = (0..wait).map(|_| messages.send(0)).collect();
+            for number in 1..10 {
+                assert_eq!(messages.send(number).await, Verdict::Ack);
+            }
+            assert_eq!(begun.elapsed(), Duration::ZERO, "{wait} of {workers}");
+            for sent in first {
+                assert_eq!(sent.await, Verdict::Ack);
+            }
+            assert_eq!(begun.elapsed().as_secs(), 3_600);
+        });
+    }
+}
+
+#[test]
 fn a_breaker_holds_back_batches_that_fail() {
     in_virtual_time(async {
         let handler = async |_: Item<Batch<u32>>| Err::<(), _>("the database is down");
