@@ -410,11 +410,16 @@ where
             }
         }
         // Whoever succeeded may have more to do with its message, and the time for which others wait does not come.
-        let closed = was_open && !floor.is_broken();
+        let is_open = floor.is_broken();
+        let closed = was_open && !is_open;
         let successor = if closed { floor.pass_on() } else { None };
         self.count(&mut floor);
         drop(floor);
         successor.into_iter().for_each(Waker::wake);
+        if is_open {
+            // Its pause has an end, also where everybody is busy with something else until then.
+            self.supervise.notify_one();
+        }
     }
 
     /// What a call that has ended tells about how many there should be.

@@ -492,3 +492,30 @@ fn who_is_idle_goes_on_when_a_success_closes_the_breaker() {
         assert!(running.control().may_begin());
     });
 }
+
+#[test]
+fn all_who_are_idle_go_on_after_the_breakers_pause_though_a_dead_letter_is_still_being_sent() {
+    in_virtual_time(async {
+        let (messages, source) = source::test();
+        let handler = async |item: Item<u32>| {
+            sleep(10 * SECOND).await;
+            if *item == 0 { Err("nonsense") } else { Ok(()) }
+        };
+        let running = Pipeline::from(source)
+            .process(3, handler)
+            .breaker(Breaker::new(1, SECOND, SECOND))
+            .dead_letters(async |_: Item<u32>, _: String| {
+                sleep(100 * SECOND).await;
+                Ok::<(), String>(())
+            })
+            .start();
+        let _buried = messages.send(0);
+        sleep(12 * SECOND).await;
+        assert!(running.control().may_begin());
+        let begun = Instant::now();
+        for sent in [1, 2].map(|number| messages.send(number)) {
+            assert_eq!(sent.await, Verdict::Ack);
+        }
+        assert_eq!(begun.elapsed().as_secs(), 10, "side by side");
+    });
+}
