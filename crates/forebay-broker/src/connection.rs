@@ -8,7 +8,7 @@
 //!    gone                   Refused ── 3 s ──► gone                    └─────────────┘
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_flow::CommitTime;
@@ -107,8 +107,8 @@ pub(crate) struct Connection {
     pub(crate) commit_told: CommitTime,
     pub(crate) channels: Channels,
     pub(crate) channels_open: u16,
-    /// Numbers of channels that the client has closed and not opened since: what it sends on them may have been under way then.
-    pub(crate) channels_left: BTreeSet<u16>,
+    /// Numbers of channels that the client has closed and not opened since, and when: what it sends on them may have been under way then.
+    pub(crate) channels_left: BTreeMap<u16, u64>,
     pub(crate) received_us: u64,
     /// When its deliveries were last looked at for their timeouts, in seconds.
     pub(crate) acks_checked_s: u32,
@@ -177,7 +177,7 @@ impl Connection {
             commit_told: CommitTime::default(),
             channels: Channels::default(),
             channels_open: 0,
-            channels_left: BTreeSet::new(),
+            channels_left: BTreeMap::new(),
             received_us: now_us,
             acks_checked_s: 0,
             ack_check_s: CHECK_EVERY_S,

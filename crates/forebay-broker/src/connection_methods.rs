@@ -285,8 +285,9 @@ impl Shard {
         self.tell_confirms_of(id, number);
         self.drop_publisher(id, number);
         self.forget_channel(id, number);
+        let now_us = self.now_us;
         if let Some(connection) = self.connection(id) {
-            connection.channels_left.insert(number);
+            connection.channels_left.insert(number, now_us);
         }
         self.send(id, number, &channel::CloseOk::default());
     }

@@ -20,6 +20,10 @@ const FRAME_HEAD_BYTES: usize = 7;
 /// Some clients count frame-max without head and end; RabbitMQ lets them, and so do we.
 const FRAME_MAX_FUDGE_BYTES: u32 = 8;
 
+/// A publish on a channel that its client has closed was under way then if it comes within this time, in microseconds; later ones are a
+/// mistake of the program, which is to hear of it.
+const UNDER_WAY_US: u64 = 1_000_000;
+
 impl Shard {
     /// Takes bytes that may begin and end anywhere. Whole frames are read where they are; only the
     /// beginning of an incomplete one is kept, so an idle connection holds nothing.
@@ -221,8 +225,13 @@ impl Shard {
         id: ConnectionId,
         frame: &Frame<'_>,
     ) -> Result<(), (AmqpError, u16, u16)> {
-        let was_left =
-            self.connection(id).is_some_and(|c| c.channels_left.contains(&frame.channel));
+        let now_us = self.now_us;
+        let left_us =
+            self.connection(id).and_then(|c| c.channels_left.get(&frame.channel).copied());
+        let ignored = |method: &Method<'_>| match method {
+            Method::BasicPublish(_) => left_us.is_some_and(|us| now_us < us + UNDER_WAY_US),
+            method => left_us.is_some() && settles(method),
+        };
         if frame.kind == FrameKind::Method {
             let method =
                 Method::parse(frame.payload).map_err(|error| unparsed(&error, frame.payload))?;
@@ -230,12 +239,12 @@ impl Shard {
                 Method::ChannelOpen(open) => {
                     self.open_channel(id, frame.channel, &open).map_err(|error| (error, 0, 0))
                 }
-                _ if was_left && expects_no_answer(&method) => Ok(()),
+                method if ignored(&method) => Ok(()),
                 _ => Err((AmqpError::channel_not_open(), method.class_id(), method.method_id())),
             };
         }
         let reason = match frame.kind {
-            FrameKind::Header | FrameKind::Body if was_left => return Ok(()),
+            FrameKind::Header | FrameKind::Body if left_us.is_some() => return Ok(()),
             FrameKind::Heartbeat => "heartbeat frame on a channel other than 0",
             _ => "expected method frame, got non method frame instead",
         };
@@ -294,13 +303,12 @@ fn is_publish(frame: &Frame<'_>) -> bool {
     frame.kind == FrameKind::Method && frame.payload.starts_with(&[0, 60, 0, 40])
 }
 
-/// What one thread of a client may send while another closes the channel. Nobody waits for an answer to it, and RabbitMQ
-/// ignores it as well, for as long as the close takes it.
-fn expects_no_answer(method: &Method<'_>) -> bool {
+/// What one thread of a client may send while another closes the channel, for as long as anybody likes: nobody waits for an answer to it,
+/// and there is nothing left that it could settle. RabbitMQ ignores it as well, for as long as the close takes it.
+fn settles(method: &Method<'_>) -> bool {
     matches!(
         method,
-        Method::BasicPublish(_)
-            | Method::BasicAck(_)
+        Method::BasicAck(_)
             | Method::BasicNack(_)
             | Method::BasicReject(_)
             | Method::BasicCancelOk(_)

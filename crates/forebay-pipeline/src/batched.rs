@@ -140,8 +140,7 @@ where
         let (name, batch_messages) = (self.batching.name, self.batching.limits().messages);
         // No more batches wait for another attempt than there are workers, and others pass them.
         let concurrency = self.batching.concurrency;
-        let dispatch =
-            Dispatch::new(concurrency.first(None), concurrency.most().saturating_add(1));
+        let dispatch = Dispatch::new(concurrency.first(None), concurrency.most().saturating_add(1));
         let dead_letters = policy.dead_letters.clone();
         let collector = Arc::new(Collector::new(self.batching, dead_letters));
         let batches = Batches::new(collector.clone());

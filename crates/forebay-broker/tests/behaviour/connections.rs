@@ -284,6 +284,21 @@ fn what_was_under_way_when_a_client_closed_its_channel_harms_nobody() {
     );
 }
 
+/// A program that publishes on a channel that it has closed long ago would never hear that its messages are lost.
+#[test]
+fn who_publishes_on_a_channel_that_he_has_closed_long_ago_is_told() {
+    let mut rig = Rig::new();
+    let id = rig.client();
+    rig.method(id, 1, &channel::Close::default());
+    rig.pass(2_000);
+    rig.trace(id);
+    rig.method(id, 1, &basic::Ack { delivery_tag: 1, multiple: false });
+    assert!(rig.trace(id).is_empty());
+    rig.publish(id, "q", b"lost", false);
+    let told = rig.trace(id);
+    assert_eq!(told, ["0 connection.close 504 CHANNEL_ERROR - expected 'channel.open'"]);
+}
+
 #[test]
 fn garbage_after_the_handshake_is_a_frame_error() {
     let mut rig = Rig::new();
