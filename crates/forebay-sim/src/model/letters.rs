@@ -37,7 +37,6 @@ impl Model {
     /// A doubtful message is there: it is not where else it might be.
     pub(super) fn is_there(&mut self, queue: Name, id: u32, letter: Option<Name>) {
         let op = self.op;
-        self.refused_letters.remove(&(letter.unwrap_or(queue), id));
         if let Some((other, other_letter)) = self.elsewhere(queue, letter)
             && let Some(other) = self.queues.get_mut(other)
             && let Some(instance) = other.doubtful(id, other_letter)
@@ -86,12 +85,7 @@ impl Model {
     }
 
     /// The broker says how many of what was rejected wait for room: the others, which came before, have their letters.
-    ///
-    /// Of those that were refused, too, none comes any more once no letter at all waits.
-    pub(crate) fn letters_wait(&mut self, wait: usize, all: usize) {
-        if all == 0 {
-            self.refused_letters.clear();
-        }
+    pub(crate) fn letters_wait(&mut self, wait: usize) {
         while self.dying.len() > wait
             && let Some(dead) = self.dying.pop_front()
         {
@@ -159,6 +153,5 @@ impl Model {
                 queue.letters_go_anew(lost);
             }
         }
-        self.refused_letters_may_come();
     }
 }
