@@ -411,14 +411,12 @@ where
         }
         // Whoever succeeded may have more to do with its message, and the time for which others wait does not come.
         let is_open = floor.is_broken();
-        let closed = was_open && !is_open;
-        let successor = if closed { floor.pass_on() } else { None };
+        let successor = if was_open && !is_open { floor.pass_on() } else { None };
         self.count(&mut floor);
         drop(floor);
         successor.into_iter().for_each(Waker::wake);
         if is_open {
-            // Its pause has an end, also where everybody is busy with something else until then.
-            self.supervise.notify_one();
+            self.supervise.notify_one(); // of the pause's end, which may come before anybody waits
         }
     }
 
