@@ -5,6 +5,7 @@ mod batching;
 mod blocking;
 mod ending;
 mod explaining;
+mod histories;
 mod joining;
 mod middleware;
 mod needing;
