@@ -197,8 +197,12 @@ impl<T: Send + Sync + 'static, V: Send + Sync + 'static> Whole<Batch<V>> for Bat
         batch.is_settled()
     }
 
+    fn has_parts(&self, batch: &Batch<V>) -> bool {
+        self.0.batching.bisects && batch.len() > 1
+    }
+
     fn comes_in_parts(&self, batch: &Item<Batch<V>>) -> bool {
-        if !self.0.batching.bisects || batch.len() < 2 {
+        if !self.has_parts(batch) {
             return false;
         }
         // It was in vain, and is no wait for others.

@@ -245,8 +245,9 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
     /// What becomes of a message whose last attempt failed. Unless set it goes to the
     /// [dead letters](Process::dead_letters), and where there are none back to its source; then, after ten failures in a
     /// row, nothing begins for a second at first and a minute at last, until something succeeds ([`Process::breaker`] sets
-    /// others). Attempts that are followed by a pause of their own are neither failures nor successes there, nor is what a
-    /// handler puts off itself. [`Outcome::Reject`] deletes it, unless the broker has a dead-letter exchange for its queue.
+    /// others). Attempts that are followed by a pause of their own, or at a batch that is
+    /// [bisected](crate::Batching::bisect_failures), are neither failures nor successes there, nor is what a handler puts off
+    /// itself. [`Outcome::Reject`] deletes it, unless the broker has a dead-letter exchange for its queue.
     #[must_use]
     pub fn on_failure(mut self, outcome: Outcome) -> Self {
         self.policy.on_failure = Some(outcome);

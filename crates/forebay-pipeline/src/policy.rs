@@ -28,6 +28,8 @@ pub(crate) trait Whole<T>: Send + Sync {
     fn attempts(&self, value: &T) -> u32;
     /// Nothing is left of it to work on.
     fn is_settled(&self, value: &T) -> bool;
+    /// It may come again in parts when its last attempt has failed.
+    fn has_parts(&self, value: &T) -> bool;
     /// Its last attempt failed. True: it comes again in parts, and is not to be settled.
     fn comes_in_parts(&self, item: &Item<T>) -> bool;
 }
@@ -74,6 +76,11 @@ impl<T> Policy<T> {
         item.is_settled() || self.whole.as_ref().is_some_and(|whole| whole.is_settled(item))
     }
 
+    fn has_parts(&self, item: &Item<T>) -> bool {
+        let has_parts = self.whole.as_ref().is_some_and(|whole| whole.has_parts(item));
+        has_parts && !self.is_settled(item)
+    }
+
     /// What follows from the failure of `item`.
     pub(crate) fn after(&self, item: &Item<T>) -> Outcome {
         let backoff = self.retries.filter(|_| !self.is_settled(item));
@@ -112,11 +119,13 @@ impl<T> Policy<T> {
     }
 
     /// Whether the breaker takes for a failure what an attempt has come to; `None`: for nothing yet. One by default takes so what
-    /// is tried again after a pause or as its handler says, and a dead letter that is still to be sent.
+    /// is tried again after a pause or as its handler says, a dead letter that is still to be sent, and a batch whose parts are to
+    /// tell which message is to blame.
     pub(crate) fn has_failed(&self, item: &Item<T>, decided: &Decided) -> Option<bool> {
         let buries = |then| then == Outcome::DeadLetter && self.dead_letters.is_some();
         match decided {
             _ if !self.breaks_by_default => Some(!is_done(decided)),
+            Err(_) if self.has_parts(item) => None,
             Err(_) => (self.after(item) == Outcome::Requeue).then_some(true),
             Ok(then) => (is_done(decided) && !then.is_some_and(buries)).then_some(false),
         }

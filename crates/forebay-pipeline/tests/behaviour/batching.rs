@@ -401,6 +401,42 @@ fn batches_of_who_decided_nothing_get_a_pause_after_ten_last_attempts_in_vain() 
 }
 
 #[test]
+fn one_bad_message_of_a_batch_that_is_bisected_is_one_failure_in_a_row() {
+    in_virtual_time(async {
+        let (messages, source) = source::test();
+        let _running = Pipeline::from(source)
+            .process(1, as_it_is)
+            .batch_by(
+                Batching::new("rows", 1_024, MINUTE).bisect_failures(),
+                refusing(Seen::default(), |number| number == 0),
+            )
+            .start();
+        let begun = Instant::now();
+        let sent: Vec<_> = (0..1_024).map(|number| messages.send(number)).collect();
+        for (number, sent) in sent.into_iter().enumerate() {
+            let verdict = if number == 0 { Verdict::Requeue } else { Verdict::Ack };
+            assert_eq!(sent.await, verdict, "{number}");
+        }
+        assert_eq!(begun.elapsed(), Duration::ZERO, "eleven calls failed before one succeeded");
+    });
+}
+
+#[test]
+fn bad_messages_of_batches_that_are_bisected_are_failures_when_they_are_alone() {
+    in_virtual_time(async {
+        let running = Pipeline::from(source::iter(0..64))
+            .process(1, as_it_is)
+            .batch_by(
+                Batching::new("rows", 64, MINUTE).bisect_failures(),
+                refusing(Seen::default(), |_| true),
+            )
+            .start();
+        sleep(Duration::from_millis(500)).await;
+        assert_eq!(running.control().report().requeued, 10);
+    });
+}
+
+#[test]
 fn what_is_sent_to_a_batcher_that_is_not_there_does_not_spin() {
     in_virtual_time(async {
         let running = Pipeline::from(source::iter(0..5_000))

@@ -194,7 +194,7 @@ impl World {
         let comes_again = matches!(then, Outcome::Retry(_) | Outcome::Requeue);
         if !self.batch_gate.by_default {
             self.batch_gate.tell(now, failed || comes_again);
-        } else if failed && then == Outcome::Requeue {
+        } else if failed && then == Outcome::Requeue && !splits {
             self.batch_gate.tell(now, true);
         } else if !failed && !comes_again && then != Outcome::DeadLetter {
             self.batch_gate.tell(now, false);
