@@ -94,8 +94,8 @@ impl Queue {
 }
 
 impl Shard {
-    /// When dead letters may go on, if they have to wait.
-    pub(crate) fn letters_again_us(&self) -> Option<u64> {
+    /// When dead letters may go on, if they have to wait, in microseconds of the shell's clock.
+    pub fn letters_again_us(&self) -> Option<u64> {
         match (self.is_out_of_reserve(), self.store.is_full()) {
             (true, _) => Some(self.now_us + SPACE_AGAIN_US),
             (false, true) => Some(self.now_us + BATCH_AGAIN_US),

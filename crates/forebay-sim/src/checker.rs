@@ -4,7 +4,8 @@ use forebay_broker::{CloseHow, ConnectionId};
 use forebay_wire::{ContentHeader, Frame, FrameKind, Method, read_frame};
 
 use crate::link::Assembling;
-use crate::model::observe::{Content, Round, Sent};
+use crate::model::content::Content;
+use crate::model::observe::{Round, Sent};
 use crate::violation::{Violation, violation};
 use crate::world::{Step, World};
 
@@ -25,6 +26,7 @@ impl World {
         self.statistics.delivered = self.model.delivered;
         self.statistics.confirmed = self.model.confirmed;
         self.statistics.letters = self.model.letters;
+        self.statistics.left = self.model.left;
         self.statistics.found_letters = self.model.found_letters;
         Ok(())
     }

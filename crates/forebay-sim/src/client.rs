@@ -10,7 +10,7 @@ use forebay_wire::{FrameKind, Method, read_frame};
 use crate::command::{ChannelCommand, Command};
 use crate::message::Published;
 use crate::names::{
-    DEFAULT, DIRECT, DURABLE_QUEUES, EXCLUSIVE_QUEUES, FANOUT, KEYS, MISSING, Name,
+    DEFAULT, DIRECT, DURABLE_QUEUES, EXCLUSIVE_QUEUES, EXPIRATIONS, FANOUT, KEYS, MISSING, Name,
     PASSING_EXCHANGES, PASSING_QUEUES, PATTERNS, TAGS, TOPIC, TRANSIENT_QUEUES, WRONG_TAG, known,
 };
 use crate::random::Random;
@@ -391,6 +391,7 @@ fn message(swarm: &Swarm, random: &mut Random, id: u32) -> Published {
         body_bytes,
         persistent: random.below(16) < swarm.persistent_sixteenths,
         priority: if swarm.priorities { random.below(6) as u8 } else { 0 },
+        expiration: (swarm.expirations && random.one_in(3)).then(|| random.pick(&EXPIRATIONS)),
         mandatory: random.below(16) < swarm.mandatory_sixteenths,
         exchange,
         key,

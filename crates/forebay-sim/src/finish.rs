@@ -14,6 +14,9 @@ const PATIENCE_ROUNDS: usize = 400;
 /// Rounds in which a world without faults comes to rest.
 const ROUNDS_MAX: usize = 20_000;
 
+/// How long a round takes, in microseconds.
+const ROUND_US: usize = 500;
+
 impl World {
     /// Lets everything come to rest and looks at what is left: every publish settled, every queue empty
     /// after it was drained, and the store sound and small.
@@ -94,7 +97,7 @@ impl World {
         for client in 0..self.links.len() {
             self.carry(client, usize::MAX)?;
         }
-        self.now_us += 500;
+        self.now_us += ROUND_US as u64;
         if self.broker.shard.next_deadline_us().is_some_and(|at| at <= self.now_us) {
             self.step(Input::Tick)?;
         }
@@ -134,7 +137,9 @@ impl World {
             return Ok(false);
         }
         let on_its_way = self.links[client].as_ref().is_some_and(|link| link.upstream_bytes() > 0);
-        let queue = self.model.queues_with_messages().first().copied();
+        // In turn: a letter that may be in one queue is seen to be there when it is not in the other.
+        let queues = self.model.queues_with_messages();
+        let queue = queues.get(self.now_us as usize / ROUND_US % queues.len().max(1)).copied();
         match queue {
             Some(queue) if !on_its_way && self.model.is_answered_to(client) => {
                 self.say(client, ChannelCommand::Get { queue, no_ack: true });

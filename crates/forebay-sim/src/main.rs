@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     println!(
         "{seeds} seeds from {}: {} events ({:.2} M a minute), {} crashes, {} restarts, {} disk failures, \
          {} damages found, {} messages, {} confirms, {} deliveries, {} runs, \
-         {} times held, {} expired, {} asked, {} dead letters, {} of them found after a crash; {violations} violations",
+         {} times held, {} expired, {} asked, {} dead letters, {} that nobody rejected, {} found after a crash; {violations} violations",
         arguments.base,
         total.events,
         total.events as f64 / seconds * 60.0 / 1e6,
@@ -69,6 +69,7 @@ fn main() -> ExitCode {
         total.expired,
         total.asked,
         total.letters,
+        total.left,
         total.found_letters,
     );
     if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -113,6 +114,7 @@ fn add(total: &mut Statistics, one: &Statistics) {
     total.expired += one.expired;
     total.asked += one.asked;
     total.letters += one.letters;
+    total.left += one.left;
     total.found_letters += one.found_letters;
 }
 

@@ -1,7 +1,7 @@
 //! A simulated message: everything about it follows from a few numbers, so that what comes back can be
 //! compared to the byte.
 
-use forebay_wire::Properties;
+use forebay_wire::{Properties, ShortStr};
 
 use crate::names::Name;
 use crate::random::Random;
@@ -17,6 +17,8 @@ pub(crate) struct Published {
     pub persistent: bool,
     /// Its priority; 0: none is said.
     pub priority: u8,
+    /// After so many milliseconds it expires, in whatever queue it is.
+    pub expiration: Option<Name>,
     /// Wants to come back if no queue takes it.
     pub mandatory: bool,
     /// Where it is published to.
@@ -40,7 +42,19 @@ impl Published {
     /// The properties.
     pub(crate) fn properties(&self) -> Properties<'static> {
         let priority = (self.priority > 0).then_some(self.priority);
-        Properties { priority, ..crate::command::properties(self.persistent) }
+        let expiration = self.expiration.and_then(|text| ShortStr::new(text.as_bytes()));
+        Properties { priority, expiration, ..crate::command::properties(self.persistent) }
+    }
+
+    /// The properties of a dead letter, but for what is written on it: its own time stays where it died.
+    pub(crate) fn letter_properties(&self) -> Properties<'static> {
+        Properties { expiration: None, ..self.properties() }
+    }
+
+    /// How long it lives, in microseconds, if it says so.
+    pub(crate) fn expires_after_us(&self) -> Option<u64> {
+        let ms: u64 = self.expiration?.parse().ok()?;
+        Some(ms * 1_000)
     }
 
     /// The id in a body.

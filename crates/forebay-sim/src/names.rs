@@ -21,7 +21,10 @@ pub(crate) const MISSING: Name = "missing";
 
 /// Durable queues of every world.
 pub(crate) const DURABLE_QUEUES: [Name; 4] = ["d0", "d1", "d2", "d3"];
-/// Where dead letters go, by a policy; see [`Swarm::letters_from`](crate::Swarm::letters_from).
+/// Queues whose dead messages go to another, by a policy, where there are any: one that only its consumers make die, one with
+/// too many, and one whose messages expire.
+pub(crate) const LETTERS_FROM: [Name; 3] = ["d0", "d1", "d3"];
+/// That one.
 pub(crate) const LETTERS_TO: Name = "d2";
 /// Queues with priorities, where there are any: of each kind one.
 pub(crate) const PRIORITIZED: [Name; 4] = ["d0", "d3", "t0", "p0"];
@@ -31,8 +34,10 @@ pub(crate) const PRIORITY_MAX: u8 = 3;
 pub(crate) const LIMITED: [Name; 3] = ["d1", "t1", "p1"];
 /// So many.
 pub(crate) const LIMIT_MESSAGES: usize = 7;
-/// Queues whose messages expire, where there are any: of each kind one, and the one of dead letters.
-pub(crate) const EXPIRING: [Name; 3] = ["d2", "t0", "p2"];
+/// Queues whose messages expire, where there are any: of each kind one, the one of dead letters, and one that they come from.
+pub(crate) const EXPIRING: [Name; 4] = ["d2", "d3", "t0", "p2"];
+/// Times of their own that messages have, where some have one, in milliseconds as it is said.
+pub(crate) const EXPIRATIONS: [Name; 5] = ["0", "2", "20", "200", "60000"];
 /// Transient queues of every world.
 pub(crate) const TRANSIENT_QUEUES: [Name; 2] = ["t0", "t1"];
 /// Durable queues that come and go.

@@ -8,8 +8,9 @@ use forebay_wire::Value;
 
 use crate::model::BaseBinding;
 use crate::names::{
-    ALTERNATE, DIRECT, DURABLE_QUEUES, EXPIRING, FANOUT, LETTERS_TO, LIMIT_MESSAGES, LIMITED, Name,
-    PATTERNS, PRIORITIZED, PRIORITY_MAX, TOPIC, TRANSIENT_QUEUES,
+    ALTERNATE, DIRECT, DURABLE_QUEUES, EXCLUSIVE_QUEUES, EXPIRING, FANOUT, LETTERS_FROM,
+    LETTERS_TO, LIMIT_MESSAGES, LIMITED, Name, PASSING_QUEUES, PATTERNS, PRIORITIZED, PRIORITY_MAX,
+    TOPIC, TRANSIENT_QUEUES,
 };
 use crate::random::Random;
 
@@ -112,10 +113,12 @@ pub struct Swarm {
     pub limits: bool,
     /// In some queues messages live for so long, in milliseconds; 0: in none.
     pub ttl_ms: u64,
+    /// Some messages live for as long as they say.
+    pub expirations: bool,
 }
 
 /// The queues that balance, where some do: of each kind one, or more.
-const BALANCED: &str = "^(d[012]|t0|p0|x0)$";
+const BALANCED: [Name; 6] = ["d0", "d1", "d2", "t0", "p0", "x0"];
 
 /// How long a delivery may stay, where clients renew them. Half of it, in which they must answer, is many waits long.
 const LEASE_MS: u32 = 8_000;
@@ -205,6 +208,7 @@ impl Swarm {
             priorities: random.one_in(3),
             limits: random.one_in(3),
             ttl_ms: random.pick(&[0, 0, 0, 2, 20, 200]),
+            expirations: random.one_in(3),
         }
         .timed()
     }
@@ -228,10 +232,11 @@ impl Swarm {
             // Somebody publishes ahead of somebody who consumes slowly.
             self.step_us = 20_000;
             self.leases = false;
-            // Queues with priorities do not balance, and of two policies one holds.
+            // Queues with priorities do not balance, and what goes by itself need not wait for a consumer.
             self.priorities = false;
             self.limits = false;
             self.ttl_ms = 0;
+            self.expirations = false;
             self.clients.truncate(1);
             self.clients.extend([vec![Job::Confirm, Job::Publish], vec![Job::Confirm; 2]]);
             self.clients.extend([vec![Job::Consume; 3], vec![Job::Consume; 2]]);
@@ -266,14 +271,9 @@ impl Swarm {
         (self.ttl_ms > 0 && EXPIRING.contains(&queue)).then_some(self.ttl_ms * 1_000)
     }
 
-    /// The queues whose rejected messages go elsewhere: of those with a policy of their own none.
+    /// The queues whose dead messages go elsewhere.
     pub(crate) fn letters_from(&self) -> &'static [Name] {
-        match (self.dead_letters, self.balance, self.limits) {
-            (false, ..) => &[],
-            (true, true, _) => &["d3"],
-            (true, false, true) => &["d0", "d3"],
-            (true, false, false) => &["d0", "d1", "d3"],
-        }
+        if self.dead_letters { &LETTERS_FROM } else { &[] }
     }
 
     /// Messages after which a transaction is committed. Together they have a quarter of the budget, half of it where the
@@ -304,31 +304,30 @@ impl Swarm {
     /// The broker's settings.
     pub(crate) fn config(&self, seed: u64) -> ShardConfig {
         let default = ShardConfig::default();
-        let balanced = [("flow", Value::LongStr(b"balance"))];
-        let dying = [
-            ("dead-letter-exchange", Value::LongStr(b"")),
-            ("dead-letter-routing-key", Value::LongStr(LETTERS_TO.as_bytes())),
-        ];
-        let mut policies = Vec::new();
-        if self.balance {
-            policies.push(Policy::of_queues("/", BALANCED, 0, balanced));
-        }
-        if self.limits {
-            let pattern = format!("^({})$", LIMITED.join("|"));
-            let limit = [("max-length", Value::I64(LIMIT_MESSAGES as i64))];
-            policies.push(Policy::of_queues("/", &pattern, 0, limit));
-        }
-        if self.ttl_ms > 0 {
-            let pattern = format!("^({})$", EXPIRING.join("|"));
-            let ttl = [("message-ttl", Value::I64(self.ttl_ms as i64))];
-            policies.push(Policy::of_queues("/", &pattern, 0, ttl));
-        }
-        if self.dead_letters {
-            let pattern = format!("^({})$", self.letters_from().join("|"));
-            policies.push(Policy::of_queues("/", &pattern, 0, dying));
-        }
+        // Of several policies one holds: each queue has one with all that is said of it.
+        let queues = DURABLE_QUEUES.into_iter().chain(TRANSIENT_QUEUES).chain(PASSING_QUEUES);
+        let policies = queues.chain(EXCLUSIVE_QUEUES).filter_map(|queue| {
+            let mut definition = Vec::new();
+            if self.balance && BALANCED.contains(&queue) {
+                definition.push(("flow", Value::LongStr(b"balance")));
+            }
+            if let Some(max) = self.ready_max(queue) {
+                definition.push(("max-length", Value::I64(max as i64)));
+            }
+            if let Some(ttl_us) = self.ttl_us(queue) {
+                definition.push(("message-ttl", Value::I64(ttl_us as i64 / 1_000)));
+            }
+            if self.letters_from().contains(&queue) {
+                definition.push(("dead-letter-exchange", Value::LongStr(b"")));
+                let key = Value::LongStr(LETTERS_TO.as_bytes());
+                definition.push(("dead-letter-routing-key", key));
+            }
+            let pattern = format!("^{queue}$");
+            let says_something = !definition.is_empty();
+            says_something.then(|| Policy::of_queues("/", &pattern, 0, definition))
+        });
         ShardConfig {
-            policies: policies.into_iter().collect::<Result<_, _>>().expect("they are constant"),
+            policies: policies.collect::<Result<_, _>>().expect("they are constant"),
             ack_timeout_ms: if self.leases { LEASE_MS } else { default.ack_timeout_ms },
             memory_budget_bytes: self.memory_budget_bytes,
             connections_max: 16,

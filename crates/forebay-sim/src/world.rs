@@ -50,6 +50,8 @@ pub struct Statistics {
     pub asked: u64,
     /// Dead letters delivered.
     pub letters: u64,
+    /// Those of them that nobody rejected.
+    pub left: u64,
     /// Dead letters that a crash left in doubt, of which both places were seen afterwards.
     pub found_letters: u64,
 }
@@ -299,7 +301,9 @@ impl World {
         }
         let more = |link: &Link| link.upstream_bytes() > 0 && !link.is_held();
         let busy = self.links.iter().flatten().any(more);
-        self.turns += u64::from(!busy);
+        // Behind what is to leave a letter and waits for room nothing is offered.
+        let offers = !busy && self.broker.shard.letters_again_us().is_none();
+        self.turns += u64::from(offers);
         self.step(Input::Turn { busy })?;
         for client in 0..self.links.len() {
             if self.links[client].as_ref().is_some_and(|link| link.cut) {

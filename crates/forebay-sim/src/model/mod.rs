@@ -7,6 +7,8 @@
 //! reply that waits for the disk, which exist before they can be seen ([`Model::certain`]).
 
 mod channel;
+pub(crate) mod content;
+mod letters;
 pub(crate) mod observe;
 mod process;
 pub(crate) mod queue;
@@ -16,10 +18,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::event::End;
 use crate::message::Published;
-use crate::names::{DURABLE_QUEUES, LETTERS_TO, Name, PASSING_QUEUES, TRANSIENT_QUEUES};
+use crate::names::{DURABLE_QUEUES, Name, PASSING_QUEUES, TRANSIENT_QUEUES};
 use crate::swarm::Swarm;
 use crate::violation::{Violation, violation};
-use channel::{Connection, Dying, Verdict};
+use channel::{Connection, Dying};
 use queue::Queue;
 use topology::{Target, Topology};
 
@@ -44,6 +46,8 @@ pub(crate) struct Model {
     dying: VecDeque<Dying>,
     /// Dead letters delivered.
     pub(crate) letters: u64,
+    /// Those of them that nobody rejected.
+    pub(crate) left: u64,
     /// Messages that a crash left in doubt, in their queue or in that of their letter, and that were found in one of them.
     pub(crate) found_letters: u64,
     /// Deliveries observed.
@@ -71,6 +75,7 @@ impl Model {
             letters_from: swarm.letters_from(),
             dying: VecDeque::new(),
             letters: 0,
+            left: 0,
             found_letters: 0,
             delivered: 0,
             confirmed: 0,
@@ -80,6 +85,7 @@ impl Model {
     /// It is this time now, and the broker has taken so many turns in which deliveries do not wait.
     pub(crate) fn at(&mut self, now_us: u64, turn: u64) {
         self.queues.values_mut().for_each(|queue| queue.at(now_us, turn));
+        self.send_those_that_left();
     }
 
     /// The id of the next message.
@@ -91,63 +97,6 @@ impl Model {
     pub(crate) fn made(&mut self, message: Published) {
         debug_assert_eq!(message.id, self.next_id());
         self.messages.push(message);
-    }
-
-    /// Where else a doubtful message may be: a rejection and its letter are one step for the broker, and whether that was on
-    /// disk nobody knows after a crash. It is in one of the places, then, and not in the other.
-    fn elsewhere(&self, queue: Name, letter: Option<Name>) -> Option<(Name, Option<Name>)> {
-        match letter {
-            Some(from) => Some((from, None)),
-            None => self.letters_from.contains(&queue).then_some((LETTERS_TO, Some(queue))),
-        }
-    }
-
-    /// A doubtful message is there: it is not where else it might be.
-    fn is_there(&mut self, queue: Name, id: u32, letter: Option<Name>) {
-        if let Some((other, other_letter)) = self.elsewhere(queue, letter)
-            && let Some(other) = self.queues.get_mut(other)
-            && other.doubtful(id, other_letter).is_some()
-        {
-            self.found_letters += 1;
-            other.never_was(id, other_letter);
-        }
-    }
-
-    /// Doubtful messages that died and are not there are certainly where else they might be.
-    fn note_absent(&mut self) {
-        let absent: Vec<(Name, u32, Option<Name>)> = self
-            .queues
-            .values_mut()
-            .flat_map(|queue| {
-                let name = queue.name;
-                let absent = std::mem::take(&mut queue.absent);
-                absent.into_iter().map(move |(id, letter)| (name, id, letter))
-            })
-            .collect();
-        for (queue, id, letter) in absent {
-            if let Some((other, other_letter)) = self.elsewhere(queue, letter)
-                && let Some(other) = self.queues.get_mut(other)
-                && let Some(instance) = other.doubtful(id, other_letter)
-                && !instance.may_be_gone
-            {
-                self.found_letters += 1;
-                instance.may = false;
-            }
-        }
-    }
-
-    /// The broker says how many of what was rejected wait for room: the others, which came before, have their letters.
-    pub(crate) fn letters_wait(&mut self, wait: usize) {
-        while self.dying.len() > wait
-            && let Some(dead) = self.dying.pop_front()
-        {
-            // In a batch of the log that nothing before it need be in.
-            self.op += 1;
-            match dead.past {
-                None => self.end(dead.unacked, Verdict::Rejected),
-                Some(id) => self.letter(id, dead.unacked.queue),
-            }
-        }
     }
 
     /// Whether everything delivered so far has been observed: nobody's deliveries wait for the disk.

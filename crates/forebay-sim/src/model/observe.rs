@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::letter::before_death;
-use crate::message::Published;
-use crate::names::{DEFAULT, LETTERS_TO, Name, known};
+use crate::names::{LETTERS_TO, Name, known};
 use crate::violation::{Violation, violation};
 
 use super::Model;
 use super::channel::{Mode, Reply, Unacked};
+use super::content::Content;
 use super::queue::{Flag, Instance, Place, Queue};
 
 /// A method that the broker sent on a channel, with its content.
@@ -60,15 +59,6 @@ pub(crate) enum Sent<'a> {
     },
 }
 
-/// A message as it came.
-#[derive(Debug)]
-pub(crate) struct Content<'a> {
-    pub(crate) exchange: &'a [u8],
-    pub(crate) key: &'a [u8],
-    pub(crate) properties: &'a [u8],
-    pub(crate) body: &'a [u8],
-}
-
 /// What one step of the broker has delivered, before it is known to be all.
 #[derive(Debug, Default)]
 pub(crate) struct Round {
@@ -97,6 +87,7 @@ impl Model {
             return Ok(());
         }
         let op = self.op;
+        let none_came = round.empty.contains(LETTERS_TO);
         for name in round.empty {
             let Some(queue) = self.queues.get_mut(name) else { continue };
             if let Some(instance) = queue.first_certain() {
@@ -115,6 +106,9 @@ impl Model {
             queue.doubts_resolved_before(position, op);
         }
         self.note_absent();
+        if none_came {
+            self.letters_may_come_yet();
+        }
         Ok(())
     }
 
@@ -405,14 +399,18 @@ impl Model {
             _ => {}
         }
         self.letters += u64::from(letter.is_some());
+        self.left += u64::from(found.instances[&position].loose);
         let doubtful = found.instances[&position].may;
-        let reached = round.reached.entry(queue).or_insert(0);
-        *reached = (*reached).max(position);
+        if !found.instances[&position].loose {
+            let reached = round.reached.entry(queue).or_insert(0);
+            *reached = (*reached).max(position);
+        }
         found.deliver(position, client, number);
         if no_ack {
             found.settle(position, op);
         }
         if doubtful {
+            found.came_by(position, op);
             self.is_there(queue, message.id, letter);
         }
         if no_ack {
@@ -439,34 +437,6 @@ impl Model {
             channel.unacked.insert(tag, unacked);
         }
         Ok(())
-    }
-
-    /// The message that this content is, to the byte, and from where if it came as a dead letter.
-    fn genuine(&self, content: &Content<'_>) -> Result<(Published, Option<Name>), Violation> {
-        let id = Published::id_in(content.body);
-        let Some(message) = id.and_then(|id| self.messages.get(id as usize)) else {
-            let what = format!("a body that nobody published, of {} bytes", content.body.len());
-            return violation("delivered is published", what);
-        };
-        let mut properties = Vec::new();
-        message.properties().encode(&mut properties);
-        let died = before_death(content.properties);
-        let letter = died.as_ref().map(|(from, _)| *from);
-        let before = died.as_ref().map_or(content.properties, |(_, before)| before);
-        let (exchange, key) = match letter {
-            Some(_) => (DEFAULT, LETTERS_TO),
-            None => (message.exchange, message.key),
-        };
-        let same = content.body == message.body()
-            && letter.is_none_or(|from| self.letters_from.contains(&from))
-            && before == properties
-            && content.exchange == exchange.as_bytes()
-            && content.key == key.as_bytes();
-        if !same {
-            let what = format!("message {} came back changed", message.id);
-            return violation("delivered is published", what);
-        }
-        Ok((*message, letter))
     }
 
     fn confirm(

@@ -170,6 +170,9 @@ impl Model {
             dying.past = dying.past.or(out.map(|instance| instance.id));
         }
         queue.delete(op);
+        if name == LETTERS_TO {
+            self.letters_may_be_lost();
+        }
         for (client, number, tag) in consumers {
             if let Some(channel) = self.channel(client, number)
                 && let Some(consumer) = channel.consumers.get_mut(tag)
@@ -332,6 +335,9 @@ impl Model {
                 if let Some(queue) = self.queues.get_mut(queue) {
                     queue.purge(op, certain);
                 }
+                if queue == LETTERS_TO {
+                    self.letters_may_be_lost();
+                }
                 Ok(Some(Reply::PurgeOk(ready)))
             }
             ChannelCommand::Bind { queue, exchange, key } => {
@@ -434,13 +440,6 @@ impl Model {
         Reply::CommitOk(any_stored.then_some(self.op))
     }
 
-    /// Whether a delivery that is rejected goes where dead letters go.
-    fn has_letter(&self, unacked: &Unacked) -> bool {
-        let queue = self.queues.get(unacked.queue);
-        let is_there = queue.is_some_and(|queue| queue.out(unacked.position).is_some());
-        is_there && self.letters_from.contains(&unacked.queue)
-    }
-
     /// A delivery is settled.
     pub(super) fn end(&mut self, unacked: Unacked, verdict: Verdict) {
         if verdict == Verdict::Requeued {
@@ -458,16 +457,6 @@ impl Model {
         }
         if let Some(dead) = dead {
             self.letter(dead.id, from);
-        }
-    }
-
-    /// The letter of this message of that queue is written.
-    pub(super) fn letter(&mut self, id: u32, from: Name) {
-        let op = self.op;
-        if let Some(to) = self.queues.get_mut(LETTERS_TO).filter(|to| to.exists) {
-            // Another one from before a crash is not there: the message was.
-            to.never_was(id, Some(from));
-            to.publish(&self.messages[id as usize], Some(from), op);
         }
     }
 

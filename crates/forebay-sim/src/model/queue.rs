@@ -65,6 +65,12 @@ pub(crate) struct Instance {
     pub(crate) published_op: u64,
     published_us: u64,
     published_turn: u64,
+    /// When its time is over.
+    due_us: Option<u64>,
+    /// It may have died by itself, and its letter may be where those go.
+    pub(crate) leaving: bool,
+    /// Nobody knows when it came, so it stands anywhere.
+    pub(crate) loose: bool,
     /// In the log: a persistent message in a durable queue.
     pub(crate) stored: bool,
     pub(crate) place: Place,
@@ -72,6 +78,15 @@ pub(crate) struct Instance {
     /// If it is in doubt, then not only because it died: it may have been lost, or settled otherwise.
     pub(crate) may_be_gone: bool,
     pub(crate) flag: Flag,
+}
+
+/// A message, or a letter from there, that was in doubt and is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Absent {
+    pub(crate) id: u32,
+    pub(crate) letter: Option<Name>,
+    /// It may have been there before.
+    pub(crate) may_be_gone: bool,
 }
 
 /// A queue, with everything that may still be in it.
@@ -93,15 +108,22 @@ pub(crate) struct Queue {
     /// Positions begin with what a message's priority lacks to this one, so that the highest stand first.
     max_priority: u8,
     /// So many may wait here: of more the first may have gone.
-    ready_max: usize,
+    pub(crate) ready_max: usize,
     /// After so long a message may have gone.
-    ttl_us: Option<u64>,
+    pub(crate) ttl_us: Option<u64>,
+    /// When the first of those that are not in doubt for it may have gone; at the latest.
+    next_due_us: u64,
+    /// What dies here goes to another queue.
+    has_letters: bool,
+    /// Those that may have died by themselves since somebody asked.
+    pub(crate) left: Vec<u64>,
     now_us: u64,
     turn: u64,
     /// What comes until then is counted with what a start found, of which less is known.
     coarse_until_us: u64,
-    /// Messages that a crash left in doubt, for no other reason than that they died, and that turned out not to be there.
-    pub(crate) absent: BTreeSet<(u32, Option<Name>)>,
+    /// Messages that were in doubt for no other reason than that they died, or letters that were expected, and that turned
+    /// out not to be there.
+    pub(crate) absent: BTreeSet<Absent>,
     /// Consumers that the broker knows: (client, channel, tag).
     pub(crate) consumers: BTreeSet<(usize, u16, Name)>,
     pub(crate) exclusive_consumer: bool,
@@ -123,6 +145,9 @@ impl Queue {
             max_priority: swarm.max_priority(name),
             ready_max: swarm.ready_max(name).unwrap_or(usize::MAX),
             ttl_us: swarm.ttl_us(name),
+            next_due_us: u64::MAX,
+            has_letters: swarm.letters_from().contains(&name),
+            left: Vec::new(),
             now_us: 0,
             turn: 0,
             coarse_until_us: 0,
@@ -137,12 +162,19 @@ impl Queue {
         let lacks = self.max_priority.saturating_sub(message.priority);
         let position = u64::from(lacks) << PRIORITY_SHIFT | self.next_position;
         self.next_position += 1;
+        let of_its_own = message.expires_after_us().filter(|_| letter.is_none());
+        let lives_us = of_its_own.into_iter().chain(self.ttl_us).min();
+        let due_us = lives_us.map(|lives_us| self.now_us + lives_us);
+        self.next_due_us = self.next_due_us.min(due_us.unwrap_or(u64::MAX));
         let instance = Instance {
             id: message.id,
             letter,
             published_op: op,
             published_us: self.now_us,
             published_turn: self.turn,
+            due_us,
+            leaving: false,
+            loose: false,
             stored: message.persistent && self.durable,
             place: Place::Ready,
             may: false,
@@ -154,38 +186,91 @@ impl Queue {
         self.doubt_excess();
     }
 
+    /// A letter of this message may come from there at any time from now on. Where it is in doubt already it stays so.
+    pub(crate) fn letter_may_come(&mut self, message: &Published, from: Name, op: u64) {
+        if let Some(instance) = self.doubtful(message.id, Some(from))
+            && instance.place == Place::Ready
+        {
+            instance.loose = true;
+            if instance.flag == Flag::Set {
+                instance.flag = Flag::Either;
+            }
+            return;
+        }
+        self.never_was(message.id, Some(from));
+        self.publish(message, Some(from), op);
+        if let Some(instance) = self.instances.values_mut().find(|instance| {
+            (instance.id, instance.letter, instance.place) == (message.id, Some(from), Place::Ready)
+        }) {
+            (instance.may, instance.loose) = (true, true);
+        }
+    }
+
     /// It is this time now. What has expired goes soon, and never comes after something that came later.
     pub(crate) fn at(&mut self, now_us: u64, turn: u64) {
         (self.now_us, self.turn) = (now_us, turn);
-        let Some(ttl_us) = self.ttl_us else { return };
-        for position in &self.ready {
-            if let Some(instance) = self.instances.get_mut(position)
-                && instance.published_us + ttl_us <= now_us
-            {
-                (instance.may, instance.may_be_gone) = (true, true);
+        if self.ready_max < usize::MAX {
+            self.doubt_excess();
+        }
+        if self.next_due_us > now_us {
+            return;
+        }
+        self.next_due_us = u64::MAX;
+        for position in self.ready.clone() {
+            let Some(due_us) = self.instances.get(&position).and_then(|i| i.due_us) else {
+                continue;
+            };
+            if due_us <= now_us {
+                self.doubt(position);
+            } else {
+                self.next_due_us = self.next_due_us.min(due_us);
             }
         }
     }
 
     /// Whether this should have gone: of what came in this life of the broker, and could be taken since.
     pub(crate) fn is_overdue(&self, position: u64) -> bool {
-        let (Some(ttl_us), Some(instance)) = (self.ttl_us, self.instances.get(&position)) else {
+        let Some(instance) = self.instances.get(&position).filter(|instance| !instance.loose)
+        else {
             return false;
         };
+        let Some(due_us) = instance.due_us else { return false };
+        let lives_us = due_us - instance.published_us;
         instance.published_us > self.coarse_until_us
             && instance.published_turn + OFFERED_TURNS < self.turn
-            && self.now_us > instance.published_us + ttl_us + ttl_us / 64 + LATE_US
+            && self.now_us > due_us + lives_us / 64 + LATE_US
     }
 
     /// What is too much goes once nobody takes it, and that may have been before somebody did: those before the last ones may
     /// be there or not. Which of them went is seen when they do not come.
     fn doubt_excess(&mut self) {
         let excess = self.ready.len().saturating_sub(self.ready_max);
-        for position in self.ready.iter().take(excess) {
-            if let Some(instance) = self.instances.get_mut(position) {
-                (instance.may, instance.may_be_gone) = (true, true);
+        let positions: Vec<u64> = self.ready.iter().take(excess).copied().collect();
+        positions.into_iter().for_each(|position| self.doubt(position));
+    }
+
+    /// This one may have died by itself.
+    fn doubt(&mut self, position: u64) {
+        let Some(instance) = self.instances.get_mut(&position) else { return };
+        instance.may = true;
+        if !self.has_letters {
+            instance.may_be_gone = true;
+        } else if !instance.leaving {
+            instance.leaving = true;
+            self.left.push(position);
+        }
+    }
+
+    /// Those whose letters may be where they go: they may be here all the same, and come there later.
+    pub(crate) fn letters_go_anew(&mut self, lost: bool) {
+        for position in &self.ready {
+            if let Some(instance) = self.instances.get_mut(position)
+                && std::mem::take(&mut instance.leaving)
+            {
+                instance.may_be_gone |= lost;
             }
         }
+        self.next_due_us = 0;
     }
 
     /// The ready message that this delivery must be, if there is one: its position, and the positions of
@@ -207,7 +292,7 @@ impl Queue {
         self.ready
             .range(..position)
             .map(|position| &self.instances[position])
-            .find(|instance| !instance.may)
+            .find(|instance| !instance.may && !instance.loose)
     }
 
     /// Doubtful messages before `position` are not there, a later one came first: whatever took them
@@ -215,30 +300,50 @@ impl Queue {
     pub(crate) fn doubts_resolved_before(&mut self, position: u64, op: u64) {
         let absent: Vec<u64> = self.ready.range(..position).copied().collect();
         for position in absent {
-            let instance = &self.instances[&position];
-            if instance.may {
-                if !instance.may_be_gone {
-                    self.absent.insert((instance.id, instance.letter));
-                }
-                self.settle(position, op);
+            if !self.instances[&position].loose {
+                self.doubt_resolved(position, op);
             }
         }
     }
 
     /// There is no ready message: the doubtful ones are not there.
     pub(crate) fn doubts_resolved(&mut self, op: u64) {
-        self.doubts_resolved_before(u64::MAX, op);
+        for position in self.ready.clone() {
+            self.doubt_resolved(position, op);
+        }
+    }
+
+    fn doubt_resolved(&mut self, position: u64, op: u64) {
+        let instance = &self.instances[&position];
+        if !instance.may {
+            return;
+        }
+        if !instance.may_be_gone || instance.loose {
+            let (id, letter) = (instance.id, instance.letter);
+            self.absent.insert(Absent { id, letter, may_be_gone: instance.may_be_gone });
+        }
+        if instance.leaving {
+            self.die(position, op);
+        } else {
+            self.settle(position, op);
+        }
     }
 
     /// The first message that is certainly ready.
     pub(crate) fn first_certain(&self) -> Option<&Instance> {
-        self.overtaken(u64::MAX)
+        let ready = self.ready.iter().map(|position| &self.instances[position]);
+        ready.into_iter().find(|instance| !instance.may)
     }
 
     /// (certainly, possibly) ready messages.
     pub(crate) fn ready_range(&self) -> (usize, usize) {
         let doubtful = self.ready.iter().filter(|p| self.instances[p].may).count();
         (self.ready.len() - doubtful, self.ready.len())
+    }
+
+    /// Whether what is next may have died by itself, and leave a letter.
+    pub(crate) fn next_may_leave(&self) -> bool {
+        self.ready.first().is_some_and(|position| self.instances[position].leaving)
     }
 
     /// Whether there may be something to deliver.
@@ -251,7 +356,16 @@ impl Queue {
         if let Some(instance) = self.instances.get_mut(&position) {
             instance.place = Place::Out { client, channel };
             (instance.may, instance.may_be_gone) = (false, false);
+            instance.leaving = false;
             instance.flag = Flag::Set;
+        }
+    }
+
+    /// What stands anywhere, since nobody knows when it came, is there: it came by operation `op`.
+    pub(crate) fn came_by(&mut self, position: u64, op: u64) {
+        if let Some(instance) = self.instances.get_mut(&position).filter(|instance| instance.loose)
+        {
+            instance.published_op = op;
         }
     }
 
@@ -262,6 +376,7 @@ impl Queue {
         {
             instance.place = Place::Ready;
             self.ready.insert(position);
+            self.next_due_us = 0;
             self.doubt_excess();
         }
     }
@@ -326,6 +441,17 @@ impl Queue {
         }
     }
 
+    /// The letter of this one was seen, so it has died, as of operation `op`.
+    pub(crate) fn has_died(&mut self, id: u32, op: u64) {
+        let leaving = |position: &u64| {
+            let instance = &self.instances[position];
+            instance.leaving && (instance.id, instance.letter) == (id, None)
+        };
+        if let Some(position) = self.ready.iter().copied().find(leaving) {
+            self.die(position, op);
+        }
+    }
+
     /// The doubtful one that is this message, or came as this letter.
     pub(crate) fn doubtful(&mut self, id: u32, letter: Option<Name>) -> Option<&mut Instance> {
         let same = |instance: &&mut Instance| (instance.id, instance.letter) == (id, letter);
@@ -380,6 +506,7 @@ impl Queue {
             instance.may |= may_be_lost;
             instance.may_be_gone |= may_be_lost && instance.letter.is_none();
             instance.place = Place::Ready;
+            instance.leaving = false;
             instance.flag = match instance.flag {
                 _ if end == End::Died => Flag::Set,
                 Flag::Set => Flag::Set,
@@ -391,6 +518,7 @@ impl Queue {
             self.instances.clear();
             self.ready.clear();
         }
+        self.next_due_us = 0;
         self.doubt_excess();
     }
 }

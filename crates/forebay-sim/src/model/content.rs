@@ -1,0 +1,71 @@
+//! What a message says that the broker sent, held against what was published.
+
+use crate::letter::{Death, Reason};
+use crate::message::Published;
+use crate::names::{DEFAULT, LETTERS_TO, Name};
+use crate::violation::{Violation, violation};
+
+use super::Model;
+
+/// A message as it came.
+#[derive(Debug)]
+pub(crate) struct Content<'a> {
+    pub(crate) exchange: &'a [u8],
+    pub(crate) key: &'a [u8],
+    pub(crate) properties: &'a [u8],
+    pub(crate) body: &'a [u8],
+}
+
+impl Model {
+    /// The message that this content is, to the byte, and from where if it came as a dead letter.
+    pub(super) fn genuine(
+        &self,
+        content: &Content<'_>,
+    ) -> Result<(Published, Option<Name>), Violation> {
+        let id = Published::id_in(content.body);
+        let Some(message) = id.and_then(|id| self.messages.get(id as usize)) else {
+            let what = format!("a body that nobody published, of {} bytes", content.body.len());
+            return violation("delivered is published", what);
+        };
+        let mut properties = Vec::new();
+        let death = Death::of(content.properties);
+        let from = death.as_ref().map(|death| death.queue);
+        let (exchange, key) = match from {
+            Some(_) => (DEFAULT, LETTERS_TO),
+            None => (message.exchange, message.key),
+        };
+        let before = match &death {
+            Some(death) => {
+                message.letter_properties().encode(&mut properties);
+                &death.properties
+            }
+            None => {
+                message.properties().encode(&mut properties);
+                content.properties
+            }
+        };
+        let same = content.body == message.body()
+            && death.as_ref().is_none_or(|death| self.may_have_died(message, death))
+            && before == properties
+            && content.exchange == exchange.as_bytes()
+            && content.key == key.as_bytes();
+        if !same {
+            let what = format!("message {} came back changed", message.id);
+            return violation("delivered is published", what);
+        }
+        Ok((*message, from))
+    }
+
+    /// Whether this message can have died so.
+    fn may_have_died(&self, message: &Published, death: &Death) -> bool {
+        let reason = self.queues.get(death.queue).is_some_and(|queue| match death.reason {
+            Reason::Rejected => true,
+            Reason::Expired => queue.ttl_us.is_some() || message.expiration.is_some(),
+            Reason::MaxLength => queue.ready_max < usize::MAX,
+        });
+        let expiration = message.expiration.map(str::as_bytes);
+        reason
+            && self.letters_from.contains(&death.queue)
+            && death.expiration.as_deref() == expiration
+    }
+}
