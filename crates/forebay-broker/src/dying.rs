@@ -225,6 +225,11 @@ impl Shard {
         }
     }
 
+    /// Messages that were rejected and whose dead letters wait for room.
+    pub fn rejected_waiting(&self) -> usize {
+        self.dying.deliveries().count()
+    }
+
     /// Whether all letters are written that can be: on a full disk what is rejected comes back after the next start.
     pub(crate) fn letters_are_written(&self) -> bool {
         self.dying.is_empty() || self.is_out_of_reserve()

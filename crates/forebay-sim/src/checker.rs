@@ -26,6 +26,7 @@ impl World {
         self.statistics.delivered = self.model.delivered;
         self.statistics.confirmed = self.model.confirmed;
         self.statistics.letters = self.model.letters;
+        self.statistics.refused = self.model.refused;
         self.statistics.left = self.model.left;
         self.statistics.found_letters = self.model.found_letters;
         Ok(())
@@ -199,7 +200,7 @@ impl World {
             }
             _ if channel == 0 => return Ok(()),
             Method::BasicAck(m) => Sent::Confirm { tag: m.delivery_tag, multiple: m.multiple },
-            Method::BasicNack(m) => Sent::Refused { tag: m.delivery_tag },
+            Method::BasicNack(m) => Sent::Refused { tag: m.delivery_tag, multiple: m.multiple },
             Method::BasicGetEmpty(_) => Sent::GetEmpty,
             Method::BasicCancel(m) => Sent::Cancelled(m.consumer_tag.as_bytes()),
             Method::BasicCancelOk(m) => Sent::CancelOk(m.consumer_tag.as_bytes()),

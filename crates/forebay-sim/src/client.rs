@@ -144,15 +144,8 @@ impl Client {
                     channel.unacked.insert(get.delivery_tag);
                 }
             }
-            Method::BasicAck(ack) => {
-                let before = channel.settled;
-                channel.settled = channel.settled.max(ack.delivery_tag);
-                let gone = if ack.multiple { ack.delivery_tag.saturating_sub(before) } else { 1 };
-                channel.outstanding = channel.outstanding.saturating_sub(gone.max(1) as usize);
-                if channel.settled == channel.published {
-                    channel.outstanding = 0;
-                }
-            }
+            Method::BasicAck(ack) => channel.confirmed(ack.delivery_tag, ack.multiple),
+            Method::BasicNack(nack) => channel.confirmed(nack.delivery_tag, nack.multiple),
             Method::BasicCancel(cancel) => {
                 if let Some(tag) = known(cancel.consumer_tag.as_bytes()) {
                     channel.consumers.remove(tag);
@@ -369,6 +362,16 @@ impl Channel {
             unacked: BTreeSet::new(),
             consumers: BTreeSet::new(),
             no_ack: BTreeSet::new(),
+        }
+    }
+
+    fn confirmed(&mut self, tag: u64, multiple: bool) {
+        let before = self.settled;
+        self.settled = self.settled.max(tag);
+        let gone = if multiple { tag.saturating_sub(before) } else { 1 };
+        self.outstanding = self.outstanding.saturating_sub(gone.max(1) as usize);
+        if self.settled == self.published {
+            self.outstanding = 0;
         }
     }
 }

@@ -78,6 +78,10 @@ impl World {
 
     /// After a turn no more wait in a queue than may, but what nobody has been offered yet, or lies on disk.
     pub(crate) fn check_lengths(&mut self) -> Step {
+        if self.swarm.refuses {
+            // What comes back to a queue is never refused.
+            return Ok(());
+        }
         let shard = &self.broker.shard;
         let busy = shard.next_deadline_us().is_some_and(|at| at <= self.now_us);
         if busy || shard.is_gathering() || shard.is_shortening() || self.stopping {

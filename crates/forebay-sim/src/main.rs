@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     let seconds = began.elapsed().as_secs_f64();
     println!(
         "{seeds} seeds from {}: {} events ({:.2} M a minute), {} crashes, {} restarts, {} disk failures, \
-         {} damages found, {} messages, {} confirms, {} deliveries, {} runs, \
+         {} damages found, {} messages, {} confirms, {} refused, {} deliveries, {} runs, \
          {} times held, {} expired, {} asked, {} dead letters, {} that nobody rejected, {} found after a crash; {violations} violations",
         arguments.base,
         total.events,
@@ -63,6 +63,7 @@ fn main() -> ExitCode {
         total.detected,
         total.published,
         total.confirmed,
+        total.refused,
         total.delivered,
         total.runs_written,
         total.held,
@@ -115,6 +116,7 @@ fn add(total: &mut Statistics, one: &Statistics) {
     total.asked += one.asked;
     total.letters += one.letters;
     total.left += one.left;
+    total.refused += one.refused;
     total.found_letters += one.found_letters;
 }
 

@@ -111,6 +111,8 @@ pub struct Swarm {
     pub priorities: bool,
     /// In some queues only so many messages may wait.
     pub limits: bool,
+    /// They refuse what is too much instead of dropping the oldest.
+    pub refuses: bool,
     /// In some queues messages live for so long, in milliseconds; 0: in none.
     pub ttl_ms: u64,
     /// Some messages live for as long as they say.
@@ -209,6 +211,7 @@ impl Swarm {
             limits: random.one_in(3),
             ttl_ms: random.pick(&[0, 0, 0, 2, 20, 200]),
             expirations: random.one_in(3),
+            refuses: random.one_in(2),
         }
         .timed()
     }
@@ -218,6 +221,8 @@ impl Swarm {
         if self.dead_letters && self.requeue_one_in == 0 {
             self.requeue_one_in = 5;
         }
+        // A commit that a queue refuses fails, and which one it is that does cannot be foreseen.
+        self.refuses &= !self.clients.iter().flatten().any(|job| *job == Job::Transact);
         if self.balance || self.leases {
             self.events = 3_000;
             self.slow_consumers = true;
@@ -313,6 +318,12 @@ impl Swarm {
             }
             if let Some(max) = self.ready_max(queue) {
                 definition.push(("max-length", Value::I64(max as i64)));
+                if self.refuses {
+                    let letters = self.letters_from().contains(&queue);
+                    let overflow: &[u8] =
+                        if letters { b"reject-publish-dlx" } else { b"reject-publish" };
+                    definition.push(("overflow", Value::LongStr(overflow)));
+                }
             }
             if let Some(ttl_us) = self.ttl_us(queue) {
                 definition.push(("message-ttl", Value::I64(ttl_us as i64 / 1_000)));

@@ -40,6 +40,8 @@ pub struct Statistics {
     pub delivered: u64,
     /// Confirms seen.
     pub confirmed: u64,
+    /// Publishes that a full queue refused.
+    pub refused: u64,
     /// Run files written.
     pub runs_written: u64,
     /// Messages that expired.
@@ -301,9 +303,7 @@ impl World {
         }
         let more = |link: &Link| link.upstream_bytes() > 0 && !link.is_held();
         let busy = self.links.iter().flatten().any(more);
-        // Behind what is to leave a letter and waits for room nothing is offered.
-        let offers = !busy && self.broker.shard.letters_again_us().is_none();
-        self.turns += u64::from(offers);
+        self.turns += u64::from(!busy);
         self.step(Input::Turn { busy })?;
         for client in 0..self.links.len() {
             if self.links[client].as_ref().is_some_and(|link| link.cut) {
@@ -342,7 +342,8 @@ impl World {
     pub(crate) fn after(&mut self, result: Result<(), StoreFailed>) -> Step {
         match result {
             Ok(()) => {
-                self.model.letters_wait(self.broker.shard.letters_waiting());
+                let shard = &self.broker.shard;
+                self.model.letters_wait(shard.rejected_waiting(), shard.letters_waiting());
                 self.observe_all()
             }
             Err(failed) if self.flipped => Err(Stop::Detected(failed.to_string())),

@@ -35,9 +35,13 @@ pub(crate) struct Dying {
 }
 
 /// A publish that waits for its confirm.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Pending {
     pub(crate) op: u64,
+    /// The message.
+    pub(crate) id: u32,
+    /// Queues that may refuse it.
+    pub(crate) may_refuse: Vec<Name>,
     /// In the log: its confirm says that everything up to `op` is durable.
     pub(crate) stored: bool,
     pub(crate) return_due: bool,
@@ -124,6 +128,8 @@ pub(crate) struct Channel {
     pub(crate) prefetch: u16,
     pub(crate) prefetch_global: u16,
     pub(crate) last_tag: u64,
+    /// A publish was refused. What is settled behind it is told at once, and may be told again with others.
+    pub(crate) refused: bool,
     pub(crate) unacked: BTreeMap<u64, Unacked>,
     pub(crate) consumers: BTreeMap<Name, Consumer>,
     pub(crate) replies: VecDeque<Reply>,
@@ -141,6 +147,7 @@ impl Channel {
             prefetch: 0,
             prefetch_global: 0,
             last_tag: 0,
+            refused: false,
             unacked: BTreeMap::new(),
             consumers: BTreeMap::new(),
             replies: VecDeque::new(),

@@ -37,6 +37,7 @@ impl Model {
     /// A doubtful message is there: it is not where else it might be.
     pub(super) fn is_there(&mut self, queue: Name, id: u32, letter: Option<Name>) {
         let op = self.op;
+        self.refused_letters.remove(&(letter.unwrap_or(queue), id));
         if let Some((other, other_letter)) = self.elsewhere(queue, letter)
             && let Some(other) = self.queues.get_mut(other)
             && let Some(instance) = other.doubtful(id, other_letter)
@@ -85,7 +86,12 @@ impl Model {
     }
 
     /// The broker says how many of what was rejected wait for room: the others, which came before, have their letters.
-    pub(crate) fn letters_wait(&mut self, wait: usize) {
+    ///
+    /// Of those that were refused, too, none comes any more once no letter at all waits.
+    pub(crate) fn letters_wait(&mut self, wait: usize, all: usize) {
+        if all == 0 {
+            self.refused_letters.clear();
+        }
         while self.dying.len() > wait
             && let Some(dead) = self.dying.pop_front()
         {
@@ -153,5 +159,6 @@ impl Model {
                 queue.letters_go_anew(lost);
             }
         }
+        self.refused_letters_may_come();
     }
 }

@@ -12,9 +12,10 @@ mod letters;
 pub(crate) mod observe;
 mod process;
 pub(crate) mod queue;
+mod refusal;
 mod topology;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::event::End;
 use crate::message::Published;
@@ -44,6 +45,8 @@ pub(crate) struct Model {
     letters_from: &'static [Name],
     /// Rejected, and their letters may wait for room; in order.
     dying: VecDeque<Dying>,
+    /// Messages that a queue may have refused, and whose letters may come from there.
+    refused_letters: BTreeSet<(Name, u32)>,
     /// Dead letters delivered.
     pub(crate) letters: u64,
     /// Those of them that nobody rejected.
@@ -54,6 +57,8 @@ pub(crate) struct Model {
     pub(crate) delivered: u64,
     /// Confirms observed, one for each message.
     pub(crate) confirmed: u64,
+    /// Publishes that a full queue refused.
+    pub(crate) refused: u64,
 }
 
 impl Model {
@@ -74,11 +79,13 @@ impl Model {
             connections: BTreeMap::new(),
             letters_from: swarm.letters_from(),
             dying: VecDeque::new(),
+            refused_letters: BTreeSet::new(),
             letters: 0,
             left: 0,
             found_letters: 0,
             delivered: 0,
             confirmed: 0,
+            refused: 0,
         }
     }
 
@@ -142,6 +149,7 @@ impl Model {
         }
         self.topology = Topology::default();
         self.dying.clear();
+        self.refused_letters.clear();
         for queue in self.queues.values_mut() {
             queue.restart(self.durable_op, end);
             queue.exists = false;

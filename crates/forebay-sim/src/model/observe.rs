@@ -52,6 +52,7 @@ pub(crate) enum Sent<'a> {
     },
     Refused {
         tag: u64,
+        multiple: bool,
     },
     Error {
         code: u16,
@@ -151,9 +152,7 @@ impl Model {
                 self.delivered(client, number, consumer, tag, redelivered, &content, round)
             }
             Sent::Confirm { tag, multiple } => self.confirm(client, number, tag, multiple),
-            Sent::Refused { tag } => {
-                violation("every publish settles", format!("client {client}: publish {tag} nacked"))
-            }
+            Sent::Refused { tag, multiple } => self.refused(client, number, tag, multiple),
             Sent::Return { code, content } => self.returned(client, number, code, &content),
             Sent::Cancelled(tag) => match known(tag) {
                 Some(tag) if channel.cancels_due.remove(tag) => {
@@ -461,7 +460,7 @@ impl Model {
             settled = others.split_off(&tag);
             outstanding.append(&mut others);
         }
-        if settled.is_empty() {
+        if settled.is_empty() && !(multiple && channel.refused) {
             return violation("every publish settles", format!("{who} settles nothing"));
         }
         let unreturned = settled.values().any(|pending| pending.return_due);
@@ -473,6 +472,7 @@ impl Model {
         }
         let durable = settled.values().filter(|pending| pending.stored).map(|p| p.op).max();
         self.confirmed += settled.len() as u64;
+        self.accepted(settled.into_values());
         if let Some(op) = durable {
             self.durable(op);
         }

@@ -16,6 +16,17 @@ const PRECONDITION_FAILED: u16 = 406;
 /// What a channel gets for a command: an answer, silence, or an error.
 type Outcome = Result<Option<Reply>, u16>;
 
+/// What becomes of a message.
+#[derive(Debug, Default)]
+struct Routed {
+    /// It is in the log, unless it was refused.
+    stored: bool,
+    /// It comes back.
+    returned: bool,
+    /// Queues that may be full.
+    may_refuse: Vec<Name>,
+}
+
 impl Model {
     /// The broker has the last byte of this command.
     pub(crate) fn process(&mut self, client: usize, command: &Command) {
@@ -390,34 +401,39 @@ impl Model {
             publishes.push(message);
             return Ok(None);
         }
-        let (stored, returned) = self.enqueue(message);
-        let op = self.op;
+        let Routed { stored, returned, may_refuse } = self.enqueue(message);
+        let (op, id) = (self.op, message.id);
         if let Some(channel) = self.channel(client, number) {
             if returned {
                 channel.returns_due.insert(message.id);
             }
             if let Mode::Confirm { next, outstanding } = &mut channel.mode {
-                outstanding.insert(*next, Pending { op, stored, return_due: returned });
+                outstanding
+                    .insert(*next, Pending { op, id, may_refuse, stored, return_due: returned });
                 *next += 1;
             }
         }
         Ok(None)
     }
 
-    /// Routes a message; tells whether it is in the log, and whether it comes back.
-    fn enqueue(&mut self, message: Published) -> (bool, bool) {
+    /// Routes a message.
+    fn enqueue(&mut self, message: Published) -> Routed {
         let op = self.op;
         let queues = &self.queues;
         let exists = |name: Name| queues.get(name).is_some_and(|queue| queue.exists);
         let routes = self.topology.route(message.exchange, message.key, exists);
-        let mut stored = false;
-        for name in &routes {
+        let mut routed =
+            Routed { returned: message.mandatory && routes.is_empty(), ..Routed::default() };
+        for name in routes {
             if let Some(queue) = self.queues.get_mut(name) {
-                queue.publish(&message, None, op);
-                stored |= message.persistent && queue.durable;
+                routed.stored |= message.persistent && queue.durable;
+                if queue.publish_if_room(&message, op) {
+                    routed.may_refuse.push(name);
+                    self.refused_letter_may_come(name, message.id);
+                }
             }
         }
-        (stored, message.mandatory && routes.is_empty())
+        routed
     }
 
     fn commit(&mut self, client: usize, number: u16) -> Reply {
@@ -428,8 +444,9 @@ impl Model {
         let (publishes, held) = (std::mem::take(publishes), std::mem::take(held));
         let mut any_stored = false;
         for message in publishes {
-            let (stored, returned) = self.enqueue(message);
-            any_stored |= stored;
+            let Routed { stored, returned, may_refuse } = self.enqueue(message);
+            // Of what is refused nothing is stored, and a commit says nothing of that.
+            any_stored |= stored && may_refuse.is_empty();
             if returned && let Some(channel) = self.channel(client, number) {
                 channel.returns_due.insert(message.id);
             }

@@ -69,6 +69,8 @@ pub(crate) struct Instance {
     due_us: Option<u64>,
     /// It may have died by itself, and its letter may be where those go.
     pub(crate) leaving: bool,
+    /// Its queue may have been full, and it is in doubt for that.
+    pub(crate) may_be_refused: bool,
     /// Nobody knows when it came, so it stands anywhere.
     pub(crate) loose: bool,
     /// In the log: a persistent message in a durable queue.
@@ -109,6 +111,8 @@ pub(crate) struct Queue {
     max_priority: u8,
     /// So many may wait here: of more the first may have gone.
     pub(crate) ready_max: usize,
+    /// So many may wait here before others are refused.
+    pub(crate) refuse_max: usize,
     /// After so long a message may have gone.
     pub(crate) ttl_us: Option<u64>,
     /// When the first of those that are not in doubt for it may have gone; at the latest.
@@ -131,6 +135,7 @@ pub(crate) struct Queue {
 
 impl Queue {
     pub(crate) fn new(name: Name, swarm: &Swarm) -> Queue {
+        let max = swarm.ready_max(name);
         Queue {
             name,
             durable: false,
@@ -143,7 +148,8 @@ impl Queue {
             settled: VecDeque::new(),
             next_position: 0,
             max_priority: swarm.max_priority(name),
-            ready_max: swarm.ready_max(name).unwrap_or(usize::MAX),
+            ready_max: max.filter(|_| !swarm.refuses).unwrap_or(usize::MAX),
+            refuse_max: max.filter(|_| swarm.refuses).unwrap_or(usize::MAX),
             ttl_us: swarm.ttl_us(name),
             next_due_us: u64::MAX,
             has_letters: swarm.letters_from().contains(&name),
@@ -157,8 +163,8 @@ impl Queue {
         }
     }
 
-    /// Adds a message, or the letter of one from there.
-    pub(crate) fn publish(&mut self, message: &Published, letter: Option<Name>, op: u64) {
+    /// Adds a message, or the letter of one from there. Returns its position.
+    pub(crate) fn publish(&mut self, message: &Published, letter: Option<Name>, op: u64) -> u64 {
         let lacks = self.max_priority.saturating_sub(message.priority);
         let position = u64::from(lacks) << PRIORITY_SHIFT | self.next_position;
         self.next_position += 1;
@@ -174,6 +180,7 @@ impl Queue {
             published_turn: self.turn,
             due_us,
             leaving: false,
+            may_be_refused: false,
             loose: false,
             stored: message.persistent && self.durable,
             place: Place::Ready,
@@ -184,24 +191,28 @@ impl Queue {
         self.instances.insert(position, instance);
         self.ready.insert(position);
         self.doubt_excess();
+        position
     }
 
     /// A letter of this message may come from there at any time from now on. Where it is in doubt already it stays so.
     pub(crate) fn letter_may_come(&mut self, message: &Published, from: Name, op: u64) {
-        if let Some(instance) = self.doubtful(message.id, Some(from))
-            && instance.place == Place::Ready
-        {
-            instance.loose = true;
-            if instance.flag == Flag::Set {
-                instance.flag = Flag::Either;
+        let there = self.instances.values_mut().find(|instance| {
+            let settled = matches!(instance.place, Place::Settled { .. });
+            (instance.id, instance.letter) == (message.id, Some(from)) && !settled
+        });
+        if let Some(instance) = there {
+            // Before a crash it was there, so it is not where it died.
+            if instance.may && instance.place == Place::Ready {
+                instance.loose = true;
+                if instance.flag == Flag::Set {
+                    instance.flag = Flag::Either;
+                }
             }
             return;
         }
         self.never_was(message.id, Some(from));
-        self.publish(message, Some(from), op);
-        if let Some(instance) = self.instances.values_mut().find(|instance| {
-            (instance.id, instance.letter, instance.place) == (message.id, Some(from), Place::Ready)
-        }) {
+        let position = self.publish(message, Some(from), op);
+        if let Some(instance) = self.instances.get_mut(&position) {
             (instance.may, instance.loose) = (true, true);
         }
     }
@@ -228,9 +239,11 @@ impl Queue {
         }
     }
 
-    /// Whether this should have gone: of what came in this life of the broker, and could be taken since.
+    /// Whether this should have gone: of what came in this life of the broker, and could be taken since. Behind what is to leave a
+    /// letter and waits for room for it nothing is offered, and so it does not go, for as long as that lasts.
     pub(crate) fn is_overdue(&self, position: u64) -> bool {
-        let Some(instance) = self.instances.get(&position).filter(|instance| !instance.loose)
+        let instance = self.instances.get(&position);
+        let Some(instance) = instance.filter(|instance| !instance.loose && !self.has_letters)
         else {
             return false;
         };
@@ -252,7 +265,7 @@ impl Queue {
     /// This one may have died by itself.
     fn doubt(&mut self, position: u64) {
         let Some(instance) = self.instances.get_mut(&position) else { return };
-        instance.may = true;
+        (instance.may, instance.may_be_refused) = (true, false);
         if !self.has_letters {
             instance.may_be_gone = true;
         } else if !instance.leaving {
@@ -343,7 +356,8 @@ impl Queue {
 
     /// Whether what is next may have died by itself, and leave a letter.
     pub(crate) fn next_may_leave(&self) -> bool {
-        self.ready.first().is_some_and(|position| self.instances[position].leaving)
+        let ready = self.ready.iter().map(|position| &self.instances[position]);
+        ready.take_while(|instance| instance.may).any(|instance| instance.leaving)
     }
 
     /// Whether there may be something to deliver.
@@ -356,7 +370,7 @@ impl Queue {
         if let Some(instance) = self.instances.get_mut(&position) {
             instance.place = Place::Out { client, channel };
             (instance.may, instance.may_be_gone) = (false, false);
-            instance.leaving = false;
+            (instance.leaving, instance.may_be_refused) = (false, false);
             instance.flag = Flag::Set;
         }
     }
@@ -414,6 +428,7 @@ impl Queue {
             } else if let Some(instance) = self.instances.get_mut(&position) {
                 instance.may = true;
                 instance.may_be_gone = true;
+                instance.may_be_refused = false;
                 instance.flag = Flag::Either;
             }
         }
@@ -506,7 +521,7 @@ impl Queue {
             instance.may |= may_be_lost;
             instance.may_be_gone |= may_be_lost && instance.letter.is_none();
             instance.place = Place::Ready;
-            instance.leaving = false;
+            (instance.leaving, instance.may_be_refused) = (false, false);
             instance.flag = match instance.flag {
                 _ if end == End::Died => Flag::Set,
                 Flag::Set => Flag::Set,

@@ -1,0 +1,116 @@
+//! Queues that refuse what is too much (`x-overflow`). What consumers can take does not make them full, and what they took of late
+//! nobody has seen yet: so a publish may be refused, or not, and its confirm says which.
+
+use crate::message::Published;
+use crate::names::{LETTERS_TO, Name};
+use crate::violation::{Violation, violation};
+
+use super::Model;
+use super::channel::{Mode, Pending};
+use super::queue::{Place, Queue};
+
+impl Queue {
+    /// Adds a message, unless the queue is full. Returns whether it may be.
+    pub(super) fn publish_if_room(&mut self, message: &Published, op: u64) -> bool {
+        let may_be_full = self.ready_count() >= self.refuse_max;
+        let position = self.publish(message, None, op);
+        if may_be_full && let Some(instance) = self.instances.get_mut(&position) {
+            (instance.may, instance.may_be_gone, instance.may_be_refused) = (true, true, true);
+        }
+        may_be_full
+    }
+
+    /// This message was not refused.
+    fn accepted(&mut self, id: u32) {
+        let same = |instance: &&mut super::queue::Instance| {
+            (instance.id, instance.letter, instance.place) == (id, None, Place::Ready)
+        };
+        if let Some(instance) = self.instances.values_mut().find(same)
+            && instance.may_be_refused
+        {
+            (instance.may, instance.may_be_gone, instance.may_be_refused) = (false, false, false);
+        }
+    }
+
+    /// Whether somebody has this message.
+    fn is_out(&self, id: u32) -> bool {
+        self.instances.values().any(|instance| {
+            (instance.id, instance.letter) == (id, None)
+                && matches!(instance.place, Place::Out { .. })
+        })
+    }
+}
+
+impl Model {
+    /// This message may be refused there; if so, its letter comes when there is room for it.
+    pub(super) fn refused_letter_may_come(&mut self, from: Name, id: u32) {
+        if self.letters_from.contains(&from) {
+            self.refused_letters.insert((from, id));
+            self.expect_refused(from, id);
+        }
+    }
+
+    /// Those that have not come may come yet.
+    pub(super) fn refused_letters_may_come(&mut self) {
+        for (from, id) in self.refused_letters.clone() {
+            self.expect_refused(from, id);
+        }
+    }
+
+    fn expect_refused(&mut self, from: Name, id: u32) {
+        let op = self.op;
+        if let Some(to) = self.queues.get_mut(LETTERS_TO) {
+            to.letter_may_come(&self.messages[id as usize], from, op);
+            if let Some(letter) = to.doubtful(id, Some(from)) {
+                letter.may_be_gone = true;
+            }
+        }
+    }
+
+    /// These publishes were confirmed, so no queue refused them.
+    pub(super) fn accepted(&mut self, settled: impl Iterator<Item = Pending>) {
+        for pending in settled {
+            for name in pending.may_refuse {
+                if let Some(queue) = self.queues.get_mut(name) {
+                    queue.accepted(pending.id);
+                }
+                if self.refused_letters.remove(&(name, pending.id))
+                    && let Some(to) = self.queues.get_mut(LETTERS_TO)
+                {
+                    to.never_was(pending.id, Some(name));
+                }
+            }
+        }
+    }
+
+    /// A publish was refused.
+    pub(super) fn refused(
+        &mut self,
+        client: usize,
+        number: u16,
+        tag: u64,
+        multiple: bool,
+    ) -> Result<(), Violation> {
+        let who = format!("client {client}, channel {number}: publish {tag} refused");
+        let Some(channel) = self.channel(client, number) else { return Ok(()) };
+        let Mode::Confirm { outstanding, .. } = &mut channel.mode else {
+            return violation("every publish settles", format!("{who} outside confirm mode"));
+        };
+        let Some(pending) = outstanding.remove(&tag).filter(|_| !multiple) else {
+            return violation("every publish settles", format!("{who}, and it is not outstanding"));
+        };
+        channel.refused = true;
+        self.refused += 1;
+        let name: Name = match pending.may_refuse[..] {
+            [] => return violation("every publish settles", format!("{who} by no full queue")),
+            [name] => name,
+            _ => return Ok(()),
+        };
+        let Some(queue) = self.queues.get_mut(name) else { return Ok(()) };
+        if queue.is_out(pending.id) {
+            return violation("delivered once", format!("{who}, and {name} delivered it"));
+        }
+        queue.never_was(pending.id, None);
+        Ok(())
+    }
+}
