@@ -277,10 +277,10 @@ impl Queue {
     /// Those whose letters may be where they go: they may be here all the same, and come there later.
     pub(crate) fn letters_go_anew(&mut self, lost: bool) {
         for position in &self.ready {
-            if let Some(instance) = self.instances.get_mut(position)
-                && std::mem::take(&mut instance.leaving)
-            {
-                instance.may_be_gone |= lost;
+            if let Some(instance) = self.instances.get_mut(position) {
+                instance.leaving = false;
+                // One that a crash left in doubt may have died before it, and its letter is lost like the others.
+                instance.may_be_gone |= lost && instance.may;
             }
         }
         self.next_due_us = 0;
