@@ -244,7 +244,12 @@ impl Shard {
 
     /// The same for who is not about to deliver.
     pub(crate) fn expire_idle(&mut self, key: QueueKey) -> bool {
-        self.expire_fronts(key, Shard::note_offered)
+        let expired = self.expire_fronts(key, Shard::note_offered);
+        if expired && self.queues.get(key.0 as usize).is_some_and(|queue| queue.unoffered) {
+            // Consumers are offered what stood behind it now, and not when the timer is due.
+            self.mark_queue(key);
+        }
+        expired
     }
 
     fn expire_fronts(&mut self, key: QueueKey, before: impl Fn(&mut Shard, QueueKey)) -> bool {

@@ -1,9 +1,10 @@
 //! Dead letters of what is rejected or refused, more at once than the log takes.
 
 use forebay_broker::{ConnectionId, Input, ShardConfig};
+use forebay_store::perform;
 use forebay_wire::{Properties, TableBuf, Value, basic, queue, tx};
 
-use crate::expiring::{bind_to_fanout, bodies, declare_with, to_dead, ttl};
+use crate::expiring::{bind_to_fanout, bodies, declare_with, expiring, to_dead, ttl};
 use crate::rig::{Rig, consume, declare, short};
 use crate::scene::{Scene, body, one_round};
 
@@ -326,4 +327,52 @@ fn a_transaction_that_rejects_more_than_one_commit_may_write_is_refused() {
         let said = rig.trace(other).concat();
         assert_eq!(said.contains("channel.close 406"), refused, "{said}");
     }
+}
+
+/// The queue `letters` and the clients that consume it and that look: of `texts` the first has expired, and the log has no room for its
+/// letter, so the consumer was offered none.
+fn behind_a_letter_without_room(
+    scene: &mut Scene,
+    arguments: TableBuf,
+    texts: &[&str],
+) -> (ConnectionId, ConnectionId) {
+    let id = scene.client();
+    let (consumer, other) = (scene.rig.client(), scene.rig.client());
+    scene.rig.method(id, 1, &declare("dead", true));
+    declare_with(&mut scene.rig, id, "letters", true, &to_dead(arguments));
+    scene.answers(id);
+    scene.rig.disk_stalled = true;
+    for text in texts {
+        let expiration = if *text == texts[0] { "1000" } else { "60000" };
+        expiring(&mut scene.rig, id, "letters", expiration, text);
+    }
+    while scene.rig.shard.letters_again_us().is_none() {
+        scene.rig.publish(id, "q", body(0).as_bytes(), true);
+    }
+    scene.rig.now_us += 1_000_000;
+    scene.rig.method(consumer, 1, &consume("letters", "c", true));
+    scene.rig.step(Input::Turn { busy: false });
+    let lines = scene.rig.sent(consumer);
+    assert!(!lines.iter().any(|line| line.contains("basic.deliver")), "{lines:?}");
+    while let Some(request) = scene.rig.shard.poll_disk(scene.rig.now_us) {
+        let completion = perform(&*scene.disk, request);
+        scene.rig.step(Input::Disk(completion));
+    }
+    assert_eq!(scene.rig.shard.letters_again_us(), None);
+    (consumer, other)
+}
+
+/// No timer need be waited for.
+#[test]
+fn what_stands_behind_a_letter_is_offered_when_somebody_else_sees_that_it_has_room() {
+    let mut scene = Scene::patient(64 << 20);
+    let texts = ["expired", "got", "waited for"];
+    let (consumer, other) = behind_a_letter_without_room(&mut scene, TableBuf::new(), &texts);
+    let get = basic::Get { queue: short("letters"), no_ack: true, ..basic::Get::default() };
+    scene.rig.method(other, 1, &get);
+    let lines = scene.rig.sent(other);
+    assert!(lines.iter().any(|line| line.contains("[got]")), "{lines:?}");
+    scene.rig.step(Input::Turn { busy: false });
+    let lines = scene.rig.sent(consumer);
+    assert!(lines.iter().any(|line| line.contains("[waited for]")), "{lines:?}");
 }

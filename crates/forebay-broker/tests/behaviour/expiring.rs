@@ -62,7 +62,7 @@ pub fn bind_to_fanout(rig: &mut Rig, id: ConnectionId, names: &[&str]) {
     }
 }
 
-fn expiring(rig: &mut Rig, id: ConnectionId, queue: &str, expiration: &str, body: &str) {
+pub fn expiring(rig: &mut Rig, id: ConnectionId, queue: &str, expiration: &str, body: &str) {
     let expiration = Some(short(expiration));
     let properties = Properties { expiration, ..Properties::default() };
     rig.publish_with(id, "", queue, false, &properties, body.as_bytes());
