@@ -350,8 +350,8 @@ impl Shard {
         }
     }
 
-    /// Shortens what was noted since the last time, but for queues whose consumers are still to be offered something. What goes to dead letters may make
-    /// other queues too long: they are noted meanwhile.
+    /// Shortens what was noted since the last time, but for queues whose consumers are still to be offered something: of these only what
+    /// has expired before that goes. What goes to dead letters may make other queues too long: they are noted meanwhile.
     pub(crate) fn shorten_queues(&mut self) {
         if self.is_at_end() {
             return;
@@ -360,9 +360,16 @@ impl Shard {
         while let Some(key) = self.long_queues.pop() {
             let Some(queue) = self.queues.get_mut(key.0 as usize) else { continue };
             queue.noted_long = false;
-            if !queue.dirty && self.shorten(key) {
-                later.push(key);
+            if self.was_offered(key) {
+                if self.shorten(key) {
+                    later.push(key);
+                }
+                continue;
             }
+            if self.expire_front(key) {
+                self.mark_queue(key);
+            }
+            later.push(key);
         }
         later.into_iter().for_each(|key| self.note_long(key));
     }

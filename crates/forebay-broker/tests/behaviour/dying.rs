@@ -376,3 +376,16 @@ fn what_stands_behind_a_letter_is_offered_when_somebody_else_sees_that_it_has_ro
     let lines = scene.rig.sent(consumer);
     assert!(lines.iter().any(|line| line.contains("[waited for]")), "{lines:?}");
 }
+
+#[test]
+fn what_stands_behind_a_letter_is_not_too_many_before_it_was_offered() {
+    let mut scene = Scene::patient(64 << 20);
+    let arguments = TableBuf::new().with("x-max-length", Value::I32(1));
+    let (consumer, _) = behind_a_letter_without_room(&mut scene, arguments, &["expired", "1", "2"]);
+    scene.rig.step(Input::Turn { busy: false });
+    let lines = scene.answers(consumer);
+    let delivered = lines.iter().filter(|line| line.contains("basic.deliver"));
+    assert_eq!(delivered.count(), 2, "{lines:?}");
+    let lines = bodies(&mut scene.rig, consumer, "dead");
+    assert_eq!(lines, ["expired"]);
+}
