@@ -93,7 +93,7 @@ impl Shard {
         self.tear_down(id);
     }
 
-    /// A connection to close, each named once. The shell then steps [`Input::Disconnected`].
+    /// A connection to close, each named once. The shell then steps [`Input::Disconnected`](crate::Input::Disconnected).
     pub fn next_closed(&mut self) -> Option<(ConnectionId, CloseHow)> {
         while let Some((id, how)) = self.closed.pop_front() {
             // Its peer may have gone first, and its place be another's by now.

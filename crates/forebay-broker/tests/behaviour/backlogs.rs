@@ -138,6 +138,15 @@ fn a_long_queue_is_read_once_while_memory_is_pressed() {
 
 /// Rounds in which the lane that writes runs does nothing; what it was to do.
 fn while_runs_wait(scene: &mut Scene) -> Vec<Request> {
+    while_lane_waits(scene, Lane::Background)
+}
+
+/// The same for the lane that reads them.
+fn while_reads_wait(scene: &mut Scene) -> Vec<Request> {
+    while_lane_waits(scene, Lane::Read)
+}
+
+fn while_lane_waits(scene: &mut Scene, lane: Lane) -> Vec<Request> {
     let mut waiting = Vec::new();
     for _ in 0..8 {
         let rig = &mut scene.rig;
@@ -145,7 +154,7 @@ fn while_runs_wait(scene: &mut Scene) -> Vec<Request> {
         rig.step(Input::Tick);
         rig.step(Input::Turn { busy: false });
         while let Some(request) = rig.shard.poll_disk(rig.now_us) {
-            if request.lane() == Lane::Background {
+            if request.lane() == lane {
                 waiting.push(request);
             } else {
                 rig.step(Input::Disk(perform(&*scene.disk, request)));
@@ -315,27 +324,6 @@ fn a_queue_may_go_while_consumers_hold_what_they_took_before_it_was_written() {
         assert!(numbers(&scene.drain()) == range(0..1_000));
     }
     assert_eq!(scene.kill().drain(), []);
-}
-
-/// Rounds in which the lane that reads runs does nothing; what it was to do.
-fn while_reads_wait(scene: &mut Scene) -> Vec<Request> {
-    let mut waiting = Vec::new();
-    for _ in 0..8 {
-        let rig = &mut scene.rig;
-        rig.now_us += 10_000;
-        rig.step(Input::Tick);
-        rig.step(Input::Turn { busy: false });
-        while let Some(request) = rig.shard.poll_disk(rig.now_us) {
-            if request.lane() == Lane::Read {
-                waiting.push(request);
-            } else {
-                rig.step(Input::Disk(perform(&*scene.disk, request)));
-            }
-        }
-        rig.step(Input::Turn { busy: false });
-        rig.resume();
-    }
-    waiting
 }
 
 /// The answer of a slow disk to a question of before was taken for one about what had come back to the run meanwhile: that there was
