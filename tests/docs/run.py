@@ -28,7 +28,7 @@ import celery_worker
 import report
 
 REPO = Path(__file__).resolve().parent.parent.parent
-DOCUMENTS = ["README.md", "docs/guide.md", "docs/moving.md", "docs/programs.md", "docs/bench.md"]
+DOCUMENTS = ["README.md", "docs/guide.md", "docs/watching.md", "docs/moving.md", "docs/programs.md", "docs/bench.md"]
 PATIENCE_S = 30
 BLOCK = re.compile(r"(?:<!-- (?P<mark>[^>]*) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 
