@@ -21,6 +21,7 @@ use self::marking::Marking;
 use crate::broker_url::BrokerUrl;
 use crate::exit::{Exit, Failure};
 use crate::explained;
+use crate::happening::Happenings;
 use crate::otlp::Tracing;
 use crate::runtime::runtime;
 use crate::standard_output;
@@ -53,6 +54,10 @@ pub(crate) struct Args {
     /// Messages that may be on their way to us at a time; found out by itself unless given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     prefetch: Option<u16>,
+    /// When the connection is lost connect again, for as long as it takes, in place of ending: what was written and not
+    /// acknowledged comes again
+    #[arg(long)]
+    reconnect: bool,
     /// At the end say on standard error where messages' time went, and why: those that their publisher marked (forebay
     /// publish --explain), or else one in N
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1",
@@ -88,6 +93,7 @@ fn consume(args: &Args) -> Result<u64, Failure> {
         let (connection, consumer) = opened?;
         let mut writing = Writing {
             args,
+            happenings: args.reconnect.then(|| Happenings::of(&connection)),
             connection: connection.clone(),
             consumer,
             out: BufWriter::with_capacity(FLUSH_BYTES, io::stdout().lock()),
@@ -98,11 +104,12 @@ fn consume(args: &Args) -> Result<u64, Failure> {
             unflushed: 0,
             unflushed_bytes: 0,
             acked: 0,
+            again: 0,
             marking: args.explain.map(Marking::new),
             ack_ahead_max: args.count.map_or(u64::MAX, |count| count - u64::from(credit_max)),
         };
         let outcome = writing.run(&stop).await;
-        let acked = writing.acked;
+        let (acked, again) = (writing.acked, writing.again);
         // What was written and not flushed must not be written by a destructor after all.
         drop(writing.out.into_parts());
         drop((writing.written, writing.consumer));
@@ -110,6 +117,11 @@ fn consume(args: &Args) -> Result<u64, Failure> {
             tell(args, marking);
         }
         let closed = connection.close().await;
+        if again > 0 {
+            say!(
+                "forebay: {again} were written and the connection was lost before they were acknowledged: they come twice"
+            );
+        }
         match outcome {
             // The reader behind the pipe has seen enough; what the pipe did not take is back in its queue.
             Err(Fault::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(acked),
@@ -133,7 +145,8 @@ async fn open(
     credit_max: u16,
     tracing: &Tracing,
 ) -> Result<(Connection, Consumer), Failure> {
-    let builder = Connection::builder().name("forebay consume").without_recovery();
+    let builder = Connection::builder().name("forebay consume");
+    let builder = if args.reconnect { builder } else { builder.without_recovery() };
     let connection = builder.open(&args.broker.url).await?;
     let consumer = connection.consumer(&args.queue);
     let consumer = match args.prefetch {
@@ -167,6 +180,8 @@ enum Fault {
 struct Writing<'a> {
     args: &'a Args,
     connection: Connection,
+    /// Where it shall come back.
+    happenings: Option<Happenings>,
     consumer: Consumer,
     out: BufWriter<StdoutLock<'static>>,
     /// Messages written and not acked.
@@ -181,6 +196,8 @@ struct Writing<'a> {
     unflushed: usize,
     unflushed_bytes: usize,
     acked: u64,
+    /// Written, and not acked before the connection was lost.
+    again: u64,
     /// Acks beyond it wait for the end: each ack lets the broker send one more, and the broker shall
     /// never have sent more than `--count`.
     ack_ahead_max: u64,
@@ -208,6 +225,7 @@ impl Writing<'_> {
     /// Takes and writes messages until there is a reason to end.
     async fn take(&mut self, stop: &StopSignal) -> Result<(), Fault> {
         while !stop.came() && self.args.count != Some(self.taken) {
+            self.tell();
             let message = match self.consumer.try_next() {
                 Some(message) => message,
                 None => {
@@ -230,6 +248,12 @@ impl Writing<'_> {
         Ok(())
     }
 
+    fn tell(&mut self) {
+        while let Some(sentence) = self.happenings.as_mut().and_then(Happenings::next) {
+            say!("forebay: {sentence}");
+        }
+    }
+
     async fn await_message(&mut self) -> Result<Option<Delivery>, Fault> {
         let patience = if self.args.until_empty { EMPTY_PATIENCE } else { SIGNAL_PATIENCE };
         match timeout(patience, self.consumer.next()).await {
@@ -241,12 +265,20 @@ impl Writing<'_> {
     /// Everything that has come is written and acked; is there more? No, if the queue is empty twice in a row: it is asked where its
     /// messages come, behind those on their way to us, but a RabbitMQ's channels are not in step.
     async fn is_over(&mut self) -> Result<bool, Fault> {
-        let broker = |fault: ChannelFault| Fault::Broker(fault.to_string());
-        let passive = DeclareQueue { passive: true, ..Default::default() };
-        let channel = self.connection.consuming_channel().await.map_err(broker)?;
-        let info = channel.declare_queue(&self.args.queue, passive).await.map_err(broker)?;
-        let is_empty = info.message_count == 0 && self.consumer.metrics().ready == 0;
+        let waiting = match self.waiting().await {
+            // Whether it is empty is asked once there is a connection.
+            Err(ChannelFault::Lost(_)) if self.args.reconnect => None,
+            waiting => Some(waiting.map_err(|fault| Fault::Broker(fault.to_string()))?),
+        };
+        let is_empty = waiting == Some(0) && self.consumer.metrics().ready == 0;
         Ok(std::mem::replace(&mut self.was_empty, is_empty) && is_empty)
+    }
+
+    /// Messages in the queue that no consumer holds.
+    async fn waiting(&self) -> Result<u32, ChannelFault> {
+        let passive = DeclareQueue { passive: true, ..Default::default() };
+        let channel = self.connection.consuming_channel().await?;
+        Ok(channel.declare_queue(&self.args.queue, passive).await?.message_count)
     }
 
     fn write(&mut self, message: Delivery) -> io::Result<()> {
@@ -293,8 +325,14 @@ impl Writing<'_> {
         while self.flushed > 0 && self.acked < acked_max {
             let Some(Written { message, journey }) = self.written.pop_front() else { break };
             self.flushed -= 1;
-            message.ack().in_time().map_err(|stale| Fault::Broker(stale.to_string()))?;
-            self.acked += 1;
+            match message.ack().in_time() {
+                Ok(()) => self.acked += 1,
+                Err(_) if self.args.reconnect => {
+                    self.again += 1;
+                    continue;
+                }
+                Err(stale) => return Err(Fault::Broker(stale.to_string())),
+            }
             if let (Some(marking), Some(journey)) = (&mut self.marking, journey) {
                 marking.settled(*journey);
             }

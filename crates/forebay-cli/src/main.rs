@@ -15,6 +15,7 @@ mod exit;
 mod explain;
 mod explained;
 mod figures;
+mod happening;
 mod http;
 mod input;
 #[cfg_attr(not(feature = "otlp"), path = "no_otlp.rs")]

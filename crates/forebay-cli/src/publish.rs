@@ -34,6 +34,7 @@ use self::report::Report;
 use self::telling::Telling;
 use crate::broker_url::BrokerUrl;
 use crate::exit::{Exit, Failure};
+use crate::happening::Happenings;
 use crate::input::{Chunk, Input, read_chunks};
 use crate::otlp::Tracing;
 use crate::runtime::runtime;
@@ -79,6 +80,10 @@ pub(crate) struct Args {
     /// Messages that may wait for their confirm at a time; found out by itself unless given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     window: Option<u32>,
+    /// When the connection is lost connect again, for as long as it takes, in place of ending: what was not confirmed is sent
+    /// again under the same message-id, and marked
+    #[arg(long)]
+    reconnect: bool,
     /// Mark one message in N with the times of its way so far, for consumers that ask where time goes, and at the end say
     /// where the publisher's own went
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -129,6 +134,7 @@ fn publish_all(args: &Args) -> Result<Report, Failure> {
 
         let mut publishing = Publishing {
             publisher,
+            happenings: args.reconnect.then(|| Happenings::of(&connection)),
             connection: connection.clone(),
             input_name: input.name,
             sent: VecDeque::new(),
@@ -155,8 +161,9 @@ fn publish_all(args: &Args) -> Result<Report, Failure> {
 }
 
 async fn open(args: &Args, tracing: &Tracing) -> Result<(Connection, Publisher), Failure> {
-    // A second run with the same ids is better than one that waits for a broker without end.
-    let builder = Connection::builder().name("forebay publish").without_recovery();
+    let builder = Connection::builder().name("forebay publish");
+    // Unasked, a second run with the same ids is better than one that waits for a broker without end.
+    let builder = if args.reconnect { builder } else { builder.without_recovery() };
     let connection = builder.open(&args.broker.url).await?;
     let publisher = publisher(&connection, args, tracing).await;
     Ok((connection, publisher.map_err(|fault| fault.to_string())?))
@@ -224,6 +231,8 @@ struct Sent {
 struct Publishing {
     publisher: Publisher,
     connection: Connection,
+    /// Where it shall come back.
+    happenings: Option<Happenings>,
     input_name: String,
     /// Oldest first; the publisher's window bounds those without an outcome, and each chunk takes out
     /// those with one.
@@ -333,6 +342,7 @@ impl Publishing {
             self.sent.pop_front();
             self.note(line, body_bytes, outcome)?;
         }
+        self.tell();
         self.draw();
         if stop.came() { Err(Stop::Signal) } else { Ok(()) }
     }
@@ -358,6 +368,12 @@ impl Publishing {
             }
             Unconfirmed::Unknown(UnknownReason::Lost(lost)) => Err(Stop::Broker(lost.to_string())),
             other => Err(Stop::Broker(other.to_string())),
+        }
+    }
+
+    fn tell(&mut self) {
+        while let Some(sentence) = self.happenings.as_mut().and_then(Happenings::next) {
+            self.bar.suspend(|| say!("forebay: {sentence}"));
         }
     }
 

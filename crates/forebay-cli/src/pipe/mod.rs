@@ -20,7 +20,7 @@ use forebay::pipeline::{
     Backoff, Breaker, Concurrency, Explaining, Item, Outcome, Pipeline, Process, Queues, Report,
     Running,
 };
-use forebay::{Connection, Happening, Received};
+use forebay::{Connection, Received};
 use tokio::time::timeout;
 
 use self::attempt::attempt;
@@ -32,6 +32,7 @@ use self::service::Services;
 use self::telling::Asked;
 use crate::broker_url::BrokerUrl;
 use crate::exit::{Exit, Failure};
+use crate::happening::Happenings;
 use crate::otlp::Tracing;
 use crate::runtime::runtime;
 use crate::stop_signal::{StopSignal, say_waiting};
@@ -192,17 +193,6 @@ fn say(why: &str) {
     say!("forebay: {why}");
 }
 
-/// What becomes of the connection.
-fn tell(happening: &Happening) {
-    match happening {
-        Happening::Lost { lost } => say(&format!("{lost}; trying again")),
-        Happening::Connected { address, reconnects } if *reconnects > 0 => {
-            say(&format!("connected again, to {address}"));
-        }
-        _ => {}
-    }
-}
-
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Exit {
     if let Err(sentence) = args.asked.check() {
@@ -242,7 +232,7 @@ fn pipe(args: &Args) -> Result<Report, Failure> {
             return Ok(Report::default());
         };
         let connection = opened?;
-        let mut happenings = connection.happenings();
+        let mut happenings = Happenings::of(&connection);
         let telling = args.asked.telling();
         let services = Arc::new(Services::new(program.clone()));
         let running = args.start(&connection, program, &services, telling.explaining(), &tracing);
@@ -251,8 +241,8 @@ fn pipe(args: &Args) -> Result<Report, Failure> {
         let drain_time = Duration::from_secs(args.drain_s);
         let mut found = BTreeSet::new();
         let came = || {
-            while let Ok(happening) = happenings.try_recv() {
-                tell(&happening);
+            while let Some(sentence) = happenings.next() {
+                say(&sentence);
             }
             // Each once, however often it changes.
             for finding in control.findings() {

@@ -5,14 +5,14 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use forebay_client::{Delivery, Happening, Outcome, Unconfirmed, UnknownReason};
-use tokio::sync::broadcast;
+use forebay_client::{Delivery, Outcome, Unconfirmed, UnknownReason};
 use tokio::time::{self, MissedTickBehavior, interval, sleep_until};
 
 use super::Args;
 use super::report::Report;
 use super::source::Source;
 use super::target::Target;
+use crate::happening::Happenings;
 use crate::stop_signal::{StopSignal, say_waiting};
 
 /// How soon a signal is noticed while nothing arrives, and how often progress is shown.
@@ -50,7 +50,7 @@ pub(super) struct Carrier<'a> {
     args: &'a Args,
     source: &'a mut Source,
     target: &'a Target,
-    target_happenings: broadcast::Receiver<Happening>,
+    target_happenings: Happenings,
     report: &'a mut Report,
     in_flight: VecDeque<InFlight>,
     /// Confirmed, and acked at the end: see `ack_ahead_max`.
@@ -279,14 +279,14 @@ fn show(
     report: &mut Report,
     source: &mut Source,
     target: &Target,
-    target_happenings: &mut broadcast::Receiver<Happening>,
+    target_happenings: &mut Happenings,
     in_flight: usize,
 ) {
     for (which, happenings) in
         [("the source", &mut source.happenings), ("the target", target_happenings)]
     {
-        while let Ok(happening) = happenings.try_recv() {
-            report.happened(which, &happening);
+        while let Some(sentence) = happenings.next() {
+            report.happened(which, &sentence);
         }
     }
     report.show(in_flight, target.blocked());

@@ -3,7 +3,6 @@
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
-use forebay_client::Happening;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -81,15 +80,8 @@ impl Report {
     }
 
     /// Tells of what happens to a connection.
-    pub(super) fn happened(&mut self, which: &str, happening: &Happening) {
-        let line = match happening {
-            Happening::Lost { lost } => format!("{which}: {lost}; trying again"),
-            Happening::Connected { address, reconnects } if *reconnects > 0 => {
-                format!("{which}: connected again, to {address}")
-            }
-            _ => return,
-        };
-        self.bar.suspend(|| say!("{line}"));
+    pub(super) fn happened(&mut self, which: &str, sentence: &str) {
+        self.bar.suspend(|| say!("{which}: {sentence}"));
     }
 
     pub(super) fn finish(&mut self, took: Duration) {

@@ -1,17 +1,15 @@
 //! Where the messages come from.
 
-use forebay_client::{
-    ChannelFault, CloseError, Connection, Consumer, DeclareQueue, Delivery, Happening,
-};
-use tokio::sync::broadcast;
+use forebay_client::{ChannelFault, CloseError, Connection, Consumer, DeclareQueue, Delivery};
 
 use super::{Args, RECOVERY_ROUNDS, opening};
 use crate::exit::Failure;
+use crate::happening::Happenings;
 
 /// A connection to the source, and a consumer on it once there is something to move.
 pub(super) struct Source {
     connection: Connection,
-    pub(super) happenings: broadcast::Receiver<Happening>,
+    pub(super) happenings: Happenings,
     queue: String,
     consumer: Option<Consumer>,
     /// Deliveries it may hold.
@@ -26,7 +24,7 @@ impl Source {
             .open(&args.from)
             .await
             .map_err(|error| opening("the source", "--from", &error))?;
-        let happenings = connection.happenings();
+        let happenings = Happenings::of(&connection);
         let queue = args.queue.clone();
         Ok(Source { connection, happenings, queue, consumer: None, credit_max: args.prefetch })
     }

@@ -1,14 +1,14 @@
 //! Where the messages go.
 
 use forebay_client::{
-    ChannelFault, Connection, DeclareExchange, DeclareQueue, Delivery, Happening, Message,
-    NotPublished, Outcome, Publisher, Route,
+    ChannelFault, Connection, DeclareExchange, DeclareQueue, Delivery, Message, NotPublished,
+    Outcome, Publisher, Route,
 };
 use forebay_wire::Value;
-use tokio::sync::broadcast;
 
 use super::{Args, RECOVERY_ROUNDS, opening};
 use crate::exit::{Exit, Failure};
+use crate::happening::Happenings;
 
 /// A publisher to an exchange or queue that exists.
 pub(super) struct Target {
@@ -64,8 +64,8 @@ impl Target {
         connection.publisher(route).build().await
     }
 
-    pub(super) fn happenings(&self) -> broadcast::Receiver<Happening> {
-        self.connection.happenings()
+    pub(super) fn happenings(&self) -> Happenings {
+        Happenings::of(&self.connection)
     }
 
     /// Publishes a message as it is, marked if it may have been moved before.
