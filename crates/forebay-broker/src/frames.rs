@@ -141,7 +141,7 @@ impl Shard {
                 let error = AmqpError::frame("a heartbeat frame carries no payload");
                 self.connection_error(id, error, 0, 0);
             }
-            FrameKind::Method if frame.channel == 0 => match Method::parse(frame.payload) {
+            FrameKind::Method if frame.channel == 0 => match Method::parse_request(frame.payload) {
                 Ok(method) if stage == Stage::Closing => self.closing_method(id, &method),
                 Ok(method) if stage == Stage::Open => {
                     if let Err(error) = self.connection_method(id, &method) {
@@ -186,7 +186,7 @@ impl Shard {
         let expects = channel.assembly.expects;
         match (frame.kind, expects) {
             (FrameKind::Method, Expects::Method) => {
-                let method = Method::parse(frame.payload)
+                let method = Method::parse_request(frame.payload)
                     .map_err(|error| unparsed(&error, frame.payload))?;
                 self.channel_method(id, frame.channel, &method)
                     .map_err(|error| (error, method.class_id(), method.method_id()))
@@ -233,8 +233,8 @@ impl Shard {
             method => left_us.is_some() && settles(method),
         };
         if frame.kind == FrameKind::Method {
-            let method =
-                Method::parse(frame.payload).map_err(|error| unparsed(&error, frame.payload))?;
+            let method = Method::parse_request(frame.payload)
+                .map_err(|error| unparsed(&error, frame.payload))?;
             return match method {
                 Method::ChannelOpen(open) => {
                     self.open_channel(id, frame.channel, &open).map_err(|error| (error, 0, 0))
@@ -255,7 +255,7 @@ impl Shard {
         if frame.kind != FrameKind::Method {
             return;
         }
-        match Method::parse(frame.payload) {
+        match Method::parse_request(frame.payload) {
             Ok(Method::ChannelCloseOk(_)) => self.forget_channel(id, frame.channel),
             Ok(Method::ChannelClose(_)) => {
                 self.send(id, frame.channel, &forebay_wire::channel::CloseOk::default());

@@ -32,14 +32,18 @@ pub enum MethodError {
     Malformed(&'static str),
     /// A table among the arguments or properties is wrong.
     Table(TableError),
+    /// A short string of a [request](Method::parse_request) is not UTF-8.
+    NotText,
 }
 
 impl MethodError {
-    /// What a server closes the connection with: 503 for an unknown method, 502 for bad arguments.
+    /// What a server closes the connection with: 503 for an unknown method, 502 for bad arguments, and 501 for a name that is no text, as
+    /// RabbitMQ does.
     pub const fn reply_code(&self) -> ReplyCode {
         match self {
             Self::Unknown { .. } => ReplyCode::CommandInvalid,
             Self::Malformed(_) | Self::Table(_) => ReplyCode::SyntaxError,
+            Self::NotText => ReplyCode::FrameError,
         }
     }
 }
@@ -52,6 +56,8 @@ impl fmt::Display for MethodError {
             }
             Self::Malformed(what) => f.write_str(what),
             Self::Table(error) => error.fmt(f),
+            // RabbitMQ's words.
+            Self::NotText => f.write_str("Malformed UTF-8 in shortstr"),
         }
     }
 }
@@ -154,6 +160,11 @@ const CUT_SHORT: MethodError = MethodError::Malformed("the arguments end too ear
 trait Argument<'a>: Copy {
     /// Whether neighbours share an octet.
     const IS_BIT: bool = false;
+    /// Whether it is no short string, or one that is UTF-8.
+    #[inline]
+    fn is_text(self) -> bool {
+        true
+    }
     fn read(from: &mut ArgumentReader<'a>) -> Result<Self, MethodError>;
     fn write(self, to: &mut ArgumentWriter<'_>);
 }
@@ -205,6 +216,11 @@ macro_rules! integer_argument {
 integer_argument! { u8: octet u16: short u32: long u64: longlong }
 
 impl<'a> Argument<'a> for ShortStr<'a> {
+    #[inline]
+    fn is_text(self) -> bool {
+        self.to_str().is_some()
+    }
+
     #[inline]
     fn read(from: &mut ArgumentReader<'a>) -> Result<Self, MethodError> {
         from.reader.shortstr().ok_or(CUT_SHORT)
@@ -260,8 +276,8 @@ macro_rules! classes {
         $(
             $(#[doc = $class_doc])+
             pub mod $class {
-                #[allow(unused_imports)] // not every class has strings or tables
-                use crate::{ShortStr, Table};
+                #[allow(unused_imports)] // not every class has strings or tables, or arguments at all
+                use {super::super::Argument, crate::{ShortStr, Table}};
                 use super::super::{ArgumentReader, ArgumentWriter, MethodError, WireMethod};
 
                 /// The class id.
@@ -287,6 +303,11 @@ macro_rules! classes {
                             from.bit = 0;
                             from.finish()?;
                             Ok(Self { $($argument),* })
+                        }
+
+                        #[inline]
+                        pub(super) fn is_text(&self) -> bool {
+                            true $(&& self.$argument.is_text())*
                         }
                     }
 
@@ -331,6 +352,27 @@ macro_rules! classes {
                         ($class_id, $method_id) => $class::$name::read(from).map(Self::$variant),
                     )+)+
                     _ => Err(MethodError::Unknown { class_id, method_id }),
+                }
+            }
+
+            /// Reads it as a server does: what a client declares, binds, consumes and asks for has names that are UTF-8
+            /// (clause 4.2.5.3), or they could not be told to others. With content they are any bytes, which are routed as they
+            /// are; RabbitMQ draws the same line.
+            #[inline]
+            pub fn parse_request(payload: &$lifetime [u8]) -> Result<Self, MethodError> {
+                let method = Self::parse(payload)?;
+                if method.has_content() || method.is_text() {
+                    Ok(method)
+                } else {
+                    Err(MethodError::NotText)
+                }
+            }
+
+            /// Whether all its short strings are UTF-8.
+            #[inline]
+            fn is_text(&self) -> bool {
+                match self {
+                    $($(Self::$variant(method) => method.is_text(),)+)+
                 }
             }
 
@@ -470,6 +512,23 @@ mod tests {
             Method::parse(&longer).unwrap_err().to_string(),
             "bytes follow the last argument"
         );
+    }
+
+    #[test]
+    fn names_in_requests_are_text_and_routing_keys_of_content_are_bytes() {
+        let bytes = ShortStr::new(b"k\xff").unwrap();
+        let declare = queue::Declare { queue: bytes, ..Default::default() };
+        let bind = queue::Bind { routing_key: bytes, ..Default::default() };
+        let consume = basic::Consume { consumer_tag: bytes, ..Default::default() };
+        for wrong in [payload(&declare), payload(&bind), payload(&consume)] {
+            let error = Method::parse_request(&wrong).unwrap_err();
+            assert_eq!((error, error.reply_code()), (MethodError::NotText, ReplyCode::FrameError));
+            assert!(Method::parse(&wrong).is_ok(), "a client reads what its server says");
+        }
+        let named = queue::Declare { queue: ShortStr::truncated("ä"), ..declare };
+        assert_eq!(Method::parse_request(&payload(&named)), Ok(named.into()));
+        let publish = basic::Publish { exchange: bytes, routing_key: bytes, ..Default::default() };
+        assert_eq!(Method::parse_request(&payload(&publish)), Ok(publish.into()));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::ops::Deref;
 
-/// A short string, at most 255 bytes, borrowed. AMQP says UTF-8; brokers keep the bytes as they are.
+/// A short string, at most 255 bytes, borrowed. AMQP says UTF-8, and [names in requests](crate::Method::parse_request) are; routing
+/// keys of messages are whatever their publishers say.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ShortStr<'a>(&'a [u8]);
 

@@ -5,7 +5,7 @@
 //!
 //! | Input | amq-protocol | here | why |
 //! |---|---|---|---|
-//! | short string not UTF-8 | refuses | takes | brokers route bytes; RabbitMQ takes them |
+//! | short string not UTF-8 | refuses | takes, but in requests without content | brokers route bytes, as RabbitMQ does |
 //! | field type `U` | a short | refuses | RabbitMQ refuses it; its short is `s` |
 //! | nesting deeper than 64 | recurses | refuses | the stack is finite |
 //! | weight of a content header not 0 | ignores | refuses | clause 4.2.6.1; RabbitMQ refuses |

@@ -117,6 +117,38 @@ def content_order(t):
     check(t, "a body without a method", lambda raw: raw.frame(BODY, 1, b"abc"))
 
 
+@case("framing.names-are-text")
+def names_are_text(t):
+    key = b"k\xff"  # no UTF-8
+    queue = t.name()
+
+    def declared(raw):
+        raw.call(1, spec.Queue.Declare(queue=queue, exclusive=True))
+
+    def refused(what, method):
+        with opened(t.uri) as raw:
+            declared(raw)
+            raw.method(1, method)
+            t.see(what, raw.fate(), want=connection_error(501, "FRAME_ERROR - Malformed UTF-8 in shortstr"))
+
+    refused("a queue", spec.Queue.Declare(queue=key, exclusive=True))
+    refused("a queue that is looked for", spec.Basic.Get(queue=key))
+    refused("an exchange", spec.Exchange.Declare(exchange=key))
+    refused("a consumer tag", spec.Basic.Consume(queue=queue, consumer_tag=key))
+    refused("a key of a binding", spec.Queue.Bind(queue=queue, exchange="amq.topic", routing_key=key))
+    refused("a word of farewell", spec.Channel.Close(200, key, 0, 0))
+    with opened(t.uri) as raw:
+        declared(raw)
+        raw.call(1, spec.Queue.Bind(queue=queue, exchange="amq.topic", routing_key="#"))
+        raw.publish(1, "amq.topic", key, b"routed")
+        raw.method(1, spec.Basic.Get(queue=queue, no_ack=True))
+        while True:
+            kind, _, payload = raw.next_frame()
+            if kind == METHOD and payload.startswith(struct.pack(">I", spec.Basic.GetOk.INDEX)):
+                break
+        t.see("the key of a message is any bytes", bytes([len(key)]) + key in payload, want=True)
+
+
 @case("framing.body-pieces")
 def body_pieces(t):
     with opened(t.uri) as raw:

@@ -1,5 +1,8 @@
 use forebay_broker::{Admission, CloseHow, ConnectionId, Input, Notice, Peer, ShardConfig};
-use forebay_wire::{PROTOCOL_HEADER, basic, channel, connection, queue, write_method};
+use forebay_wire::{
+    PROTOCOL_HEADER, RawProperties, basic, channel, connection, queue, write_header_frame,
+    write_method,
+};
 
 use crate::rig::{Rig, consume, declare, short};
 
@@ -416,4 +419,41 @@ fn a_virtual_host_has_as_many_connections_as_it_may() {
     assert!(open(&mut rig).1.contains("connection limit (1)"));
     rig.disconnect(first);
     assert_eq!(open(&mut rig).1, "0 connection.open-ok");
+}
+
+#[test]
+fn names_are_text_and_routing_keys_are_what_publishers_say() {
+    let key = forebay_wire::ShortStr::new(b"k\xff").unwrap();
+    let mut rig = Rig::new();
+    let client = rig.client();
+    rig.method(client, 1, &declare("q", false));
+    let everything = queue::Bind {
+        queue: short("q"),
+        exchange: short("amq.topic"),
+        routing_key: short("#"),
+        ..queue::Bind::default()
+    };
+    rig.method(client, 1, &everything);
+    let mut bytes = Vec::new();
+    let exchange = short("amq.topic");
+    write_method(
+        &mut bytes,
+        1,
+        &basic::Publish { exchange, routing_key: key, ..Default::default() },
+    );
+    write_header_frame(&mut bytes, 1, 60, 0, RawProperties::trusted(&[0, 0]));
+    rig.bytes(client, &bytes);
+    rig.method(client, 1, &basic::Get { queue: short("q"), ..basic::Get::default() });
+    assert!(rig.trace(client).contains(&"1 basic.get-ok 1 left=0".to_owned()));
+
+    let told = ["0 connection.close 501 FRAME_ERROR - Malformed UTF-8 in shortstr"];
+    let bind = queue::Bind { routing_key: key, ..everything };
+    rig.method(client, 1, &bind);
+    assert_eq!(rig.trace(client), told);
+    let client = rig.client();
+    rig.method(client, 1, &queue::Declare { queue: key, ..declare("q", false) });
+    assert_eq!(rig.trace(client), told);
+    let client = rig.client();
+    rig.method(client, 1, &basic::Consume { consumer_tag: key, ..consume("q", "c", true) });
+    assert_eq!(rig.trace(client), told);
 }
