@@ -142,12 +142,15 @@ impl Shard {
             queue.unoffered = held.is_none() && (queue.unoffered || expires);
         }
         if limited {
-            if held.is_some() {
-                // Nobody takes more; until then what is left has not been offered.
+            // Nobody takes more; until then what is left has not been offered. What stands behind a letter without room has had its chance:
+            // it may wait there for long, and is not delivered when its time is over.
+            if held.is_some() || expires && self.letters_wait(front) {
                 self.each_level(key, |shard, level| {
                     shard.offered(level);
                     true
                 });
+            }
+            if held.is_some() {
                 self.note_long(key);
             }
             self.plan_levels(key);

@@ -104,7 +104,7 @@ impl Shard {
     }
 
     /// Whether nothing of a queue may die now.
-    fn letters_wait(&self, key: QueueKey) -> bool {
+    pub(crate) fn letters_wait(&self, key: QueueKey) -> bool {
         let queue = self.queues.get(key.0 as usize);
         queue.is_some_and(|queue| queue.dead_letters.is_some()) && self.letters_again_us().is_some()
     }

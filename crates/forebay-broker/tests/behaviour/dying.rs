@@ -354,12 +354,16 @@ fn behind_a_letter_without_room(
     scene.rig.step(Input::Turn { busy: false });
     let lines = scene.rig.sent(consumer);
     assert!(!lines.iter().any(|line| line.contains("basic.deliver")), "{lines:?}");
+    (consumer, other)
+}
+
+/// The log takes what waits.
+fn there_is_room(scene: &mut Scene) {
     while let Some(request) = scene.rig.shard.poll_disk(scene.rig.now_us) {
         let completion = perform(&*scene.disk, request);
         scene.rig.step(Input::Disk(completion));
     }
     assert_eq!(scene.rig.shard.letters_again_us(), None);
-    (consumer, other)
 }
 
 /// No timer need be waited for.
@@ -368,6 +372,7 @@ fn what_stands_behind_a_letter_is_offered_when_somebody_else_sees_that_it_has_ro
     let mut scene = Scene::patient(64 << 20);
     let texts = ["expired", "got", "waited for"];
     let (consumer, other) = behind_a_letter_without_room(&mut scene, TableBuf::new(), &texts);
+    there_is_room(&mut scene);
     let get = basic::Get { queue: short("letters"), no_ack: true, ..basic::Get::default() };
     scene.rig.method(other, 1, &get);
     let lines = scene.rig.sent(other);
@@ -382,10 +387,29 @@ fn what_stands_behind_a_letter_is_not_too_many_before_it_was_offered() {
     let mut scene = Scene::patient(64 << 20);
     let arguments = TableBuf::new().with("x-max-length", Value::I32(1));
     let (consumer, _) = behind_a_letter_without_room(&mut scene, arguments, &["expired", "1", "2"]);
+    there_is_room(&mut scene);
     scene.rig.step(Input::Turn { busy: false });
     let lines = scene.answers(consumer);
     let delivered = lines.iter().filter(|line| line.contains("basic.deliver"));
     assert_eq!(delivered.count(), 2, "{lines:?}");
     let lines = bodies(&mut scene.rig, consumer, "dead");
     assert_eq!(lines, ["expired"]);
+}
+
+/// It would have been offered in time, had there been room.
+#[test]
+fn what_expires_behind_a_letter_without_room_is_not_delivered_afterwards() {
+    for (wait_s, delivered) in [(59, true), (61, false)] {
+        let mut scene = Scene::patient(64 << 20);
+        let texts = ["expired", "behind it"];
+        let (consumer, other) = behind_a_letter_without_room(&mut scene, TableBuf::new(), &texts);
+        scene.rig.now_us += (wait_s - 1) * 1_000_000;
+        there_is_room(&mut scene);
+        scene.rig.step(Input::Turn { busy: false });
+        let lines = scene.answers(consumer);
+        let came = lines.iter().any(|line| line.contains("basic.deliver"));
+        assert_eq!(came, delivered, "{lines:?}");
+        let dead = bodies(&mut scene.rig, other, "dead");
+        assert_eq!(dead.len(), if delivered { 1 } else { 2 });
+    }
 }
