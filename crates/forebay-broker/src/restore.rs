@@ -135,14 +135,15 @@ impl Shard {
                 self.store.delete_meta(&binding.key());
             }
         }
-        let (clean, damaged) = (recovered.clean, !recovered.damage.is_empty());
+        // Also after an earlier one, which may have ended before its queues for what it had found were written.
+        let (clean, salvaged) = (recovered.clean, recovered.salvaged);
         let mut payloads: Vec<Payload> =
             recovered.payloads.into_iter().map(Payload::Stored).collect();
         for queue in recovered.queues {
             self.next_queue_id = self.next_queue_id.max(queue.id + 1);
             let level = || self.stored_level(*of_levels.get(&queue.id)?, queue.id);
             let mut key = keys.get(&queue.id).copied().or_else(level);
-            if key.is_none() && damaged && !(queue.messages.is_empty() && queue.runs.is_empty()) {
+            if key.is_none() && salvaged && !(queue.messages.is_empty() && queue.runs.is_empty()) {
                 key = Some(self.undeclared_queue(&queue));
                 keys.extend(key.map(|key| (queue.id, key)));
             }
@@ -324,7 +325,7 @@ fn restored(
 
 #[cfg(test)]
 mod tests {
-    use forebay_store::{Damage, MemDisk, Options, Store, open, perform};
+    use forebay_store::{MemDisk, Options, Store, open, perform};
 
     use super::*;
     use crate::config::ShardConfig;
@@ -360,13 +361,10 @@ mod tests {
     }
 
     /// The queues of a broker that starts with it, by name, with their messages, and what it tells.
-    fn started(disk: &Arc<MemDisk>, damaged: bool) -> (Vec<(String, u64)>, Vec<Notice>) {
+    fn started(disk: &Arc<MemDisk>, salvaged: bool) -> (Vec<(String, u64)>, Vec<Notice>) {
         disk.kill();
         let (store, mut recovered) = open(disk.clone(), Options::default()).expect("it opens");
-        if damaged {
-            let file = "log-0000000001.seg".to_owned();
-            recovered.damage.push(Damage { file, offset: 4_096, what: String::new() });
-        }
+        recovered.salvaged = salvaged;
         let shard = Shard::new(ShardConfig::default(), store, Some(recovered));
         let mut shard = shard.expect("it is understood");
         commit(disk, &mut shard.store);

@@ -158,6 +158,7 @@ pub(crate) fn recover(disk: &dyn Disk, options: Options) -> Result<(Log, Recover
         payloads,
         clean: image.replay.clean,
         torn_tail: image.torn_tail,
+        salvaged: !image.damage.is_empty() || image.accepted_before > 0,
         damage: image.damage,
     };
     Ok((log, recovered))

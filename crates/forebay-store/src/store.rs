@@ -30,6 +30,8 @@ pub struct Recovered {
     pub torn_tail: bool,
     /// What is missing; empty unless [`Options::salvage`] let a damaged store open.
     pub damage: Vec<Damage>,
+    /// Something is missing, or was when an earlier start went on without it: what the meta map does not know may have been there.
+    pub salvaged: bool,
 }
 
 /// One damaged place that salvage passed over.

@@ -2,7 +2,7 @@
 
 use forebay_broker::{Admission, Input};
 use forebay_store::fault_disk::Call;
-use forebay_store::{Options, StoreFailed, open, perform};
+use forebay_store::{Disk, Options, StoreFailed, open, perform};
 use forebay_wire::{Properties, basic, exchange, queue, tx};
 
 use crate::expiring::bind_to_fanout;
@@ -513,6 +513,32 @@ fn a_binding_whose_queue_is_lost_is_not_one_of_the_next_queue_with_its_name() {
     scene.rig.publish_with(id, "amq.fanout", "", false, &Properties::default(), b"for others");
     scene.answers(id);
     assert_eq!(scene.rig.shard.status().ready, 0);
+}
+
+/// The salvage is accepted with the first batch of its start, and what the broker makes of it comes after that.
+#[test]
+fn what_a_salvage_finds_without_its_declaration_outlives_a_power_loss_at_once() {
+    let mut scene = Scene::new();
+    let id = scene.rig.client();
+    let name = "declared-where-it-is-damaged";
+    scene.rig.method(id, 1, &declare(name, true));
+    scene.answers(id);
+    scene.rig.publish(id, name, b"found", true);
+    scene.answers(id);
+    let file = "log-0000000001.seg";
+    let mut log = vec![0; scene.disk.len(file).expect("it is there") as usize];
+    scene.disk.read_at(file, 0, &mut log).expect("the disk works");
+    let at = log.windows(name.len()).position(|bytes| bytes == name.as_bytes());
+    scene.disk.flip_bit(file, 8 * at.expect("it was declared"));
+    scene.disk.kill();
+    scene.options.salvage = true;
+    let mut scene = scene.open_again();
+    assert_eq!(scene.rig.shard.status().ready, 1);
+    scene.options.salvage = false;
+    let mut scene = scene.lose_power(1);
+    assert_eq!(scene.rig.shard.status().ready, 1);
+    scene.work().expect("the disk works");
+    assert_eq!(scene.lose_power(2).rig.shard.status().ready, 1);
 }
 
 #[test]
