@@ -152,40 +152,49 @@ impl Shard {
         search
     }
 
-    /// Copies one message for all of these places where it still is.
+    /// Copies one message for all of these places where it still is. What is held of a queue that was deleted never comes back there, and
+    /// is done with: a copy would be of a queue that nobody has declared.
     fn copy_forward(&mut self, segment: Home, places: &[Place]) {
         let mut message: Option<Arc<Message>> = None;
         let (mut messages, mut found) = (Vec::new(), Vec::new());
         for place in places {
-            let Some((queue_id, entry)) = self.entry_at(place) else { continue };
-            if entry.home == segment {
-                // This reference is not counted: it goes before any other.
-                let message = message.get_or_insert_with(|| entry.message.clone());
-                if Arc::ptr_eq(message, &entry.message) {
-                    messages.push((queue_id, entry.seq));
-                    found.push(place);
-                }
+            let Some((key, queue_id, entry)) = self.entry_at(place) else { continue };
+            if entry.home != segment {
+                continue;
+            }
+            // This reference is not counted: it goes before any other.
+            let message = message.get_or_insert_with(|| entry.message.clone());
+            if !Arc::ptr_eq(message, &entry.message) {
+                continue;
+            }
+            let seq = entry.seq;
+            if self.queues.get(key.0 as usize).is_some_and(|queue| queue.id == queue_id) {
+                messages.push((queue_id, seq));
+                found.push(place);
+            } else if let Some((.., entry)) = self.entry_at(place) {
+                entry.home = Home::NONE;
+                self.store.settle(queue_id, seq, segment);
             }
         }
-        let Some(message) = message else { return };
+        let Some(message) = message.filter(|_| !messages.is_empty()) else { return };
         let home = self.store.relocate(&messages, message.as_stored());
         for place in found {
-            if let Some((_, entry)) = self.entry_at(place) {
+            if let Some((.., entry)) = self.entry_at(place) {
                 entry.home = home;
             }
         }
     }
 
-    fn entry_at(&mut self, place: &Place) -> Option<(QueueId, &mut Entry)> {
+    fn entry_at(&mut self, place: &Place) -> Option<(QueueKey, QueueId, &mut Entry)> {
         let (connection, number) = match *place {
             Place::Queue { key, seq } => {
                 let queue = self.queues.get_mut(key.0 as usize)?;
                 let id = queue.id;
-                return Some((id, queue.not_spilling_mut(seq)?));
+                return Some((key, id, queue.not_spilling_mut(seq)?));
             }
             Place::Dying { number } => {
                 let delivery = self.dying.delivery_mut(number)?;
-                return Some((delivery.queue_id, &mut delivery.entry));
+                return Some((delivery.queue, delivery.queue_id, &mut delivery.entry));
             }
             Place::Channel { connection, number, .. }
             | Place::Transaction { connection, number, .. } => (connection, number),
@@ -197,7 +206,7 @@ impl Shard {
             Place::Channel { tag, .. } => channel.unacked.get_mut(tag)?,
             Place::Queue { .. } | Place::Dying { .. } => return None,
         };
-        Some((delivery.queue_id, &mut delivery.entry))
+        Some((delivery.queue, delivery.queue_id, &mut delivery.entry))
     }
 }
 
