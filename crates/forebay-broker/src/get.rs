@@ -173,20 +173,26 @@ impl Shard {
 
     fn answer_get(&mut self, id: ConnectionId, number: u16, key: QueueKey, no_ack: bool) {
         let soft = self.out_soft_bytes();
-        let left_behind = self.ready_in(key).saturating_sub(1);
         let front = self.front(key);
         let ack_timeout_ms = self.queues[key.0 as usize].ack_timeout_ms;
-        let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return };
-        let way = Way::new(number, connection.frame_max_bytes, soft);
-        let Some(channel) = connection.channels.get_mut(number) else { return };
+        if self.connection(id).and_then(|c| c.channel(number)).is_none() {
+            return;
+        }
         let queue = &mut self.queues[front.0 as usize];
         let Some(entry) = queue.pop() else {
             self.send(id, number, &basic::GetEmpty::default());
             return;
         };
         queue.taken(self.now_us, entry.seq);
+        queue.unacked += 1;
+        // What is next now may have expired before it, and is not left behind then.
+        self.expire_idle(key);
+        let message_count = self.ready_in(key).min(u64::from(u32::MAX)) as u32;
+        let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else { return };
+        let way = Way::new(number, connection.frame_max_bytes, soft);
+        let Some(channel) = connection.channels.get_mut(number) else { return };
+        let queue = &mut self.queues[front.0 as usize];
         let delivery_tag = channel.take_delivery_tag();
-        let message_count = left_behind.min(u64::from(u32::MAX)) as u32;
         let get_ok = basic::GetOk {
             delivery_tag,
             redelivered: entry.redelivered,
@@ -206,9 +212,9 @@ impl Shard {
             .then(|| (another(&mut self.memory_bytes, &entry.message), entry.redelivered));
         let queue_id = queue.id;
         if no_ack {
+            queue.unacked -= 1;
             self.discard(queue_id, entry);
         } else {
-            queue.unacked += 1;
             let ack_timeout_ms = ack_timeout_ms.unwrap_or(self.config.ack_timeout_ms);
             let limit = AckLimit::from(self.now_us, ack_timeout_ms);
             let delivery = Delivery { queue: front, queue_id, entry, consumer: None, limit };
