@@ -7,6 +7,7 @@ use forebay_wire::{ShortStr, basic};
 
 use crate::arrivals::Arrival;
 use crate::connection::Stage;
+use crate::consumer::Consumer;
 use crate::input::ConnectionId;
 use crate::memory::release;
 use crate::queue::Queue;
@@ -65,9 +66,15 @@ impl Shard {
         count
     }
 
-    /// Ends a queue: consumers are told, messages dropped, bindings removed. Returns how many messages
-    /// were ready.
-    pub(crate) fn delete_queue(&mut self, key: QueueKey) -> u32 {
+    /// Ends a queue, and tells its consumers.
+    pub(crate) fn delete_queue(&mut self, key: QueueKey) {
+        let (_, consumers) = self.end_queue(key);
+        self.tell_cancelled(consumers);
+    }
+
+    /// Ends a queue: messages dropped, bindings removed. Returns how many messages were ready, and its consumers, who are
+    /// [still to be told](Shard::tell_cancelled).
+    pub(crate) fn end_queue(&mut self, key: QueueKey) -> (u32, Vec<Consumer>) {
         let count = self.purge_levels(key);
         self.let_go(key);
         let mut levels = self.with_levels(key);
@@ -82,24 +89,19 @@ impl Shard {
             .map(|level| (level.id, level.ttl.iter().flat_map(|ttl| ttl.slots()).collect()))
             .collect();
         self.past_waits.add(&queue.waits, self.now_us);
+        let mut consumers = Vec::with_capacity(queue.consumers.len());
         for consumer_key in queue.consumers.iter() {
             let Some(consumer) = self.consumers.try_remove(consumer_key.0 as usize) else {
                 continue;
             };
-            let id = consumer.connection;
-            let Some(connection) = self.connection(id) else { continue };
+            let Some(connection) = self.connection(consumer.connection) else { continue };
             connection.consumers -= 1;
-            let told =
-                connection.stage == Stage::Open && connection.capabilities.consumer_cancel_notify;
             let last = connection.consumers == 0;
             if let Some(channel) = connection.channel(consumer.channel) {
                 channel.consumers.retain(|other| *other != consumer_key);
             }
             self.consuming_connections -= usize::from(last);
-            if told {
-                let consumer_tag = ShortStr::new(&consumer.tag).unwrap_or_default();
-                self.send(id, consumer.channel, &basic::Cancel { consumer_tag, no_wait: true });
-            }
+            consumers.push(consumer);
         }
         if let Some(owner) = queue.owner
             && let Some(connection) = self.connection(owner)
@@ -127,7 +129,18 @@ impl Shard {
         }
         // Only now: those behind them go on, and what expires thereby may not come to a queue that is half gone.
         self.answer_empty(gets);
-        count
+        (count, consumers)
+    }
+
+    /// Consumers whose queue has gone hear of it, if they can.
+    pub(crate) fn tell_cancelled(&mut self, consumers: Vec<Consumer>) {
+        for Consumer { connection: id, channel, tag, .. } in consumers {
+            let Some(connection) = self.connection(id) else { continue };
+            if connection.stage == Stage::Open && connection.capabilities.consumer_cancel_notify {
+                let consumer_tag = ShortStr::new(&tag).unwrap_or_default();
+                self.send(id, channel, &basic::Cancel { consumer_tag, no_wait: true });
+            }
+        }
     }
 
     /// A level, or a queue without levels, is gone, and what it was is returned. It was purged.

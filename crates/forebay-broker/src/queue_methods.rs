@@ -364,9 +364,9 @@ impl Shard {
         let name = self.meant_queue(id, number, &stripped(delete.queue.as_bytes()))?;
         self.permit(id, Access::Configure, ResourceKind::Queue, &name)?;
         let vhost = self.vhost_name(id);
-        let message_count = match self.topology(id).queue(&name) {
+        let (message_count, consumers) = match self.topology(id).queue(&name) {
             // Deleting what is not there is no error (RabbitMQ since 3.2).
-            None => 0,
+            None => Default::default(),
             Some(_) => {
                 let key = self.existing_queue(id, &name)?;
                 let queue = &self.queues[key.0 as usize];
@@ -377,13 +377,15 @@ impl Shard {
                 if delete.if_unused && !queue.consumers.is_empty() {
                     return Err(AmqpError::in_use(resource));
                 }
-                self.delete_queue(key)
+                self.end_queue(key)
             }
         };
         if !delete.no_wait {
             self.raise_topology_barrier(id);
             self.send(id, number, &queue::DeleteOk { message_count });
         }
+        // Behind the answer, as with RabbitMQ: it may be the same channel.
+        self.tell_cancelled(consumers);
         Ok(())
     }
 

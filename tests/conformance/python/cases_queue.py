@@ -381,6 +381,16 @@ def deleted_while_consumed(t):
     t.see("no consumer when declared again", consumers_of_new(t, name), want=0)
 
 
+@case("queue.deleted-by-its-consumer")
+def deleted_by_its_consumer(t):
+    with opened(t.uri) as raw:
+        for what, options in (("transient", {}), ("durable", {"durable": True})):
+            raw.call(1, spec.Queue.Declare(queue=t.name(), **options))
+            raw.call(1, spec.Basic.Consume(queue=t.name(), consumer_tag="c"))
+            raw.method(1, spec.Queue.Delete(queue=t.name()))
+            t.see(f"{what}: the answer, then the cancel", [raw.next_method().NAME for _ in range(2)], want=["Queue.DeleteOk", "Basic.Cancel"])
+
+
 def consumers_of_new(t, name):
     ch = t.channel()
     ch.queue_declare(name)

@@ -448,6 +448,15 @@ fn a_slow_reader_gets_no_more_than_its_buffer_and_stops_nobody() {
 }
 
 #[test]
+fn who_deletes_the_queue_it_consumes_has_its_answer_first() {
+    let (mut rig, id) = filled(0);
+    rig.method(id, 1, &consume("q", "c", false));
+    rig.trace(id);
+    rig.method(id, 1, &queue::Delete { queue: short("q"), ..queue::Delete::default() });
+    assert_eq!(rig.trace(id), ["1 queue.delete-ok 0", "1 basic.cancel c"]);
+}
+
+#[test]
 fn the_end_of_a_queue_is_told_to_its_consumers() {
     let (mut rig, id) = filled(2);
     let consumer = rig.client();
