@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 /// A number of bytes.
 ///
-/// Without a unit the number counts bytes. `kB`, `MB`, `GB`, `TB` are powers of 1000; `KiB`, `MiB`,
-/// `GiB`, `TiB` (or just `k`, `M`, `G`, `T`) are powers of 1024. Letter case does not matter.
+/// Without a unit the number counts bytes. `kB`, `MB`, `GB`, `TB`, `PB` are powers of 1000; `KiB`, `MiB`,
+/// `GiB`, `TiB`, `PiB` (or just `k`, `M`, `G`, `T`, `P`) are powers of 1024. Letter case does not matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
@@ -17,7 +17,12 @@ pub struct SizeError(String);
 
 impl fmt::Display for SizeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is not a size such as 256MB, 1GiB or 4096 (bytes)", self.0)
+        write!(
+            f,
+            "`{}` is not a size: a whole number of bytes, such as 4096, or one with a unit from kB to PB or from KiB to \
+             PiB, such as 256MB or 1GiB",
+            self.0
+        )
     }
 }
 
@@ -37,10 +42,12 @@ impl FromStr for Size {
             "mb" => 1000 * 1000,
             "gb" => 1000 * 1000 * 1000,
             "tb" => 1000 * 1000 * 1000 * 1000,
+            "pb" => 1000 * 1000 * 1000 * 1000 * 1000,
             "k" | "ki" | "kib" => 1 << 10,
             "m" | "mi" | "mib" => 1 << 20,
             "g" | "gi" | "gib" => 1 << 30,
             "t" | "ti" | "tib" => 1 << 40,
+            "p" | "pi" | "pib" => 1 << 50,
             _ => return Err(error()),
         };
         let number: u64 = digits.parse().map_err(|_| error())?;
@@ -83,6 +90,8 @@ mod tests {
         check("1GiB", 1 << 30);
         check("64k", 65_536);
         check("2T", 2 << 40);
+        check("3PB", 3_000_000_000_000_000);
+        check("1PiB", 1 << 50);
     }
 
     #[test]
