@@ -63,11 +63,14 @@ pub(crate) fn run(args: Args) -> Exit {
     let declared = Declared::in_store(&report.meta).map_err(|error| error.to_string());
     let sound = report.is_sound() && declared.is_ok();
     match (args.json, failed) {
-        (true, _) => {
+        (true, failed) => {
             if let Err(what) = &declared {
                 findings.push(json!({ "finding": "unreadable_topology", "what": what }));
             }
-            print_line!("{:#}", report_as_json(&report, sound, declared.ok(), findings));
+            // Of a store that was not read nothing is known, and not that it declares nothing.
+            let declared = declared.ok().filter(|_| failed.is_none());
+            let json = report_as_json(&report, sound, declared, failed.as_deref(), findings);
+            print_line!("{json:#}");
         }
         (false, None) => {
             if let Err(what) = &declared {
@@ -181,6 +184,7 @@ fn report_as_json(
     report: &CheckReport,
     sound: bool,
     declared: Option<Declared>,
+    failed: Option<&str>,
     findings: Vec<Value>,
 ) -> Value {
     let declared = declared.map(|Declared { queues, exchanges, bindings }| {
@@ -188,6 +192,7 @@ fn report_as_json(
     });
     json!({
         "sound": sound,
+        "failed": failed,
         "clean": report.clean,
         "torn_tail": report.torn_tail,
         "declared": declared,

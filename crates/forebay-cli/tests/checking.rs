@@ -171,6 +171,22 @@ fn why_a_directory_is_not_checked_is_said_as_it_is() {
 }
 
 #[test]
+fn a_newer_format_is_no_damage() {
+    let dir = Dir::new("check-newer");
+    let newer = include_bytes!("../../forebay-store/tests/fixtures/newer_format.seg");
+    fs::write(dir.path().join("log-0000000001.seg"), newer).unwrap();
+    let why = "the data directory has format 4, this program reads up to 3: use the newer Forebay that wrote it";
+    let text = check(dir.path(), &[]);
+    assert_eq!((text.code, text.out.as_str()), (Some(1), ""));
+    assert!(text.err.contains(why), "{}", text.err);
+    let checked = check(dir.path(), &["--json"]);
+    assert_eq!(checked.code, Some(1), "{}", checked.err);
+    let json: Value = serde_json::from_str(&checked.out).unwrap();
+    assert_eq!((&json["failed"], &json["sound"]), (&why.into(), &false.into()), "{json}");
+    assert_eq!((&json["damaged"], &json["declared"]), (&0.into(), &Value::Null), "{json}");
+}
+
+#[test]
 fn a_topology_that_no_broker_reads_is_not_sound() {
     let dir = Dir::new("check-topology");
     let disk = Arc::new(FileDisk::new(dir.path()).unwrap());

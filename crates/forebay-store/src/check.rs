@@ -84,14 +84,16 @@ pub struct CheckReport {
     pub clean: bool,
     /// The log ends in a torn batch.
     pub torn_tail: bool,
-    /// Damaged places found, and checks that could not be made.
+    /// Damaged places found.
     pub damaged: u64,
+    /// The check [could not go on](Finding::Failed), so nothing is known of what it has not seen.
+    pub failed: bool,
 }
 
 impl CheckReport {
-    /// Whether nothing durable is missing or wrong.
+    /// Whether all was looked at, and nothing durable is missing or wrong.
     pub fn is_sound(&self) -> bool {
-        self.damaged == 0
+        self.damaged == 0 && !self.failed
     }
 }
 
@@ -117,7 +119,7 @@ pub fn check(disk: &dyn Disk, report: &mut dyn FnMut(Finding)) -> CheckReport {
         }
     };
     if let Err(error) = result {
-        totals.damaged += 1;
+        totals.failed = true;
         report(Finding::Failed { what: error.to_string() });
     }
     totals
