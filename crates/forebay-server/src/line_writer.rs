@@ -170,6 +170,11 @@ impl LineWriter {
         self.0.changed.notify_all();
     }
 
+    /// Whether this is the thread that writes.
+    pub(crate) fn is_written_here(&self) -> bool {
+        self.0.lock().writer == Some(thread::current().id())
+    }
+
     /// Waits until all that was pushed before is written. Tells whether it is.
     pub(crate) fn flush(&self, patience: Patience) -> bool {
         self.wait(self.mark(), patience)

@@ -3,10 +3,12 @@
 use crate::config::{Config, ConfigError, LogFormat};
 use crate::line_writer::{LineWriter, Patience};
 use crate::start_error::StartError;
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fs::File;
 use std::io::{self, IsTerminal, Write, stderr};
 use std::os::fd::AsFd;
-use std::panic;
+use std::panic::{self, PanicHookInfo};
+use std::thread;
 use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
@@ -45,7 +47,8 @@ impl std::fmt::Debug for Log {
     }
 }
 
-/// Starts logging for the whole process; for programs, not for libraries. A panic flushes the log first, for 5 s at most.
+/// Starts logging for the whole process; for programs, not for libraries. What a panic says is a line of the log, which is flushed
+/// then, for 5 s at most: a process ends also where nobody reads why.
 ///
 /// # Errors
 /// `log_level` is no level and no filter, or the system gives no thread or descriptor.
@@ -65,12 +68,29 @@ pub fn start(config: &Config) -> Result<Log, StartError> {
         LogFormat::Json => lines.json().flatten_event(true).try_init(),
     };
     let log = Log(writer);
-    let (before, say) = (log.clone(), panic::take_hook());
+    let (lines, say) = (log.clone(), panic::take_hook());
     panic::set_hook(Box::new(move |panicked| {
-        before.flush_within(LAST_PATIENCE);
-        say(panicked);
+        // The thread that writes the log has nobody else to say it.
+        if lines.0.is_written_here() {
+            return say(panicked);
+        }
+        lines.0.push(last_words(panicked).as_bytes());
+        lines.flush_within(LAST_PATIENCE);
     }));
     Ok(log)
+}
+
+/// What the standard library would write, and where it does, on standard error.
+fn last_words(panicked: &PanicHookInfo<'_>) -> String {
+    let thread = thread::current();
+    let thread = thread.name().unwrap_or("<unnamed>");
+    // As RUST_BACKTRACE says.
+    let backtrace = Backtrace::capture();
+    let trace = match backtrace.status() {
+        BacktraceStatus::Captured => format!("stack backtrace:\n{backtrace}"),
+        _ => String::new(),
+    };
+    format!("\nthread '{thread}' {panicked}\n{trace}")
 }
 
 /// A level, or levels for parts of the program: `info,forebay_server=debug`.
