@@ -261,8 +261,6 @@ impl Channel {
         if !options.no_ack {
             self.qos(options.prefetch)?;
         }
-        // One that was cancelled may have had the tag.
-        self.with_inbox(|inbox| inbox.cancelled.retain(|tag| *tag != options.tag));
         let reply = self.request(&basic::Consume {
             queue: short(queue)?,
             consumer_tag: short(&options.tag)?,
@@ -271,11 +269,11 @@ impl Channel {
             arguments: options.arguments.as_table(),
             ..Default::default()
         })?;
-        let tag = match reply {
-            Reply::Consuming { tag } => tag,
-            _ => options.tag,
+        let (tag, number) = match reply {
+            Reply::Consuming { tag, number } => (tag, number),
+            _ => (options.tag, 0), // what is none is over
         };
-        Ok(Consumer::new(self.link.clone(), self.life.clone(), tag))
+        Ok(Consumer::new(self.link.clone(), self.life.clone(), tag, number))
     }
 
     /// Acknowledges a delivery, or with `multiple` all up to it. Sent with the next wait or flush.

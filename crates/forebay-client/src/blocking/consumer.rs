@@ -40,13 +40,16 @@ impl Default for ConsumeOptions {
 }
 
 /// A consumer under way. As an iterator it waits for each message and ends with an error. It ends with its channel, or by
-/// [`Consumer::cancel`]; dropping it alone leaves it to the channel.
+/// [`Consumer::cancel`]. One that is dropped alone goes on at the broker: what is delivered to it goes back to its queue when its
+/// channel ends.
 pub struct Consumer {
     link: Arc<Mutex<Link>>,
     /// It keeps its channel open.
     _life: Arc<Life>,
     channel: Place,
     tag: String,
+    /// Which of its channel's consumers it is: others may have had the tag, or get it.
+    number: u64,
     over: bool,
 }
 
@@ -57,9 +60,14 @@ impl fmt::Debug for Consumer {
 }
 
 impl Consumer {
-    pub(super) fn new(link: Arc<Mutex<Link>>, life: Arc<Life>, tag: String) -> Consumer {
+    pub(super) fn new(
+        link: Arc<Mutex<Link>>,
+        life: Arc<Life>,
+        tag: String,
+        number: u64,
+    ) -> Consumer {
         let channel = life.place;
-        Consumer { link, _life: life, channel, tag, over: false }
+        Consumer { link, _life: life, channel, tag, number, over: false }
     }
 
     /// Its tag.
@@ -75,7 +83,7 @@ impl Consumer {
     ) -> Result<Option<Message>, ConsumeError> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut link = lock(&self.link);
-        if let Some(message) = link.take_delivery(self.channel, &self.tag) {
+        if let Some(message) = link.take_delivery(self.channel, self.number) {
             if link.machine.outgoing().len() >= SEND_BATCH_BYTES {
                 // Whoever asks for the next one hears of it: this one may come from nowhere else again.
                 let _ = link.flush(deadline);
@@ -83,13 +91,12 @@ impl Consumer {
             return Ok(Some(message));
         }
         loop {
-            let inbox = link.inbox(self.channel)?;
-            if inbox.cancelled.contains(&self.tag) {
+            if link.inbox(self.channel)?.is_cancelled(self.number) {
                 return Err(ConsumeError::Cancelled);
             }
             let pumped = link.pump(deadline);
             // What came together with the end of the connection comes before it.
-            if let Some(message) = link.take_delivery(self.channel, &self.tag) {
+            if let Some(message) = link.take_delivery(self.channel, self.number) {
                 return Ok(Some(message));
             }
             pumped.map_err(ChannelFault::Lost)?;
@@ -101,14 +108,14 @@ impl Consumer {
 
     /// A message that is here already; never waits.
     pub fn take_ready(&mut self) -> Option<Message> {
-        lock(&self.link).take_delivery(self.channel, &self.tag)
+        lock(&self.link).take_delivery(self.channel, self.number)
     }
 
     /// Whether a message is here already.
     pub fn has_ready(&self) -> bool {
         let mut link = lock(&self.link);
-        let inbox = link.any_inbox(self.channel);
-        inbox.and_then(|inbox| inbox.deliveries.get(&self.tag)).is_some_and(|q| !q.is_empty())
+        let consumer = link.any_inbox(self.channel).and_then(|inbox| inbox.consumer(self.number));
+        consumer.is_some_and(|consumer| !consumer.messages.is_empty())
     }
 
     /// Acknowledges a message, or with `multiple` all up to it. Sent with the next wait or flush.
@@ -140,11 +147,19 @@ impl Consumer {
     pub fn cancel(&mut self) -> Result<(), ChannelFault> {
         let cancel = basic::Cancel { consumer_tag: short(&self.tag)?, ..Default::default() };
         let mut link = lock(&self.link);
-        link.inbox(self.channel)?;
+        if link.inbox(self.channel)?.is_cancelled(self.number) {
+            return Ok(()); // the tag may be another's
+        }
         link.machine.send(self.channel.number, &cancel)?;
         link.reply(self.channel)?;
-        link.inbox(self.channel)?.cancelled.push(self.tag.clone());
+        link.inbox(self.channel)?.cancel(self.number);
         Ok(())
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        lock(&self.link).forget_consumer(self.channel, self.number);
     }
 }
 

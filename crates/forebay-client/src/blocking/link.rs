@@ -3,7 +3,9 @@
 //! Handles lock it for one operation at a time. While an operation waits, whatever arrives is sorted
 //! into the inboxes of the channels it is for; nothing is lost and nothing is handled out of order.
 
-use std::collections::{BTreeMap, VecDeque};
+mod inbox;
+
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -14,9 +16,10 @@ use super::transport::Transport;
 use super::{Message, WRITE_TIMEOUT, lock};
 use crate::ReceiveBuffer;
 use crate::error::{ChannelFault, Lost, Refusal};
-use crate::machine::{ChannelError, CloseReason, Event, Machine, Settled, State};
-use crate::returns::Returns;
+use crate::machine::{ChannelError, CloseReason, Event, Machine, State};
 use crate::tls::io_reason;
+
+pub(super) use inbox::Inbox;
 
 /// Bound of the deliveries that wait in all inboxes of a connection. Prefetch keeps them far below;
 /// only consumers without acknowledgement can reach it.
@@ -32,7 +35,7 @@ pub(super) enum Reply {
     Done,
     Declared { name: String, message_count: u32, consumer_count: u32 },
     Count(u32),
-    Consuming { tag: String },
+    Consuming { tag: String, number: u64 },
     Got { message: Message, message_count: u32 },
     Empty,
 }
@@ -60,21 +63,6 @@ impl Drop for Life {
     fn drop(&mut self) {
         lock(&self.link).leave(self.place);
     }
-}
-
-/// What arrived for one channel and waits for its owner.
-#[derive(Debug, Default)]
-pub(super) struct Inbox {
-    /// Of the channel that has the number now.
-    life: u64,
-    replies: VecDeque<Reply>,
-    /// By consumer tag.
-    pub(super) deliveries: BTreeMap<String, VecDeque<Message>>,
-    /// Neighbours are joined, so this stays short.
-    pub(super) settled: VecDeque<Settled>,
-    pub(super) returns: Returns,
-    pub(super) closed: Option<Refusal>,
-    pub(super) cancelled: Vec<String>,
 }
 
 pub(super) struct Link {
@@ -153,7 +141,7 @@ impl Link {
         self.lives += 1;
         let place = Place { number, life: self.lives };
         self.forget(number);
-        self.inboxes.insert(number, Inbox { life: place.life, ..Inbox::default() });
+        self.inboxes.insert(number, Inbox::new(place.life));
         Ok(place)
     }
 
@@ -169,8 +157,7 @@ impl Link {
     /// The channel is over, and so is what waits in its inbox.
     pub(super) fn forget(&mut self, number: u16) {
         if let Some(inbox) = self.inboxes.remove(&number) {
-            let waiting = inbox.deliveries.into_values().flatten();
-            self.delivery_bytes -= waiting.map(|message| message.size_bytes()).sum::<usize>();
+            self.delivery_bytes -= inbox.delivery_bytes();
         }
     }
 
@@ -202,10 +189,18 @@ impl Link {
     }
 
     /// Takes the next message of a consumer out of its inbox.
-    pub(super) fn take_delivery(&mut self, place: Place, tag: &str) -> Option<Message> {
-        let message = self.any_inbox(place)?.deliveries.get_mut(tag)?.pop_front()?;
+    pub(super) fn take_delivery(&mut self, place: Place, consumer: u64) -> Option<Message> {
+        let message = self.any_inbox(place)?.consumer(consumer)?.messages.pop_front()?;
         self.delivery_bytes -= message.size_bytes();
         Some(message)
+    }
+
+    /// Nobody asks for a consumer's messages any more.
+    pub(super) fn forget_consumer(&mut self, place: Place, consumer: u64) {
+        if let Some(inbox) = self.any_inbox(place) {
+            let left_bytes = inbox.forget_consumer(consumer);
+            self.delivery_bytes -= left_bytes;
+        }
     }
 
     /// Sends what waits, then reads once, until `deadline` at most (`None`: as long as it takes), and sorts
@@ -336,15 +331,11 @@ fn post(
     match event {
         Event::Opened => *opened = true,
         Event::Delivery(delivery) => {
-            let deliveries = &mut inboxes.entry(delivery.channel).or_default().deliveries;
-            let message = Message::from_delivery(&delivery);
-            *delivery_bytes += message.size_bytes();
-            let tag = String::from_utf8_lossy(delivery.consumer_tag.as_bytes());
-            match deliveries.get_mut(tag.as_ref()) {
-                Some(queue) => queue.push_back(message),
-                None => {
-                    deliveries.insert(tag.into_owned(), VecDeque::from([message]));
-                }
+            let inbox = inboxes.entry(delivery.channel).or_default();
+            if let Some(consumer) = inbox.consumer_of(delivery.consumer_tag.as_bytes()) {
+                let message = Message::from_delivery(&delivery);
+                *delivery_bytes += message.size_bytes();
+                consumer.messages.push_back(message);
             }
             if *delivery_bytes > DELIVERIES_BYTES_MAX {
                 return Some(Lost::TooManyDeliveries);
@@ -368,13 +359,15 @@ fn post(
             }
         }
         Event::Reply { channel, method } => {
-            if let Some(reply) = reply_of(method) {
-                inboxes.entry(channel).or_default().replies.push_back(reply);
-            }
+            let inbox = inboxes.entry(channel).or_default();
+            let reply = reply_of(method, inbox);
+            inbox.replies.push_back(reply);
         }
         Event::ConsumerCancelled { channel, consumer_tag } => {
             let inbox = inboxes.entry(channel).or_default();
-            inbox.cancelled.push(consumer_tag.to_string());
+            if let Some(consumer) = inbox.consumer_of(consumer_tag.as_bytes()) {
+                consumer.cancelled = true;
+            }
         }
         Event::ChannelClosed { channel, reason } => {
             inboxes.entry(channel).or_default().closed = Some(refusal(reason));
@@ -395,9 +388,8 @@ fn refusal(reason: CloseReason<'_>) -> Refusal {
     Refusal { code: reason.code, text: reason.text.to_string() }
 }
 
-/// `None` for methods that answer nothing.
-fn reply_of(method: Method<'_>) -> Option<Reply> {
-    Some(match method {
+fn reply_of(method: Method<'_>, inbox: &mut Inbox) -> Reply {
+    match method {
         Method::QueueDeclareOk(ok) => Reply::Declared {
             name: ok.queue.to_string(),
             message_count: ok.message_count,
@@ -405,10 +397,13 @@ fn reply_of(method: Method<'_>) -> Option<Reply> {
         },
         Method::QueueDeleteOk(ok) => Reply::Count(ok.message_count),
         Method::QueuePurgeOk(ok) => Reply::Count(ok.message_count),
-        Method::BasicConsumeOk(ok) => Reply::Consuming { tag: ok.consumer_tag.to_string() },
+        Method::BasicConsumeOk(ok) => {
+            let number = inbox.begin_consumer(ok.consumer_tag.as_bytes());
+            Reply::Consuming { tag: ok.consumer_tag.to_string(), number }
+        }
         Method::BasicGetEmpty(_) => Reply::Empty,
         _ => Reply::Done,
-    })
+    }
 }
 
 fn is_timeout(kind: ErrorKind) -> bool {

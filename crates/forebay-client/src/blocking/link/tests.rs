@@ -133,6 +133,13 @@ fn a_close_to_which_the_broker_only_hangs_up_fails() {
     assert!(matches!(closed, Err(Lost::Io(_))), "{closed:?}: acknowledgements may be lost");
 }
 
+fn delivered(socket: &Socket, delivery_tag: u64) {
+    socket.says(1, &basic::Deliver { delivery_tag, ..Default::default() });
+    let says = &mut socket.0.lock().unwrap().says;
+    write_properties_frame(says, 1, 60, 1, &Default::default());
+    write_body_frame(says, 1, b"m");
+}
+
 /// A consumer to which so many messages came together with the end of the connection, if that came with them.
 fn consumer_of(messages: u64, closes: bool) -> (Connection, Socket, crate::blocking::Consumer) {
     let (connection, mut channel, socket) = connected();
@@ -140,10 +147,7 @@ fn consumer_of(messages: u64, closes: bool) -> (Connection, Socket, crate::block
     let how = ConsumeOptions { no_ack: true, ..ConsumeOptions::default() };
     let consumer = channel.consume("q", how).unwrap();
     for delivery_tag in 1..=messages {
-        socket.says(1, &basic::Deliver { delivery_tag, ..Default::default() });
-        let says = &mut socket.0.lock().unwrap().says;
-        write_properties_frame(says, 1, 60, 1, &Default::default());
-        write_body_frame(says, 1, b"m");
+        delivered(&socket, delivery_tag);
     }
     if closes {
         socket.says(0, &connection::Close { reply_code: 320, ..Default::default() });
@@ -171,4 +175,36 @@ fn a_message_is_handed_out_though_what_waits_to_be_sent_cannot_be() {
     socket.hangs_up();
     assert!(consumer.next_message(None).unwrap().is_some(), "nobody sends it again");
     assert!(consumer.next_message(None).is_err());
+}
+
+#[test]
+fn what_a_cancelled_consumer_left_is_not_the_next_ones_with_its_tag() {
+    let (connection, mut channel, socket) = connected();
+    let consume = |channel: &mut Channel, delivery_tag: u64| {
+        socket.says(1, &basic::ConsumeOk::default());
+        delivered(&socket, delivery_tag);
+        let how = ConsumeOptions { no_ack: true, ..ConsumeOptions::default() };
+        channel.consume("q", how).unwrap()
+    };
+    let tag_of = |message: Option<Message>| message.map(|message| message.delivery_tag());
+    let mut first = consume(&mut channel, 1);
+    delivered(&socket, 2);
+    socket.says(1, &basic::CancelOk::default());
+    first.cancel().unwrap();
+    let mut second = consume(&mut channel, 3);
+    assert_eq!(tag_of(second.next_message(Some(Duration::ZERO)).unwrap()), Some(3));
+    assert_eq!(second.next_message(Some(Duration::ZERO)).unwrap(), None);
+    first.cancel().unwrap();
+    delivered(&socket, 4);
+    assert_eq!(
+        tag_of(second.next_message(None).unwrap()),
+        Some(4),
+        "it is not cancelled by another"
+    );
+    assert_eq!(tag_of(first.take_ready()), Some(1));
+    assert!(first.has_ready());
+    drop(first);
+    assert_eq!(lock(&connection.link).delivery_bytes, 0, "nobody can take what a dropped one had");
+    delivered(&socket, 5);
+    assert_eq!(tag_of(second.next_message(None).unwrap()), Some(5));
 }
