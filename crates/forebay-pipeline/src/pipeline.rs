@@ -179,7 +179,8 @@ impl<S: Source, H: Handler<S::Value>> Process<S, H> {
     }
 
     /// A circuit breaker: begins nothing for a while when so many attempts in a row have failed, or asked for another.
-    /// What is not begun stays in the source. Each batcher has one like it, for its batches, which wait where they are.
+    /// What is not begun stays in the source. Each batcher has one like it, for its batches, which wait where they are; a batch
+    /// that is [bisected](crate::Batching::bisect_failures) then has not failed there, but its messages that fail alone have.
     #[must_use]
     pub fn breaker(mut self, breaker: Breaker) -> Self {
         self.policy.breaker = Some(breaker);

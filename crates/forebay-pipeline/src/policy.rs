@@ -76,9 +76,10 @@ impl<T> Policy<T> {
         item.is_settled() || self.whole.as_ref().is_some_and(|whole| whole.is_settled(item))
     }
 
-    fn has_parts(&self, item: &Item<T>) -> bool {
+    /// Whether the last attempt at `item` failed, and its parts are to tell which of them is to blame.
+    fn asks_parts(&self, item: &Item<T>) -> bool {
         let has_parts = self.whole.as_ref().is_some_and(|whole| whole.has_parts(item));
-        has_parts && !self.is_settled(item)
+        has_parts && !self.is_settled(item) && !matches!(self.after(item), Outcome::Retry(_))
     }
 
     /// What follows from the failure of `item`.
@@ -118,14 +119,14 @@ impl<T> Policy<T> {
         (Some(Breaker::new(FAILURES, first, most)), true)
     }
 
-    /// Whether the breaker takes for a failure what an attempt has come to; `None`: for nothing yet. One by default takes so what
-    /// is tried again after a pause or as its handler says, a dead letter that is still to be sent, and a batch whose parts are to
-    /// tell which message is to blame.
+    /// Whether the breaker takes for a failure what an attempt has come to; `None`: for nothing yet. It takes so a batch whose
+    /// parts are to tell which message is to blame; one by default also what is tried again after a pause or as its handler says,
+    /// and a dead letter that is still to be sent.
     pub(crate) fn has_failed(&self, item: &Item<T>, decided: &Decided) -> Option<bool> {
         let buries = |then| then == Outcome::DeadLetter && self.dead_letters.is_some();
         match decided {
+            Err(_) if self.asks_parts(item) => None,
             _ if !self.breaks_by_default => Some(!is_done(decided)),
-            Err(_) if self.has_parts(item) => None,
             Err(_) => (self.after(item) == Outcome::Requeue).then_some(true),
             Ok(then) => (is_done(decided) && !then.is_some_and(buries)).then_some(false),
         }

@@ -402,22 +402,42 @@ fn batches_of_who_decided_nothing_get_a_pause_after_ten_last_attempts_in_vain() 
 
 #[test]
 fn one_bad_message_of_a_batch_that_is_bisected_is_one_failure_in_a_row() {
+    for breaker in [None, Some(Breaker::new(2, MINUTE, MINUTE))] {
+        in_virtual_time(async {
+            let (messages, source) = source::test();
+            let process = Pipeline::from(source).process(1, as_it_is);
+            let process = match breaker {
+                Some(breaker) => process.breaker(breaker),
+                None => process,
+            };
+            let batching = Batching::new("rows", 1_024, MINUTE).bisect_failures();
+            let refuses = refusing(Seen::default(), |number| number == 0);
+            let _running = process.batch_by(batching, refuses).start();
+            let begun = Instant::now();
+            let sent: Vec<_> = (0..1_024).map(|number| messages.send(number)).collect();
+            for (number, sent) in sent.into_iter().enumerate() {
+                let verdict = if number == 0 { Verdict::Requeue } else { Verdict::Ack };
+                assert_eq!(sent.await, verdict, "{number} {breaker:?}");
+            }
+            assert_eq!(begun.elapsed(), Duration::ZERO, "eleven calls failed in a row {breaker:?}");
+        });
+    }
+}
+
+#[test]
+fn attempts_at_a_batch_before_it_is_bisected_are_failures_for_the_breaker_that_was_set() {
     in_virtual_time(async {
-        let (messages, source) = source::test();
-        let _running = Pipeline::from(source)
+        let running = Pipeline::from(source::iter(0..64))
             .process(1, as_it_is)
+            .retries(Backoff::new(3, Duration::ZERO, Duration::ZERO))
+            .breaker(Breaker::new(3, MINUTE, MINUTE))
             .batch_by(
-                Batching::new("rows", 1_024, MINUTE).bisect_failures(),
-                refusing(Seen::default(), |number| number == 0),
+                Batching::new("rows", 64, MINUTE).bisect_failures(),
+                refusing(Seen::default(), |_| true),
             )
             .start();
-        let begun = Instant::now();
-        let sent: Vec<_> = (0..1_024).map(|number| messages.send(number)).collect();
-        for (number, sent) in sent.into_iter().enumerate() {
-            let verdict = if number == 0 { Verdict::Requeue } else { Verdict::Ack };
-            assert_eq!(sent.await, verdict, "{number}");
-        }
-        assert_eq!(begun.elapsed(), Duration::ZERO, "eleven calls failed before one succeeded");
+        sleep(MINUTE / 2).await;
+        assert_eq!(running.control().report().failed, 3);
     });
 }
 

@@ -192,9 +192,11 @@ impl World {
         let splits =
             failed && !settled && again.is_none() && self.plan.batcher.bisects && tags.len() > 1;
         let comes_again = matches!(then, Outcome::Retry(_) | Outcome::Requeue);
-        if !self.batch_gate.by_default {
+        if splits {
+            // Its parts tell whether one of them is to blame.
+        } else if !self.batch_gate.by_default {
             self.batch_gate.tell(now, failed || comes_again);
-        } else if failed && then == Outcome::Requeue && !splits {
+        } else if failed && then == Outcome::Requeue {
             self.batch_gate.tell(now, true);
         } else if !failed && !comes_again && then != Outcome::DeadLetter {
             self.batch_gate.tell(now, false);
