@@ -10,6 +10,7 @@
 
 mod controlled;
 mod departure;
+mod lessons;
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,7 +20,6 @@ use std::time::Duration;
 
 use forebay_flow::Occupancy;
 use forebay_flow::explain::Mark;
-use forebay_flow::workers::Call;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
@@ -55,6 +55,8 @@ pub(crate) struct Stage<S: Source, H, N> {
     tuning: Tuning,
     /// What the breaker was told last was a failure.
     failing: AtomicBool,
+    /// For workers who wait with a message: the breaker has closed, or the rate is another.
+    sooner: Notify,
     /// Workers whose call has ended and who wait for room further on; or are cancelled there, with the pipeline.
     handing: AtomicUsize,
     stretch: Stretch,
@@ -154,6 +156,7 @@ where
             counters: Arc::default(),
             tuning,
             failing: AtomicBool::new(false),
+            sooner: Notify::new(),
             handing: AtomicUsize::new(0),
             stretch: Stretch::new(),
             occupancy,
@@ -387,53 +390,6 @@ where
         self.count(&mut floor);
         if floor.over() {
             floor.wake_all();
-        }
-    }
-
-    /// Something failed, or succeeded.
-    fn tell_breaker(&self, failed: bool) {
-        // Nearly all succeed, and change nothing.
-        if self.policy.breaker.is_none() || !(failed || self.failing.load(Ordering::Relaxed)) {
-            return;
-        }
-        let mut floor = self.floor();
-        self.failing.store(failed, Ordering::Relaxed);
-        let was_open = floor.is_broken();
-        if let Some(breaker) = &mut floor.breaker {
-            if failed {
-                breaker.failed(self.now_us())
-            } else {
-                breaker.succeeded()
-            }
-            if let Some(tracer) = &self.policy.tracer {
-                tracer.breaker(breaker.open_until_us().and_then(|us| self.instant(us)));
-            }
-        }
-        // Whoever succeeded may have more to do with its message, and the time for which others wait does not come.
-        let is_open = floor.is_broken();
-        let successor = if was_open && !is_open { floor.pass_on() } else { None };
-        self.count(&mut floor);
-        drop(floor);
-        successor.into_iter().for_each(Waker::wake);
-        if is_open {
-            self.supervise.notify_one(); // of the pause's end, which may come before anybody waits
-        }
-    }
-
-    /// What a call that has ended tells about how many there should be.
-    fn learn(&self, took_us: Option<u64>, done: bool) {
-        let Some(took_us) = took_us else { return };
-        let mut tuning = self.tuning.lock();
-        let Some(workers) = &mut *tuning else { return };
-        let (full, now_us) = {
-            let floor = self.floor();
-            // More who call would only wait there with these.
-            let calling =
-                floor.dispatch.busy().saturating_sub(self.handing.load(Ordering::Relaxed));
-            (calling >= floor.dispatch.concurrency(), self.now_us())
-        };
-        if let Some(count) = workers.ended(now_us, Call { took_us, succeeded: done, full }) {
-            self.resize(count as usize);
         }
     }
 

@@ -71,6 +71,8 @@ where
         let mut floor = self.floor();
         floor.set_rate(per_s, self.now_us());
         self.count(&mut floor);
+        drop(floor);
+        self.sooner.notify_waiters();
     }
 
     fn may_begin(&self) -> bool {

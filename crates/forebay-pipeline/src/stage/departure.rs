@@ -28,9 +28,6 @@ pub(crate) struct Departure<T> {
     due_us: u64,
 }
 
-/// How often a worker looks whether it may go on with its message.
-const LOOK_US: u64 = 1_000_000;
-
 impl<S, H, N> Stage<S, H, N>
 where
     S: Source,
@@ -93,11 +90,14 @@ where
         }
         self.reach(due_us).await;
         // As for those that are taken from the floor.
-        while let Err(again_us) = self.go_on() {
-            // Whoever succeeds meanwhile ends the breaker's pause.
-            self.reach(again_us.min(self.now_us().saturating_add(LOOK_US))).await;
+        loop {
+            let sooner = self.sooner.notified(); // from here on
+            let Err(again_us) = self.go_on() else { return Some(started) };
+            tokio::select! {
+                () = self.reach(again_us) => {}
+                () = sooner => {}
+            }
         }
-        Some(started)
     }
 
     fn go_on(&self) -> Result<(), u64> {

@@ -16,3 +16,4 @@ mod tuning;
 mod unsettled;
 mod virtual_time;
 mod voiding;
+mod waiting;

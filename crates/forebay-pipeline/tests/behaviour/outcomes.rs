@@ -1,22 +1,17 @@
 //! Attempts, dead letters, time limits and rates, in virtual time.
 
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::virtual_time::in_virtual_time;
 use forebay_pipeline::{
-    Async, Backoff, Batch, Breaker, Item, Outcome, Pipeline, Process, Running, ToBatch, Verdict,
-    source,
+    Backoff, Batch, Breaker, Item, Outcome, Pipeline, Running, ToBatch, Verdict, source,
 };
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-type Attempt =
-    Box<dyn Fn(Item<u32>) -> Pin<Box<dyn Future<Output = Outcome> + Send>> + Send + Sync>;
-type TwoMessages = Process<source::Iter<std::ops::Range<u32>>, Async<Attempt>>;
 type Log = Arc<Mutex<Vec<String>>>;
 type Unsent =
     Box<dyn Fn(Item<u32>, String) -> std::future::Ready<Result<(), &'static str>> + Send + Sync>;
@@ -98,35 +93,6 @@ fn where_too_many_wait_for_an_attempt_workers_wait_with_their_messages() {
         assert_eq!((report.taken, report.retried), (2, 2));
         assert_eq!(running.join().await.unwrap().acked, 6);
     });
-}
-
-/// Two messages and a place for one of them until its second attempt, so that a worker waits with the other. In which second
-/// each attempt begins.
-fn begun_s(held_back: impl FnOnce(TwoMessages) -> TwoMessages) -> Vec<u64> {
-    in_virtual_time(async {
-        let begun: Arc<Mutex<Vec<u64>>> = Arc::default();
-        let (note, start) = (begun.clone(), Instant::now());
-        let handler: Attempt = Box::new(move |item| {
-            note.lock().unwrap().push(start.elapsed().as_secs());
-            Box::pin(async move {
-                if item.attempt() > 1 {
-                    return Outcome::Ack;
-                }
-                sleep_until(start + 3 * SECOND).await;
-                Outcome::Retry(SECOND)
-            })
-        });
-        let process = Pipeline::from(source::iter(0..2)).process(2, handler).buffer_max(1);
-        assert_eq!(held_back(process).run().await.unwrap().acked, 2);
-        std::mem::take(&mut *begun.lock().unwrap())
-    })
-}
-
-#[test]
-fn a_worker_that_waits_with_its_message_begins_it_when_the_rate_or_the_breaker_allows() {
-    assert_eq!(begun_s(|process| process.rate_limit(1)), [0, 1, 4, 5]);
-    let breaker = Breaker::new(2, 100 * SECOND, 100 * SECOND);
-    assert_eq!(begun_s(|process| process.breaker(breaker)), [0, 0, 103, 103]);
 }
 
 #[test]
