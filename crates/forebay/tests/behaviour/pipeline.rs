@@ -121,8 +121,8 @@ async fn a_batch_may_be_larger_than_any_credit_was() {
     assert_eq!(left_in(&connection).await, 0);
 }
 
-/// Three messages of one key are taken, their connection is cut while the first is in work, and `late` ones are published until
-/// so many more have come: what was begun of the three, in order.
+/// Three messages of one key are taken, and their connection is cut while the first is in work; they come again, or `late` ones are
+/// published until one has come: what was begun of the three, in order.
 async fn begun_over_a_cut(queue: Queue, transient: bool, late: bool) -> Vec<String> {
     let broker = Broker::in_memory().unwrap();
     let none = Conditions { rtt_us: 0, jitter_us: 0, bytes_per_s: None };
@@ -139,29 +139,41 @@ async fn begun_over_a_cut(queue: Queue, transient: bool, late: bool) -> Vec<Stri
     publisher.idle().await;
     let (begun, go_on) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Semaphore::new(0)));
     let (note, wait) = (begun.clone(), go_on.clone());
+    let come = Arc::new(Semaphore::new(0));
+    let tell = come.clone();
     let running = Pipeline::from(connection.source("q"))
         .process(2, move |message: Item<Received>| {
             note.lock().unwrap().push(String::from_utf8_lossy(message.body()).into_owned());
             let wait = wait.clone();
             async move { wait.acquire().await.unwrap().forget() }
         })
-        .ordered_by(|_| "one key")
+        .ordered_by(move |_| {
+            tell.add_permits(1);
+            "one key"
+        })
         .start();
-    let control = running.control();
-    let taken = async |messages, late| {
-        while control.report().taken < messages {
-            if late {
+    let taken = async |messages| {
+        let taken = timeout(PATIENCE, come.acquire_many(messages)).await;
+        taken.expect("there is a connection").unwrap().forget();
+    };
+    taken(3).await;
+    link.cut();
+    if late {
+        // Until it is consumed again its queue may be gone, and what was published meanwhile with it.
+        let publishing = async {
+            loop {
                 drop(publisher.publish("late").await.unwrap().await);
             }
-            tokio::time::sleep(Duration::from_millis(1)).await;
+        };
+        tokio::select! {
+            () = taken(1) => {}
+            () = publishing => {}
         }
-    };
-    timeout(PATIENCE, taken(3, false)).await.unwrap();
-    link.cut();
-    let more = if late { 4 } else { 6 };
-    timeout(PATIENCE, taken(more, late)).await.expect("there is another connection");
-    go_on.add_permits(1_000);
-    control.drain(PATIENCE);
+    } else {
+        taken(3).await;
+    }
+    go_on.add_permits(1 << 20);
+    running.control().drain(PATIENCE);
     running.join().await.unwrap();
     connection.close().await.unwrap();
     let mut begun = std::mem::take(&mut *begun.lock().unwrap());
