@@ -29,6 +29,9 @@ use crate::timed::TimedDelivery;
 mod stale;
 use stale::STREAM_OFFSET;
 
+/// With less nobody could settle anything before it goes back, and it would come again and again.
+const WORK_LIMIT_MIN_US: u64 = 1_000;
+
 /// Options of a consumer. All have defaults.
 #[derive(Debug, Clone)]
 pub struct ConsumerBuilder {
@@ -122,7 +125,7 @@ impl ConsumerBuilder {
         self
     }
 
-    /// The longest that a message may be in work. One that is held for longer goes back to its queue, for somebody
+    /// The longest that a message may be in work, at least 1 ms. One that is held for longer goes back to its queue, for somebody
     /// else, and settling it comes too late. No limit unless set.
     ///
     /// A Forebay broker lets work last as long as it needs to while this program lives, whatever its `ack_timeout_ms` or
@@ -130,7 +133,8 @@ impl ConsumerBuilder {
     /// timeout, which should be longer.
     #[must_use]
     pub fn work_limit(mut self, limit: Duration) -> Self {
-        self.work_limit = Some(limit);
+        let limit_us = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
+        self.work_limit = Some(Duration::from_micros(limit_us.max(WORK_LIMIT_MIN_US)));
         self
     }
 

@@ -170,6 +170,20 @@ async fn who_holds_a_message_for_longer_than_it_may_can_know() {
 }
 
 #[tokio::test]
+async fn work_may_take_a_moment_whatever_the_limit_and_any_time_may_be_one() {
+    let broker = Broker::start();
+    let (connection, _orders) = with_queue(&broker, "orders").await;
+    let limit = |limit| connection.consumer("orders").work_limit(limit).limits().work_limit;
+    let millisecond = Duration::from_millis(1);
+    assert_eq!(limit(Duration::ZERO), Some(millisecond), "not given back before it is handed out");
+    assert_eq!(limit(millisecond / 2), Some(millisecond));
+    // Microseconds of this are counted in 64 bits; those of the other are not.
+    for long in [Duration::from_secs(1 << 44), Duration::from_secs(18_446_744_073_710)] {
+        assert!(limit(long) >= Some(Duration::from_secs(1 << 44)), "{long:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_dropped_or_requeued_comes_again_and_what_is_rejected_does_not() {
     let broker = Broker::start();
     let (connection, orders) = with_queue(&broker, "orders").await;
