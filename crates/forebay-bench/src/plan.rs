@@ -10,10 +10,14 @@ use crate::setting::{Credit, Window};
 use crate::stamp::Mark;
 use crate::step::{Step, StepKind};
 
-/// The most that is asked for of anything, a second or in seconds: what is above is a slip of the hand.
+/// The most that is asked for of anything a second: what is above is a slip of the hand.
 const NUMBER_MAX: f64 = 1e9;
-/// Of publishers, consumers or queues: a system has ports for fewer.
-const COUNT_MAX: usize = 1_000_000;
+/// And so it is with times: eleven days.
+pub(crate) const SECONDS_MAX: f64 = 1e6;
+/// Of publishers and consumers: a system has ports for no more.
+const CONNECTIONS_MAX: usize = 60_000;
+/// Of queues.
+const QUEUES_MAX: usize = 1_000_000;
 /// Of a body: what a RabbitMQ can be told to take at most.
 const SIZE_BYTES_MAX: usize = 512 << 20;
 
@@ -189,11 +193,14 @@ impl Plan {
     /// Refuses plans that would stand still or measure nothing.
     pub fn check(&self) -> Result<(), PlanError> {
         let sane = |value: f64| value.is_finite() && (0.0..=NUMBER_MAX).contains(&value);
+        let lasts = |seconds: f64| seconds.is_finite() && (0.0..=SECONDS_MAX).contains(&seconds);
+        let sane_piece = |piece: &RatePiece| sane(piece.rate) && lasts(piece.seconds);
         let slows = |step: &Step| matches!(step.what, StepKind::Consumers(_));
         let bounded = !self.no_ack && self.prefetch != Credit::Unbounded;
-        let wrong = if [self.publishers, self.consumers, self.queues].iter().any(|n| *n > COUNT_MAX)
-        {
-            "there are a million publishers, consumers and queues at most"
+        let wrong = if self.publishers.saturating_add(self.consumers) > CONNECTIONS_MAX {
+            "there are 60000 publishers and consumers at most: each has a port of its own"
+        } else if self.queues > QUEUES_MAX {
+            "there are a million queues at most"
         } else if self.publishers + self.consumers == 0 {
             "there is nothing to do without publishers and consumers"
         } else if self.queues == 0 {
@@ -201,12 +208,11 @@ impl Plan {
         } else if self.size > SIZE_BYTES_MAX {
             "a message has 512 MiB at most"
         } else if !sane(self.rate)
-            || !sane(self.seconds)
-            || !sane(self.warm_up)
-            || !sane(self.drain)
             || !sane(self.consumer_rate)
+            || ![self.seconds, self.warm_up, self.drain].into_iter().all(lasts)
+            || !self.profile.iter().all(sane_piece)
         {
-            "rates and times are numbers from 0 to a thousand million"
+            "rates are numbers from 0 to a thousand million, and times from 0 to a million seconds"
         } else if self.seconds == 0.0 {
             "a measurement takes time"
         } else if self.steps.iter().any(|step| step.at_s >= self.seconds) {

@@ -13,17 +13,19 @@ use super::target::Target;
 use super::workload::Workload;
 use crate::arguments::QueueArguments;
 use crate::experiment::{Experiment, Place};
-use crate::plan::Plan;
+use crate::plan::{Plan, SECONDS_MAX};
 use crate::schedule::RatePiece;
 use crate::setting::{Credit, Window};
 use crate::stamp::Mark;
 use crate::step::{Step, StepKind};
 
 const WARM_UP_SECONDS: f64 = 3.0;
-/// A slip of the hand is above: eleven days, ten minutes, a terabit a second.
-const SECONDS_MAX: f64 = 1e6;
+/// A slip of the hand is above: ten minutes, a terabit a second, a thousand runs of each setting.
 const RTT_MS_MAX: f64 = 600_000.0;
 const MBIT_MAX: f64 = 1e6;
+const ROUNDS_MAX: usize = 1_000;
+/// The messages of an experiment, which lie in memory or are counted to the last.
+const MESSAGES_MAX: u64 = 10_000_000;
 
 /// What to run, where, and what to do with the figures.
 #[derive(clap::Args, Debug, Clone)]
@@ -248,10 +250,16 @@ impl Flags {
             StepKind::StallSeconds(seconds) => seconds > STALL_SECONDS_MAX,
             StepKind::Consumers(_) | StepKind::RttMs(_) => false,
         };
+        let lengthens =
+            |step: &Step| matches!(step.what, StepKind::RttMs(ms) if !within(ms, RTT_MS_MAX));
         let wrong = if !(within(self.seconds, SECONDS_MAX) && self.seconds > 0.0) {
             format!("a measurement takes time, and {SECONDS_MAX} seconds at most")
+        } else if self.repeat.is_some_and(|runs| runs > ROUNDS_MAX) || self.judge > ROUNDS_MAX {
+            format!("--repeat and --judge: {ROUNDS_MAX} rounds at most")
         } else if self.rtt.is_some_and(|ms| !within(ms, RTT_MS_MAX)) {
             format!("--rtt is a number of milliseconds from 0 to {RTT_MS_MAX}")
+        } else if self.steps.iter().any(lengthens) {
+            format!("--step: a round trip has {RTT_MS_MAX} ms at most")
         } else if self.mbit.is_some_and(|mbit| !(within(mbit, MBIT_MAX) && mbit > 0.0)) {
             format!("--mbit is a number above 0, {MBIT_MAX} at most")
         } else if self.steps.iter().any(stalls) {
@@ -321,6 +329,9 @@ impl Flags {
         let (publishers, size) = (self.producers.unwrap_or(1), self.size.unwrap_or(0));
         let sizes = Plan { publishers, size, ..Plan::default() };
         sizes.check().map_err(|error| error.to_string())?;
+        if self.messages.is_some_and(|messages| messages > MESSAGES_MAX) {
+            return Err(format!("--messages: an experiment takes {MESSAGES_MAX} at most"));
+        }
         let somewhere = [
             ("--url", !self.url.is_empty()),
             ("--peers", self.peers),

@@ -110,6 +110,9 @@ fn joined(axes: &[Axis]) -> Vec<Axis> {
     all
 }
 
+/// More settings than anybody looks at.
+const SETTINGS_MAX: usize = 1_000;
+
 /// All settings of a grid, the plan's own first, each once. Without axes that is the only one.
 pub(crate) fn settings(axes: &[Axis], plan: &Plan) -> Result<Vec<Setting>, String> {
     let rate = plan.mean_rate();
@@ -118,7 +121,12 @@ pub(crate) fn settings(axes: &[Axis], plan: &Plan) -> Result<Vec<Setting>, Strin
     }
     let own = Setting::of(plan);
     let mut fixed = vec![own];
-    for axis in joined(axes) {
+    let axes = joined(axes);
+    let count = axes.iter().fold(1_usize, |count, axis| count.saturating_mul(axis.values.len()));
+    if count > SETTINGS_MAX {
+        return Err(format!("--grid: these are {count} settings, and {SETTINGS_MAX} are the most"));
+    }
+    for axis in axes {
         let mut wider = Vec::new();
         for setting in &fixed {
             wider.extend(axis.settings(*setting, rate.unwrap_or(0.0))?);
@@ -190,5 +198,14 @@ mod tests {
         for text in ["", "window", "window=x", "speed=1", "window=%", "ack=x"] {
             assert!(text.parse::<Axis>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn more_settings_than_anybody_looks_at_are_refused() {
+        let hundred: Vec<String> = (1..=100).map(|number| number.to_string()).collect();
+        let axis = |name: &str| format!("{name}={}", hundred.join(",")).parse::<Axis>().unwrap();
+        assert_eq!(settings(&[axis("window")], &Plan::default()).unwrap().len(), 101);
+        let refused = settings(&[axis("window"), axis("ack")], &Plan::default()).unwrap_err();
+        assert!(refused.contains("10000 settings"), "{refused}");
     }
 }

@@ -30,6 +30,9 @@ use crate::topology;
 /// File systems that lie in memory (`statfs(2)`): tmpfs and ramfs.
 const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 
+/// Of a session: what is above is a slip of the hand.
+const DAYS_MAX: f64 = 31.0;
+
 const BOTTLENECK: &str = "    the generator's one core was busy: the broker can do more than this";
 
 /// Why there is no record, or no more of it, as a sentence.
@@ -113,7 +116,8 @@ pub fn run(flags: &Flags, screen: &mut dyn Screen) -> Result<Ended, BenchError> 
         Some(Scale::Share(_)) => scaled_to(&plan, 1.0),
         _ => plan.clone(),
     };
-    grid::settings(&flags.grid, &some_rate).map_err(BenchError::Usage)?;
+    let settings = grid::settings(&flags.grid, &some_rate).map_err(BenchError::Usage)?;
+    check_length(flags, &plan, settings.len())?;
     let (name, about) =
         workload.map_or(("free", "as the flags say"), |known| (known.name, known.about));
     let mut record = Record::new(Occasion::now("forebay", String::new()), name, about);
@@ -126,6 +130,23 @@ pub fn run(flags: &Flags, screen: &mut dyn Screen) -> Result<Ended, BenchError> 
     let names = record.runs.iter().map(|run| run.broker.clone()).collect();
     record.occasion.broker = joined(names);
     Ok(Ended { record, early })
+}
+
+/// Refuses what nobody would wait for.
+fn check_length(flags: &Flags, plan: &Plan, settings: usize) -> Result<(), BenchError> {
+    let runs = match flags.knee {
+        true => RUNS_MAX,
+        false => settings * flags.repeat() + 3 * flags.judge,
+    };
+    let runs = runs * flags.url.len().max(1);
+    let days = runs as f64 * (plan.warm_up + plan.seconds) / 86_400.0;
+    if days > DAYS_MAX {
+        return Err(BenchError::Usage(format!(
+            "{runs} runs of {} s take {days:.0} days, and {DAYS_MAX} are the most: take fewer or shorter ones",
+            plan.warm_up + plan.seconds
+        )));
+    }
+    Ok(())
 }
 
 /// Some workloads say which share of the capacity they are, and some are measures of what goes.

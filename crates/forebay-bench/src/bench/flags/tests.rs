@@ -155,6 +155,37 @@ fn what_would_be_cut_or_ignored_is_refused() {
 }
 
 #[test]
+fn slips_of_the_hand_are_refused() {
+    let slips = [
+        ("--repeat 1001", "1000 rounds at most"),
+        ("--repeat 18446744073709551615", "1000 rounds"),
+        ("--grid window=8 --judge 1001", "1000 rounds"),
+        ("--step 1:rtt=1e18", "600000 ms at most"),
+        ("--seconds 1e7", "1000000 seconds at most"),
+    ];
+    for (line, told) in slips {
+        let refused = flags(line).check().unwrap_err();
+        assert!(refused.contains(told), "{line}: {refused}");
+    }
+    let plans = [
+        ("-x 40000 -y 40000", "60000 publishers and consumers"),
+        ("-x 18446744073709551615", "60000 publishers and consumers"),
+        ("--queues 1000001", "a million queues"),
+        ("--warm-up 1e7", "a million seconds"),
+        ("--variable-rate 1e300:1", "a thousand million"),
+        ("--variable-rate 5:1e9", "a million seconds"),
+    ];
+    for (line, told) in plans {
+        let refused = plan(line).check().unwrap_err().to_string();
+        assert!(refused.contains(told), "{line}: {refused}");
+    }
+    assert_eq!(flags("--repeat 1000 --grid window=8 --judge 1000").check(), Ok(()));
+    let many = flags("overhead --messages 100000000");
+    let refused = many.check_experiment(many.experiment().unwrap()).unwrap_err();
+    assert!(refused.contains("10000000 at most"), "{refused}");
+}
+
+#[test]
 fn two_flags_of_which_one_would_be_ignored_are_refused() {
     let both = [
         ("--json all --csv all", "one file"),
