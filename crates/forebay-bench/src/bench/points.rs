@@ -205,8 +205,12 @@ impl Points<'_> {
         Some((fixed[knee::best(&fixed)?].0, self.knee_by_hand(&fixed)?.0))
     }
 
-    /// The knee among all settings, whoever set them; of a search, among those set by hand.
+    /// The knee among all settings, whoever set them; of a search, among those set by hand, and where rounds judge, the one
+    /// that was chosen for them.
     pub(crate) fn knee(&self) -> Option<Setting> {
+        if self.judged_from.is_some() {
+            return self.rivals().map(|(_, knee)| knee);
+        }
         let shown = |point: &Point<'_>| (point.setting, point.shown(self.intended));
         let shown: Vec<_> = self.points.iter().map(shown).collect();
         if shown.len() < 2 {
@@ -357,6 +361,24 @@ mod tests {
         assert!((judgement.p99.unwrap().value - 1.25).abs() < 0.06, "{judgement:?}");
         record.judged_from = None;
         assert!(Points::of(&record)[0].judge().unwrap().rate.low() < 0.9, "as if all chose");
+    }
+
+    #[test]
+    fn the_knee_that_judges_is_the_one_that_is_marked() {
+        let round = |repetition, windows: &[(Window, f64, u64)]| {
+            let of_round = |&(window, rate, p99_ms)| run(window, rate, p99_ms, 900);
+            let runs: Vec<Run> = windows.iter().map(of_round).collect();
+            runs.into_iter().map(move |run| Run { repetition, ..run })
+        };
+        let by_hand = [(Window::Fixed(512), 900.0, 40), (Window::Fixed(64), 860.0, 8)];
+        let tuned = [(Window::Auto, 880.0, 5)];
+        let runs = round(0, &by_hand).chain(round(1, &by_hand)).chain(round(1, &tuned));
+        let mut record = record(runs.collect());
+        let knee = |record: &Record| Points::of(record)[0].knee().unwrap().window;
+        assert_eq!(knee(&record), Window::Auto);
+        record.judged_from = Some(1);
+        assert_eq!(knee(&record), Window::Fixed(64));
+        assert_eq!(Points::of(&record)[0].judge().unwrap().knee.window, Window::Fixed(64));
     }
 
     #[test]
