@@ -21,6 +21,9 @@ const QUEUES_MAX: usize = 1_000_000;
 /// Of a body: what a RabbitMQ can be told to take at most.
 const SIZE_BYTES_MAX: usize = 512 << 20;
 
+/// Types of exchanges that take one of their queues for each message, whatever the keys.
+const CHOOSING: [&str; 4] = ["x-consistent-hash", "x-modulus-hash", "x-random", "x-local-random"];
+
 /// A load: publishers, consumers, queues, sizes, rates, times.
 #[derive(clap::Args, Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -297,7 +300,7 @@ impl Plan {
         let by_key = |kind: &str| matches!(kind, "direct" | "topic") && self.routing_key.is_none();
         match self.exchange() {
             None => 1,
-            Some((_, kind)) if by_key(kind) => 1,
+            Some((_, kind)) if by_key(kind) || CHOOSING.contains(&kind) => 1,
             Some(_) => self.queues as u64,
         }
     }

@@ -53,6 +53,10 @@ fn perftests_flags_say_where_to_and_how_many() {
     assert_eq!((each.routing_key(1), each.copies()), (each.queue(1), 1));
     assert_eq!(plan("-e events -t fanout --queues 3").copies(), 3);
     assert_eq!(plan("-e events -k a --queues 3").copies(), 3);
+    for kind in ["x-consistent-hash", "x-random"] {
+        let one_of_them = plan(&format!("-e events -t {kind} -k 1 --queues 3"));
+        assert_eq!(one_of_them.copies(), 1, "{kind}");
+    }
 }
 
 #[test]
