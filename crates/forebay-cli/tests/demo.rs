@@ -4,15 +4,15 @@
 mod support;
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use forebay_client::blocking::DeclareQueue;
+use forebay_client::blocking::{DeclareQueue, Publication};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::PATIENCE;
-use support::broker::Start;
+use support::broker::{Broker, Start};
 use support::dir::Dir;
 
 const QUEUES: [&str; 4] =
@@ -117,11 +117,19 @@ fn a_signal_before_the_broker_answers_is_enough() {
     assert_eq!(said, "forebay: a signal came before the broker had answered\n");
 }
 
-/// Where a relay to `broker` listens. Once `holds` says so of what somebody sent on a connection of this number, the relay tells, and
-/// passes that and what follows on it no further.
+/// What a relay does with what was sent.
+enum Does {
+    Pass,
+    /// Tells, and passes that and what follows no further.
+    Hold,
+    /// Ends the connection.
+    Cut,
+}
+
+/// Where a relay to `broker` listens, which `does` so with what somebody sent on a connection of this number.
 fn relay(
     broker: SocketAddr,
-    holds: impl Fn(usize, &[u8]) -> bool + Copy + Send + 'static,
+    does: impl Fn(usize, &[u8]) -> Does + Copy + Send + 'static,
 ) -> (SocketAddr, Receiver<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it has one");
@@ -138,10 +146,11 @@ fn relay(
             std::thread::spawn(move || {
                 let mut bytes = [0; 4096];
                 while let Ok(count @ 1..) = peer.read(&mut bytes) {
-                    if holds(number, &bytes[..count]) {
-                        return tell.send(()).expect("the test waits for it");
+                    match does(number, &bytes[..count]) {
+                        Does::Pass => upstream.write_all(&bytes[..count]).expect("it reads"),
+                        Does::Hold => return tell.send(()).expect("the test waits for it"),
+                        Does::Cut => return peer.shutdown(Shutdown::Both).expect("it is open"),
                     }
-                    upstream.write_all(&bytes[..count]).expect("it reads");
                 }
             });
         }
@@ -149,24 +158,55 @@ fn relay(
     (address, told)
 }
 
+fn is_there(broker: &Broker, name: &str) -> bool {
+    let passive = DeclareQueue { passive: true, ..DeclareQueue::default() };
+    broker.connect().channel().expect("it serves").declare_queue(name, passive).is_ok()
+}
+
+#[test]
+fn a_demo_that_cannot_begin_leaves_nothing_of_its_own_on_the_broker() {
+    let dir = Dir::new("demo-refused");
+    let broker = Start::in_memory(dir.path()).ready();
+    // The queues are there when the pipeline's connection cannot be opened.
+    let (address, _held) =
+        relay(broker.amqp, |number, _| if number == 1 { Does::Cut } else { Does::Pass });
+    let cut = demo(&["--url", &format!("amqp://{address}")]).output().expect("it runs");
+    assert_eq!(cut.status.code(), Some(1), "{}", String::from_utf8_lossy(&cut.stderr));
+    assert!(!QUEUES.into_iter().any(|name| is_there(&broker, name)));
+
+    // Somebody else's of this name stays, with what is in it.
+    let mut channel = broker.connect().channel().expect("it serves");
+    channel.declare_queue(QUEUES[2], DeclareQueue::default()).expect("it is new");
+    let one = Publication { routing_key: QUEUES[2], body: b"theirs", ..Publication::default() };
+    channel.confirm_select(1).expect("it serves");
+    channel.publish(&one).expect("it serves");
+    channel.wait_settled().expect("it serves");
+    let refused = demo(&["--url", &broker.url()]).output().expect("it runs");
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains(QUEUES[2]), "{said}");
+    let [north, east, _, west] = QUEUES;
+    assert!(![north, east, west].into_iter().any(|name| is_there(&broker, name)));
+    assert_eq!(channel.purge_queue(QUEUES[2]), Ok(1));
+}
+
 #[test]
 fn a_signal_before_anything_is_carried_leaves_nothing_on_the_broker() {
     let dir = Dir::new("demo-early");
     let broker = Start::in_memory(dir.path()).ready();
-    let passive = || DeclareQueue { passive: true, ..DeclareQueue::default() };
-    let there = |name| {
-        let mut channel = broker.connect().channel().expect("it serves");
-        channel.declare_queue(name, passive()).is_ok()
-    };
+    let there = |name: &str| is_there(&broker, name);
     const PURGE: [u8; 4] = [0, 50, 0, 30];
-    let holds: [fn(usize, &[u8]) -> bool; 2] = [
+    let ways: [fn(usize, &[u8]) -> Does; 2] = [
         // While queues are set up, of which all are declared before one is purged.
-        |number, bytes| number == 0 && bytes.windows(4).any(|method| method == PURGE),
+        |number, bytes| match number == 0 && bytes.windows(4).any(|method| method == PURGE) {
+            true => Does::Hold,
+            false => Does::Pass,
+        },
         // While the pipeline connects.
-        |number, _| number == 1,
+        |number, _| if number == 1 { Does::Hold } else { Does::Pass },
     ];
-    for holds in holds {
-        let (address, held) = relay(broker.amqp, holds);
+    for way in ways {
+        let (address, held) = relay(broker.amqp, way);
         let url = format!("amqp://guest:guest@{address}/%2f");
         let child = demo(&["--url", &url]).spawn().expect("it runs");
         held.recv_timeout(PATIENCE).expect("it comes so far");

@@ -1,6 +1,7 @@
 //! The broker of the demo: one of its own on a temporary directory, or any other by URL.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use forebay_client::{Binding, ChannelFault, Connection, Exchange, Queue, Topology};
 use forebay_server::{Config, Data, Server};
@@ -14,6 +15,8 @@ use crate::figures::thousands;
 pub(super) struct DemoBroker {
     pub(super) url: String,
     embedded: Option<Server>,
+    /// Of the exchange and the queues, in this order, how many may be there by our declaration.
+    declared: AtomicUsize,
 }
 
 impl DemoBroker {
@@ -28,12 +31,12 @@ impl DemoBroker {
         let server = Server::start(config).map_err(|error| error.to_string())?;
         let address = server.addresses().amqp[0];
         let url = format!("amqp://guest:guest@{address}/%2f");
-        Ok(DemoBroker { url, embedded: Some(server) })
+        Ok(DemoBroker { url, embedded: Some(server), declared: AtomicUsize::new(0) })
     }
 
     /// Uses a broker that runs already.
     pub(super) fn other(url: &str) -> DemoBroker {
-        DemoBroker { url: url.to_owned(), embedded: None }
+        DemoBroker { url: url.to_owned(), embedded: None, declared: AtomicUsize::new(0) }
     }
 
     /// Where it is, for people.
@@ -46,13 +49,23 @@ impl DemoBroker {
 
     /// Declares a durable topic exchange and a durable queue a region, all empty.
     pub(super) async fn set_up(&self) -> Result<(), String> {
-        let mut topology = Topology::new().exchange(Exchange::durable(EXCHANGE, "topic"));
-        for region in REGIONS {
-            let binding = Binding::new(queue_of(region), EXCHANGE, pattern_of(region));
-            topology = topology.queue(Queue::durable(queue_of(region))).binding(binding);
-        }
+        let exchange = Topology::new().exchange(Exchange::durable(EXCHANGE, "topic"));
+        let queues = REGIONS.map(|region| Topology::new().queue(Queue::durable(queue_of(region))));
+        let bindings = REGIONS.into_iter().fold(Topology::new(), |topology, region| {
+            topology.binding(Binding::new(queue_of(region), EXCHANGE, pattern_of(region)))
+        });
         let connection = self.connect().await?;
-        connection.declare(topology).await.map_err(|error| error.to_string())?;
+        for (before, topology) in [exchange].into_iter().chain(queues).enumerate() {
+            // It may be so though no answer comes. What is refused is somebody else's.
+            self.declared.store(before + 1, Ordering::Relaxed);
+            connection.declare(topology).await.map_err(|error| {
+                if matches!(error.fault, ChannelFault::Refused(_)) {
+                    self.declared.store(before, Ordering::Relaxed);
+                }
+                error.to_string()
+            })?;
+        }
+        connection.declare(bindings).await.map_err(|error| error.to_string())?;
         // An earlier demo on the same broker may have been killed.
         let purge = async {
             let channel = connection.channel().await?;
@@ -67,11 +80,14 @@ impl DemoBroker {
 
     /// Deletes what was declared; returns the messages that were still in the queues.
     pub(super) async fn tear_down(&self) -> Result<u64, String> {
+        let Some(queues) = self.declared.load(Ordering::Relaxed).checked_sub(1) else {
+            return Ok(0);
+        };
         let connection = self.connect().await?;
         let delete = async {
             let channel = connection.channel().await?;
             let mut left = 0;
-            for region in REGIONS {
+            for region in REGIONS.into_iter().take(queues) {
                 left += u64::from(channel.delete_queue(&queue_of(region), false, false).await?);
             }
             channel.delete_exchange(EXCHANGE, false).await?;

@@ -52,7 +52,7 @@ use workplace::Workplace;
 /// Without any progress for so long, the rest counts as lost: longer than a broker needs to start again.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long a broker has to delete what was declared when a signal comes before anything was carried.
+/// How long a broker has to delete what was declared when nothing is carried after all.
 const GIVING_UP: Duration = Duration::from_secs(1);
 
 /// What is said at a signal, which nothing else shows until all is done.
@@ -108,8 +108,9 @@ fn demonstrate(args: &Args) -> Result<Summary, String> {
     let runtime = Runtime::new().map_err(|error| format!("cannot start threads: {error}"))?;
     let outcome = runtime.block_on(async {
         match stop.or(broker.set_up()).await {
-            Some(set_up) => set_up?,
-            None => return Err(give_up(&broker).await),
+            Some(Ok(())) => {}
+            Some(Err(why)) => return Err(give_up(&broker, why).await),
+            None => return Err(give_up(&broker, NOT_ANSWERED.to_owned()).await),
         }
         say(args, &introduction(args, &broker, readings.len()));
         carry(args, &broker, database, readings, &stop).await
@@ -124,11 +125,11 @@ fn demonstrate(args: &Args) -> Result<Summary, String> {
     Ok(summary)
 }
 
-/// Deletes what may have been declared before a signal came, from a broker that answers, and says why nothing else is done.
-async fn give_up(broker: &DemoBroker) -> String {
+/// Deletes what may have been declared before it could not go on, from a broker that answers, and says why nothing else is done.
+async fn give_up(broker: &DemoBroker, why: String) -> String {
     // It may be the one that did not answer.
     let _ = timeout(GIVING_UP, broker.tear_down()).await;
-    NOT_ANSWERED.to_owned()
+    why
 }
 
 fn introduction(args: &Args, broker: &DemoBroker, readings: usize) -> String {
@@ -164,10 +165,11 @@ async fn carry(
     let gauges = Arc::new(Gauges::new());
     let mut view = View::new(args.json);
     let builder = Connection::builder().name("forebay demo, pipeline");
-    let Some(opened) = stop.or(builder.open(&broker.url)).await else {
-        return Err(give_up(broker).await);
+    let connection = match stop.or(builder.open(&broker.url)).await {
+        Some(Ok(connection)) => connection,
+        Some(Err(error)) => return Err(give_up(broker, error.to_string()).await),
+        None => return Err(give_up(broker, NOT_ANSWERED.to_owned()).await),
     };
-    let connection = opened.map_err(|error| error.to_string())?;
     let database = Arc::new(Mutex::new(database));
     let running = pipeline::start(&connection, &database, &gauges);
     let url = broker.url.clone();
