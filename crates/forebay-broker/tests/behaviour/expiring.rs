@@ -273,31 +273,6 @@ fn what_expired_behind_the_head_is_not_delivered() {
     assert!(told("[first]") && told("[third]") && !told("[second]"), "{lines:?}");
 }
 
-/// Also when the last one that is alive comes back, and expires in its turn.
-#[test]
-fn what_expired_behind_the_head_is_not_left_behind_a_get() {
-    for no_ack in [true, false] {
-        let mut rig = Rig::new();
-        let id = rig.client();
-        declare_with(&mut rig, id, "q", false, &TableBuf::new());
-        expiring(&mut rig, id, "q", "300", "first");
-        expiring(&mut rig, id, "q", "100", "second");
-        rig.pass(200);
-        let get = basic::Get { queue: short("q"), no_ack, ..basic::Get::default() };
-        rig.method(id, 1, &get);
-        let lines = rig.trace(id);
-        assert!(lines.contains(&"1 basic.get-ok 1 left=0 [first]".to_owned()), "{lines:?}");
-        assert_eq!(rig.shard.status().counters.expired, 1);
-        if !no_ack {
-            rig.method(id, 1, &basic::Nack { delivery_tag: 1, multiple: false, requeue: true });
-            rig.pass(200);
-            assert_eq!(rig.shard.status().counters.expired, 2);
-        }
-        let status = rig.shard.status();
-        assert_eq!((status.ready, status.unacked, status.memory_bytes), (0, 0, 0));
-    }
-}
-
 /// They go some at a time, others have their turn in between, and what is behind them is delivered.
 #[test]
 fn many_that_expired_do_not_hold_up_everybody_else() {
