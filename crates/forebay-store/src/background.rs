@@ -25,7 +25,7 @@ use crate::run::{FIRST_RECORD, RunState, TrackedRun};
 use crate::segment::{Segment, Spare};
 
 /// Segments that room is kept for once the log is in use: the next one and two in reserve.
-const READY: usize = 3;
+pub(crate) const READY: usize = 3;
 /// Pre-writing goes in slices of this size, in bytes.
 const SLICE_BYTES: u64 = 2 << 20;
 /// Time between two tries of writing a run on a full disk, in microseconds.
@@ -140,9 +140,9 @@ impl Background {
             .is_some_and(|spare| grows || slow && spare.written_bytes >= segment_bytes)
     }
 
-    /// Whether the disk is full, and the log has a segment ahead to copy into.
-    pub(crate) fn lacks_space_but_for_copies(&self) -> bool {
-        self.low_space && self.ready.len() < READY && !self.ready.is_empty()
+    /// Where the disk is full, how many segments are left to go on with.
+    pub(crate) fn segments_left(&self, segment_bytes: u64) -> Option<usize> {
+        self.low_space.then(|| self.ready_segments(segment_bytes))
     }
 
     fn new_spare(&mut self) -> u32 {

@@ -10,6 +10,7 @@
 //! something only while it is read after its message. What holds the oldest back is evacuated once the
 //! log is over its cap, or the disk has no room for it to grow.
 
+use crate::background::READY;
 use crate::event::Event;
 use crate::home::{BatchNo, Home, QueueId, Seq};
 use crate::log::{Log, Stopping};
@@ -83,26 +84,37 @@ impl Log {
         if self.evacuating.is_some() || self.segments.len() < 2 || self.stopping != Stopping::No {
             return;
         }
-        let (front, log_bytes, cap) =
-            (&self.segments[0], self.log_bytes(), self.options.log_cap_bytes);
-        // Many restarts leave many small segments: their number is bounded too.
-        let many = self.segments.len() > self.segments_max() && log_bytes <= cap;
-        // A full disk leaves the log what it has. Acknowledgements would use that up, while one old message keeps all that is
-        // behind it: for a few of them its segment becomes the next one. Those that are very few may be alone among acknowledgements.
-        let segment_bytes = self.options.segment_bytes;
-        let few =
-            front.live_bytes() <= segment_bytes / 4 || front.copy_bytes() <= segment_bytes / 64;
-        let for_space = few && self.background.lacks_space_but_for_copies();
-        if front.live == 0 || !(many || for_space || log_bytes > cap) {
-            return;
-        }
-        // A log that is mostly alive does not shrink by being copied forward. It may be twice as large
-        // as what is alive in it: then each message is copied about once for each time it could be freed.
-        let live_bytes: u64 = self.segments.iter().map(Segment::live_bytes).sum();
-        if many || for_space || log_bytes > 2 * live_bytes {
+        let front = &self.segments[0];
+        if front.live > 0 && self.is_worth_a_copy(front) {
             self.evacuating = Some(front.epoch);
             self.events.push_back(Event::Evacuate { homes: Home::segment(front.epoch) });
         }
+    }
+
+    /// Whether what is alive in the oldest segment is to be copied.
+    fn is_worth_a_copy(&self, front: &Segment) -> bool {
+        let (log_bytes, cap) = (self.log_bytes(), self.options.log_cap_bytes);
+        // Many restarts leave many small segments: their number is bounded too.
+        let many = self.segments.len() > self.segments_max() && log_bytes <= cap;
+        // A log that is mostly alive does not shrink by being copied forward. It may be twice as large
+        // as what is alive in it: then each message is copied about once for each time it could be freed.
+        let live_bytes = || self.segments.iter().map(Segment::live_bytes).sum::<u64>();
+        let shrinks = || log_bytes > 2 * live_bytes();
+        let is_due = || many || log_bytes > cap && shrinks();
+        let segment_bytes = self.options.segment_bytes;
+        let Some(ahead) = self.background.segments_left(segment_bytes) else { return is_due() };
+        // A full disk leaves the log what it has. Acknowledgements would use that up, while one old message keeps all that is
+        // behind it: for a few of them its segment becomes the next one. Those that are very few may be alone among acknowledgements.
+        let few =
+            front.live_bytes() <= segment_bytes / 4 || front.copy_bytes() <= segment_bytes / 64;
+        // More of them take a segment, and the last one is for acknowledgements. That is worth it where as many are dead behind as have to
+        // be copied before those can go.
+        let behind = || self.segments.iter().take(self.segments.len() - 1);
+        let is_dead = |segment: &&Segment| segment.live == 0;
+        let alive = behind().take_while(|segment| !is_dead(segment)).count();
+        let gains = || behind().filter(is_dead).count() >= alive;
+        let lacks = ahead < READY;
+        ahead > 0 && few && lacks || ahead > 1 && (is_due() || lacks && gains())
     }
 
     pub(crate) fn relocate(&mut self, queues: &[(QueueId, Seq)], payload: &[u8]) -> Home {

@@ -294,3 +294,48 @@ fn a_start_on_a_full_disk_takes_nothing_of_the_reserve_for_good() {
         assert!(there.iter().all(|now| *now == there[0]), "{there:?}");
     }
 }
+
+/// Publishers are held, and all but the oldest segment's messages is consumed. To copy these makes room, once there are others behind it
+/// that are dead, and takes some: where too little was left the store ended.
+#[test]
+fn what_is_copied_on_a_full_disk_leaves_room_for_acknowledgements() {
+    for group in [48, 64, 96, 128, 200] {
+        let disk = filled(1).0;
+        let (mut store, recovered) = opened(&disk, small());
+        store.settle(QUEUE, 1, recovered.queues[0].messages[0].1);
+        let (mut now_us, mut next, mut low) = (1_000_000, 2, false);
+        disk.set_capacity(Some(900 << 10));
+        let mut homes = Vec::new();
+        while !low {
+            for seq in next..next + 32 {
+                homes.push((seq, store.publish(&[(QUEUE, seq)], &payload(seq))));
+            }
+            (next, now_us) = (next + 32, now_us + 20_000);
+            low = pump(&disk, &mut store, now_us).unwrap().contains(&Event::LowSpace(true));
+            assert!(next < 5_000, "the disk is never full");
+        }
+        let kept = homes.iter().filter(|(_, home)| *home == homes[0].1).count();
+        let consumed = homes.split_off(kept);
+        let mut copied = 0;
+        for settled in consumed.chunks(group).chain([&[][..]; 10]) {
+            for &(seq, home) in settled {
+                store.settle(QUEUE, seq, home);
+            }
+            for _ in 0..3 {
+                now_us += 20_000;
+                let events = pump(&disk, &mut store, now_us);
+                for event in events.unwrap_or_else(|error| panic!("{group}: {error}")) {
+                    let Event::Evacuate { homes: old } = event else { continue };
+                    for (seq, home) in homes.iter_mut().filter(|(_, home)| *home == old) {
+                        *home = store.relocate(&[(QUEUE, *seq)], &payload(*seq));
+                        copied += 1;
+                    }
+                }
+            }
+        }
+        assert!((kept..=3 * kept).contains(&copied), "{group}: {copied} copies of {kept}");
+        disk.power_loss(3);
+        let (_, recovered) = opened(&disk, small());
+        assert_eq!(contents(&recovered), expected(kept as u64 + 1)[1..], "{group}");
+    }
+}
