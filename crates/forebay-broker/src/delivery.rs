@@ -67,6 +67,11 @@ impl Shard {
             if !queue.dirty {
                 continue;
             }
+            if !queue.gets.is_empty() {
+                // They wait for the disk, and what came back is in memory. Without consumers all of it has been offered.
+                queue.dirty = !queue.consumers.is_empty();
+                self.answer_pending_gets(key);
+            }
             let Ok(portion) = (if busy { self.portion(key, working_us) } else { Ok(1) }) else {
                 // Out of the way: those that do not gather go on until the budget is used up.
                 gathering.push(key);

@@ -429,7 +429,7 @@ impl Shard {
     pub(crate) fn mark_queue(&mut self, key: QueueKey) {
         if let Some(queue) = self.queues.get_mut(key.0 as usize)
             && !queue.dirty
-            && !queue.consumers.is_empty()
+            && !(queue.consumers.is_empty() && queue.gets.is_empty())
         {
             queue.dirty = true;
             self.dirty_queues.push_back(key);

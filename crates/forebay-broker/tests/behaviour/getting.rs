@@ -182,3 +182,21 @@ fn what_expired_behind_the_head_is_not_left_behind_a_get() {
         assert_eq!((status.ready, status.unacked, status.memory_bytes), (0, 0, 0));
     }
 }
+
+/// It is not read from the disk while memory is full of what others hold.
+#[test]
+fn what_comes_back_is_for_a_get_that_waits_for_memory() {
+    let mut scene = Scene::patient(4 << 20);
+    let id = scene.client();
+    scene.fill(id, 0..8_000);
+    let holder = scene.rig.client();
+    scene.rig.method(holder, 1, &consume("q", "holder", false));
+    while !deliveries(&scene.answers(holder)).is_empty() {}
+    let cancel = basic::Cancel { consumer_tag: short("holder"), no_wait: true };
+    scene.rig.method(holder, 1, &cancel);
+    let waits = scene.rig.client();
+    scene.rig.method(waits, 1, &basic::Get { queue: short("q"), ..basic::Get::default() });
+    assert_eq!(scene.answers(waits), [""; 0]);
+    scene.rig.method(holder, 1, &basic::Reject { delivery_tag: 5, requeue: true });
+    assert_eq!(deliveries(&scene.answers(waits)), [(4, true)]);
+}
