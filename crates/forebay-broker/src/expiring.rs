@@ -26,6 +26,7 @@ use crate::dead_letters::{Death, Reason, goes_round};
 use crate::message::Message;
 use crate::publish::PERSISTENT;
 use crate::queue::{Entry, Overflow, Queue};
+use crate::queue_expiry::QueueExpiry;
 use crate::shard::{Shard, Stopping};
 use crate::topology::{QueueKey, extra_routing_keys};
 
@@ -76,13 +77,18 @@ impl Queue {
         self.is_timed() && self.next_due_us().is_some_and(|us| us <= now_us)
     }
 
+    /// When it goes unless somebody uses it; who waits for a message of it does.
+    fn expires_us(&self) -> Option<u64> {
+        let unused = self.expiry.filter(|_| self.consumers.is_empty() && self.gets.is_empty());
+        unused.map(QueueExpiry::due_us)
+    }
+
     /// When something is to be done about it.
     fn due_us(&self) -> Option<u64> {
-        let unused = self.expiry.filter(|_| self.consumers.is_empty());
         // What is read from the disk is looked at when it is there.
         let comes_from_disk = self.head.is_empty() && (self.loading.is_some() || self.hungry);
         let next = (self.is_timed() && !comes_from_disk).then(|| self.next_due_us());
-        unused.map(|expiry| expiry.due_us()).into_iter().chain(next.flatten()).min()
+        self.expires_us().into_iter().chain(next.flatten()).min()
     }
 
     /// Somebody uses it.
@@ -221,8 +227,7 @@ impl Shard {
             if let Some(timer_us) = queue.timer_us.take() {
                 self.queue_timers.remove(&(timer_us, key));
             }
-            let unused = queue.expiry.filter(|_| queue.consumers.is_empty());
-            if unused.is_some_and(|expiry| expiry.due_us() <= self.now_us) {
+            if queue.expires_us().is_some_and(|due_us| due_us <= self.now_us) {
                 self.counters.queues_expired += 1;
                 self.delete_queue(key);
                 continue;

@@ -110,12 +110,22 @@ impl Shard {
             && let Some(get) = self.queues[key.0 as usize].gets.pop_front()
         {
             if !self.is_awaited(&get) {
+                self.plan_queue(key);
                 continue;
             }
             if !self.puts_off(&get, key) {
                 self.answer_get(get.connection, get.channel, key, get.no_ack);
             }
+            self.waited_for_no_longer(key);
             self.get_answered(get.connection, get.channel);
+        }
+    }
+
+    /// Somebody waited for a message of a queue, and used it until now.
+    pub(crate) fn waited_for_no_longer(&mut self, key: QueueKey) {
+        if let Some(queue) = self.queues.get_mut(key.0 as usize) {
+            queue.used(self.now_us);
+            self.plan_queue(key);
         }
     }
 

@@ -20,6 +20,9 @@ impl Shard {
         let count = self.purge_levels(key);
         // What they wait for comes no more.
         let gets = mem::take(&mut self.queues[key.0 as usize].gets);
+        if !gets.is_empty() {
+            self.waited_for_no_longer(key);
+        }
         self.answer_empty(gets);
         count
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   declared, declared again, asked by a passive declare, basic.get, last consumer gone ──► the time begins anew
-//!   with consumers it does not pass; a restart begins it anew, too
+//!   with consumers, and while a basic.get waits for the disk, it does not pass; a restart begins it anew, too
 //! ```
 //! Like RabbitMQ's: messages in it do not keep a queue, and are not dead-lettered.
 

@@ -1,11 +1,12 @@
 //! `basic.get`: by the hundred, without reading the answers, and among what expires.
 
-use forebay_broker::{Admission, Input};
-use forebay_wire::{Properties, TableBuf, basic, channel, write_method};
+use forebay_broker::{Admission, ConnectionId, Input};
+use forebay_wire::{Properties, TableBuf, Value, basic, channel, queue, write_method};
 
 use crate::expiring::{declare_with, expiring};
+use crate::expiring::{declare_with, expiring};
 use crate::rig::{Rig, consume, declare, publish_bytes, short};
-use crate::scene::{Scene, deliveries};
+use crate::scene::{Scene, body, deliveries};
 
 const BODY_BYTES: usize = 100_000;
 const MESSAGES: usize = 100;
@@ -183,20 +184,79 @@ fn what_expired_behind_the_head_is_not_left_behind_a_get() {
     }
 }
 
-/// It is not read from the disk while memory is full of what others hold.
-#[test]
-fn what_comes_back_is_for_a_get_that_waits_for_memory() {
-    let mut scene = Scene::patient(4 << 20);
+/// A queue with these arguments, somebody who holds what of it fills the memory, and who waits for what is on disk.
+fn waiting_for_memory(scene: &mut Scene, arguments: &TableBuf) -> (ConnectionId, ConnectionId) {
     let id = scene.client();
-    scene.fill(id, 0..8_000);
+    declare_with(&mut scene.rig, id, "long", true, arguments);
+    for number in 0..8_000 {
+        scene.rig.publish(id, "long", body(number).as_bytes(), true);
+        if number % 16 == 0 {
+            scene.work().expect("the disk works");
+        }
+    }
     let holder = scene.rig.client();
-    scene.rig.method(holder, 1, &consume("q", "holder", false));
+    scene.rig.method(holder, 1, &consume("long", "holder", false));
     while !deliveries(&scene.answers(holder)).is_empty() {}
     let cancel = basic::Cancel { consumer_tag: short("holder"), no_wait: true };
     scene.rig.method(holder, 1, &cancel);
     let waits = scene.rig.client();
-    scene.rig.method(waits, 1, &basic::Get { queue: short("q"), ..basic::Get::default() });
-    assert_eq!(scene.answers(waits), [""; 0]);
+    scene.rig.method(waits, 1, &basic::Get { queue: short("long"), ..basic::Get::default() });
+    assert_eq!(scene.answers(waits), [""; 0], "it is not read while memory is full");
+    (holder, waits)
+}
+
+#[test]
+fn what_comes_back_is_for_a_get_that_waits_for_memory() {
+    let mut scene = Scene::patient(4 << 20);
+    let (holder, waits) = waiting_for_memory(&mut scene, &TableBuf::new());
     scene.rig.method(holder, 1, &basic::Reject { delivery_tag: 5, requeue: true });
     assert_eq!(deliveries(&scene.answers(waits)), [(4, true)]);
+}
+
+#[test]
+fn a_queue_of_which_somebody_waits_for_a_message_is_in_use() {
+    for purged in [false, true] {
+        let mut scene = Scene::patient(4 << 20);
+        let arguments = TableBuf::new().with("x-expires", Value::I32(600_000));
+        let (holder, waits) = waiting_for_memory(&mut scene, &arguments);
+        let pass = |scene: &mut Scene| {
+            scene.rig.now_us += 601_000_000;
+            scene.work().expect("the disk works");
+            scene.rig.shard.status().queues.len() == 2
+        };
+        assert!(pass(&mut scene));
+        if purged {
+            let purge = queue::Purge { queue: short("long"), ..queue::Purge::default() };
+            scene.rig.method(holder, 1, &purge);
+        } else {
+            scene.rig.method(holder, 1, &basic::Reject { delivery_tag: 5, requeue: true });
+        }
+        assert_eq!(scene.answers(waits).len(), 1, "it is answered");
+        assert!(!pass(&mut scene), "nobody uses it any more");
+    }
+}
+
+/// Also when the last one that is alive comes back, and expires in its turn.
+#[test]
+fn what_expired_behind_the_head_is_not_left_behind_a_get() {
+    for no_ack in [true, false] {
+        let mut rig = Rig::new();
+        let id = rig.client();
+        declare_with(&mut rig, id, "q", false, &TableBuf::new());
+        expiring(&mut rig, id, "q", "300", "first");
+        expiring(&mut rig, id, "q", "100", "second");
+        rig.pass(200);
+        let get = basic::Get { queue: short("q"), no_ack, ..basic::Get::default() };
+        rig.method(id, 1, &get);
+        let lines = rig.trace(id);
+        assert!(lines.contains(&"1 basic.get-ok 1 left=0 [first]".to_owned()), "{lines:?}");
+        assert_eq!(rig.shard.status().counters.expired, 1);
+        if !no_ack {
+            rig.method(id, 1, &basic::Nack { delivery_tag: 1, multiple: false, requeue: true });
+            rig.pass(200);
+            assert_eq!(rig.shard.status().counters.expired, 2);
+        }
+        let status = rig.shard.status();
+        assert_eq!((status.ready, status.unacked, status.memory_bytes), (0, 0, 0));
+    }
 }
