@@ -20,8 +20,9 @@
 //!
 //! *Failures* count by the time they cost: the mean is all time over successful calls, so a service that refuses quickly
 //! does not look fast. Where *nothing* succeeds there is no latency to compare: half of the workers go at a time, down to
-//! `min`, and with the first success steps of two begin anew. *Idle workers* are no reason to have fewer, and end a trial
-//! of more: only what is used can be judged.
+//! `min`, and with the first success steps of two begin anew. So they do, upwards and whatever was on its way, when most calls
+//! failed and nearly all succeed with no fewer workers: what few successes taught was of a service that was ill. *Idle workers*
+//! are no reason to have fewer, and end a trial of more: only what is used can be judged.
 //!
 //! Bounds: from `min` to `max`; each decision needs a sample, so it changes once in two latencies at most. Hill
 //! climbing, as of [connections](crate::Connections); a latency target like the publisher's window would need to know what a
@@ -54,6 +55,8 @@ const KNOWN: f64 = 0.02;
 const WORTH: f64 = 0.5;
 /// One step finer than doubling.
 const FINE_STEP: f64 = 1.25;
+/// Of which most calls failed: then the service is ill. One may be what a trial of more has left behind.
+const ILL_SAMPLES: u32 = 2;
 /// The first pause between trials, and the longest.
 const REST_MIN_US: u64 = 2_000_000;
 const REST_MAX_US: u64 = 300_000_000;
@@ -88,6 +91,12 @@ pub struct Workers {
     state: State,
     rest_us: u64,
     sample: Sample,
+    /// The part of it that is less than one.
+    latest: Sample,
+    /// Samples in a row of which most calls failed, with the present count.
+    ill_samples: u32,
+    /// With so many workers the service was ill when it was last.
+    ill_at: Option<u32>,
     /// Calls that began before this time tell about another count.
     typical_from_us: u64,
 }
@@ -119,6 +128,16 @@ impl Sample {
         }
     }
 
+    /// Most of its calls failed.
+    fn is_ill(&self) -> bool {
+        self.successes.count() * 2 < self.calls
+    }
+
+    /// Nearly none did.
+    fn is_well(&self) -> bool {
+        self.successes.count() * 10 >= self.calls * 9
+    }
+
     /// Its mean tells about its count of workers, since they were busy.
     fn is_full(&self) -> bool {
         self.full * 10 >= self.calls * 8
@@ -142,6 +161,9 @@ impl Workers {
             state: State::Watching,
             rest_us: REST_MIN_US,
             sample: Sample::default(),
+            latest: Sample::default(),
+            ill_samples: 0,
+            ill_at: None,
             typical_from_us: 0,
         }
     }
@@ -164,12 +186,20 @@ impl Workers {
             return None;
         }
         self.sample.add(call);
+        self.latest.add(call);
         let sample_calls = SAMPLE_CALLS.max(2 * u64::from(self.count));
         if !self.sample.calls.is_multiple_of(sample_calls) {
             return None;
         }
         let samples = self.sample.calls / sample_calls;
         let count = self.count;
+        let latest = std::mem::take(&mut self.latest);
+        if self.has_recovered(latest) {
+            (self.coarse, self.more_tried, self.fewer_tried) = (true, false, false);
+            self.rest_us = REST_MIN_US;
+            self.watch();
+            return None;
+        }
         match self.state.clone() {
             State::Watching => self.watched(now_us, samples),
             State::Trying { way, before_count, before } => {
@@ -178,6 +208,17 @@ impl Workers {
             State::Resting { until_us, usual } => self.rested(now_us, until_us, usual),
         }
         (count != self.count).then_some(self.count)
+    }
+
+    /// Whether the service was ill, and is well again.
+    fn has_recovered(&mut self, latest: Sample) -> bool {
+        self.ill_samples = if latest.is_ill() { self.ill_samples + 1 } else { 0 };
+        if self.ill_samples >= ILL_SAMPLES {
+            self.ill_at = Some(self.count);
+        }
+        let recovered = latest.is_well() && self.ill_at.is_some_and(|ill_at| self.count >= ill_at);
+        self.ill_at = self.ill_at.filter(|_| !recovered);
+        recovered
     }
 
     fn effort(&self) -> Effort {
@@ -265,8 +306,8 @@ impl Workers {
         if right {
             // The other way leads back.
             (self.more_tried, self.fewer_tried) = (way == Way::Fewer, way == Way::More);
-            // Unless nothing succeeded there, but may now: the service may have recovered by itself.
-            self.more_tried &= !nothing_succeeded(before);
+            // Unless little succeeded there, but may now: the service may have recovered by itself.
+            self.more_tried &= !nothing_succeeded(before) && self.ill_at.is_none();
             self.rest_us = (self.rest_us / 2).max(REST_MIN_US);
             self.next(now_us, after);
             return;
@@ -302,12 +343,16 @@ impl Workers {
 
     fn watch(&mut self) {
         self.state = State::Watching;
-        self.sample = Sample::default();
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        (self.sample, self.latest) = Default::default();
     }
 
     fn set(&mut self, now_us: u64, count: u32, usual: Moments) {
-        self.count = count;
-        self.sample = Sample::default();
+        (self.count, self.ill_samples) = (count, 0);
+        self.forget();
         // What was begun before, and what these leave behind in a queue, is not typical of the new count.
         self.typical_from_us = now_us.saturating_add(usual.mean() as u64);
     }

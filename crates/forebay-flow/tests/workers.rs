@@ -27,6 +27,8 @@ struct Service {
     exponential: bool,
     /// More calls than this at a time are refused, at once.
     refuses_above: u32,
+    /// Of calls, so many in a hundred fail, after this time.
+    fails: (u64, u64),
     /// Messages a second, if they are fewer than the workers could do.
     arrivals_per_s: Option<f64>,
 }
@@ -34,7 +36,7 @@ struct Service {
 impl Service {
     fn with(servers: u32, mean_us: u64) -> Service {
         let (exponential, refuses_above, arrivals_per_s) = (false, u32::MAX, None);
-        Service { servers, mean_us, exponential, refuses_above, arrivals_per_s }
+        Service { servers, mean_us, exponential, refuses_above, fails: (0, 0), arrivals_per_s }
     }
 }
 
@@ -94,8 +96,11 @@ impl World {
                 self.waiting -= 1;
             }
             self.busy += 1;
+            let (percent, after_us) = self.service.fails;
             if self.busy > self.service.refuses_above {
                 self.ends.push(Reverse((self.now_us + 100, self.now_us, false)));
+            } else if self.random.below(100) < percent {
+                self.ends.push(Reverse((self.now_us + after_us, self.now_us, false)));
             } else {
                 self.queued.push_back(self.now_us);
             }
@@ -287,5 +292,37 @@ fn after_an_outage_there_are_soon_as_many_as_before() {
         world.run((150 * mean_us).div_ceil(1_000_000));
         let count = world.workers.count();
         assert!(count >= 20, "{count} for 40 places, a hundred and fifty calls later");
+    }
+}
+
+/// The median of several outages in which so many in a hundred calls failed: after how many seconds there are half as many workers
+/// as places again.
+fn seconds_until_back(percent: u64, after_us: u64) -> u64 {
+    let mut seconds: Vec<u64> = (0..11)
+        .map(|seed| {
+            let service = Service { exponential: true, ..Service::with(40, 10_000) };
+            let mut world = World::new(service, Workers::new(40, 1, 256), seed);
+            world.run(60);
+            world.service.fails = (percent, after_us);
+            world.run(100);
+            world.service.fails = (0, 0);
+            (0..900)
+                .find(|_| {
+                    let back = world.workers.count() >= 20;
+                    world.run(u64::from(!back));
+                    back
+                })
+                .unwrap_or(900)
+        })
+        .collect();
+    seconds.sort_unstable();
+    seconds[seconds.len() / 2]
+}
+
+#[test]
+fn after_an_outage_of_most_calls_there_are_soon_as_many_as_before() {
+    for (percent, after_us) in [(90, 100), (98, 10_000)] {
+        let seconds = seconds_until_back(percent, after_us);
+        assert!(seconds <= 12, "{seconds} s, {percent} % having failed after {after_us} us");
     }
 }
