@@ -108,7 +108,7 @@ impl Pool {
         if state.members.is_empty() {
             return None;
         }
-        let mut delivered = Delivered { messages: 0, waited: false, latency_us: 0 };
+        let mut delivered = Delivered { messages: 0, waited: false, lost: false, latency_us: 0 };
         let mut useful = 0_u32;
         state.publishers.retain_mut(|publishing| {
             let Some(lanes) = publishing.lanes.upgrade() else { return false };
@@ -124,6 +124,7 @@ impl Pool {
         });
         state.forget_retired();
         delivered.waited |= state.members.iter().any(|guard| guard.link.is_behind());
+        delivered.lost = state.members.iter().any(|guard| guard.link.is_recovering());
         Some((delivered, useful))
     }
 

@@ -26,7 +26,8 @@
 //! Two connections that are not waited on any more are not one too many: they may be what carries the load. So
 //! without being waited on a connection goes only when the rate stays below half of what one fewer delivered, for
 //! 30 s; an idle client is back at one connection after as many half minutes as it has connections too many. Bins in which
-//! somebody waits and nothing is delivered, as by a broker that is blocked, count for nothing.
+//! somebody waits and nothing is delivered, as by a broker that is blocked, count for nothing, nor do those in which a connection is
+//! lost: that it delivers nothing does not tell what it is worth.
 //!
 //! Hill climbing with a test of significance; where windows are concerned, FLOW says why that alone would be unfair
 //! (each of a thousand flows gains by taking more). Here the limit is small and a connection costs the others
@@ -68,6 +69,8 @@ pub struct Delivered {
     pub messages: u64,
     /// Somebody waits for a window or a socket.
     pub waited: bool,
+    /// One of the connections is lost, and not there again yet.
+    pub lost: bool,
     /// A recent confirm latency; 0 = not known.
     pub latency_us: u64,
 }
@@ -185,6 +188,13 @@ impl Connections {
         if self.count > most {
             self.watch(now_us + REST_MIN_US, now_us + REST_MIN_US);
             return self.shrink();
+        }
+        if delivered.lost {
+            // When it is back its windows start anew.
+            self.settled_from_us = settled_from_us(now_us, delivered.latency_us);
+            self.bin = Bin::default();
+            self.low_since_us = None;
+            return Decision::Hold;
         }
         let since_us = *self.bin.since_us.get_or_insert(now_us);
         self.bin.messages += delivered.messages;

@@ -25,6 +25,8 @@ struct Run {
     /// A changed connection reaches its rate only after this time: windows start anew.
     slow_until_us: u64,
     useful: u32,
+    /// So many connections, the latest, are lost, and cannot be opened again.
+    lost: u32,
     changes: Vec<(u64, u32)>,
 }
 
@@ -49,6 +51,7 @@ impl Run {
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             slow_until_us: 0,
             useful: u32::MAX,
+            lost: 0,
             changes: Vec::new(),
         }
     }
@@ -68,7 +71,8 @@ impl Run {
     fn seconds(&mut self, seconds: u64) {
         for _ in 0..seconds * 1_000_000 / LOOK_US {
             self.now_us += LOOK_US;
-            let mut capacity = self.world.capacity(self.connections.count());
+            let there = self.connections.count().saturating_sub(self.lost);
+            let mut capacity = self.world.capacity(there);
             if self.now_us < self.slow_until_us {
                 capacity *= 0.5;
             }
@@ -77,6 +81,7 @@ impl Run {
             let delivered = Delivered {
                 messages: (rate * LOOK_US as f64 / 1e6) as u64,
                 waited: self.world.demand > capacity,
+                lost: self.lost > 0,
                 latency_us: self.world.latency_us,
             };
             let before = self.connections.count();
@@ -86,6 +91,14 @@ impl Run {
                 Decision::Grow => assert_eq!(after, before + 1),
                 Decision::Shrink => assert_eq!(after, before - 1),
                 Decision::Hold => assert_eq!(after, before),
+            }
+            if self.lost > 0 {
+                match decision {
+                    // As there is none for those that were lost.
+                    Decision::Grow => self.connections.refused(self.now_us),
+                    Decision::Shrink => self.lost -= 1,
+                    Decision::Hold => {}
+                }
             }
             if decision != Decision::Hold {
                 self.slow_until_us = self.now_us + 500_000 + 8 * self.world.latency_us;
@@ -144,18 +157,18 @@ proptest! {
 
     #[test]
     fn whatever_it_sees_it_keeps_within_bounds(
-        looks in prop::collection::vec((1..3_000_000_u64, 0..1_000_000_u64, any::<bool>(), 0..5_000_000_u64, 0..12_u32, prop::bool::weighted(0.2), prop::bool::weighted(0.1)), 1..400),
+        looks in prop::collection::vec((1..3_000_000_u64, 0..1_000_000_u64, any::<bool>(), 0..5_000_000_u64, 0..12_u32, prop::bool::weighted(0.2), prop::bool::weighted(0.1), prop::bool::weighted(0.1)), 1..400),
         max in 0..9_u32,
     ) {
         let mut connections = Connections::new(max);
         let mut now_us = 0;
-        for (after_us, messages, waited, latency_us, useful, refuse, renew) in looks {
+        for (after_us, messages, waited, latency_us, useful, refuse, renew, lost) in looks {
             now_us += after_us;
             if renew {
                 connections.renewed(now_us, latency_us);
                 prop_assert!(!connections.is_trying());
             }
-            let delivered = Delivered { messages, waited, latency_us };
+            let delivered = Delivered { messages, waited, lost, latency_us };
             let before = connections.count();
             match connections.look(now_us, delivered, useful) {
                 Decision::Grow => {
@@ -292,4 +305,20 @@ fn connections_that_are_waited_on_go_for_trials_alone() {
     run.world = World { demand: 0.0, ..world };
     run.seconds(100);
     assert_eq!(run.connections.count(), 1, "{:?}", run.changes);
+}
+
+#[test]
+fn connections_that_are_lost_for_a_while_are_not_taken_for_useless() {
+    for seconds in [5, 30, 60, 300] {
+        for lost in 1..=4 {
+            let mut run = Run::new(saturated(1_000.0, 4_000.0), 4, 1);
+            run.seconds(300);
+            assert_eq!(run.settled(), 4);
+            run.lost = lost;
+            run.seconds(seconds);
+            run.lost = 0;
+            run.seconds(15);
+            assert_eq!(run.settled(), 4, "{lost} lost for {seconds} s: {:?}", run.changes);
+        }
+    }
 }

@@ -223,6 +223,8 @@ async fn who_waits_without_order_is_served_by_the_first_connection_that_comes_ba
         let members = connection.pool().members();
         members.iter().filter(|guard| guard.link.metrics().connected).count()
     };
+    let is_lost = || pool(&connection).look().expect("it is open").0.lost;
+    assert!(!is_lost());
     cut_all.notify_waiters();
     while connected() > 0 {
         tokio::task::yield_now().await;
@@ -240,6 +242,7 @@ async fn who_waits_without_order_is_served_by_the_first_connection_that_comes_ba
     };
     tokio::time::timeout(Duration::from_secs(20), served).await.expect("one of two is there");
     assert_eq!(connected(), 1);
+    assert!(is_lost(), "the other one");
     broker.stop().unwrap();
 }
 

@@ -139,6 +139,11 @@ impl Link {
         locked.asleep && locked.socket_full
     }
 
+    /// Whether its connection is lost, and not there again yet.
+    pub(crate) fn is_recovering(&self) -> bool {
+        !matches!(self.lock().session.phase(), Phase::Up | Phase::Over(_))
+    }
+
     /// The round trip that the kernel last told; 0: none.
     pub(crate) fn network_us(&self) -> u64 {
         self.counters.network_us.load(Ordering::Relaxed)
