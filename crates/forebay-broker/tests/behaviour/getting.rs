@@ -4,7 +4,6 @@ use forebay_broker::{Admission, ConnectionId, Input};
 use forebay_wire::{Properties, TableBuf, Value, basic, channel, queue, write_method};
 
 use crate::expiring::{declare_with, expiring};
-use crate::expiring::{declare_with, expiring};
 use crate::rig::{Rig, consume, declare, publish_bytes, short};
 use crate::scene::{Scene, body, deliveries};
 
@@ -233,30 +232,5 @@ fn a_queue_of_which_somebody_waits_for_a_message_is_in_use() {
         }
         assert_eq!(scene.answers(waits).len(), 1, "it is answered");
         assert!(!pass(&mut scene), "nobody uses it any more");
-    }
-}
-
-/// Also when the last one that is alive comes back, and expires in its turn.
-#[test]
-fn what_expired_behind_the_head_is_not_left_behind_a_get() {
-    for no_ack in [true, false] {
-        let mut rig = Rig::new();
-        let id = rig.client();
-        declare_with(&mut rig, id, "q", false, &TableBuf::new());
-        expiring(&mut rig, id, "q", "300", "first");
-        expiring(&mut rig, id, "q", "100", "second");
-        rig.pass(200);
-        let get = basic::Get { queue: short("q"), no_ack, ..basic::Get::default() };
-        rig.method(id, 1, &get);
-        let lines = rig.trace(id);
-        assert!(lines.contains(&"1 basic.get-ok 1 left=0 [first]".to_owned()), "{lines:?}");
-        assert_eq!(rig.shard.status().counters.expired, 1);
-        if !no_ack {
-            rig.method(id, 1, &basic::Nack { delivery_tag: 1, multiple: false, requeue: true });
-            rig.pass(200);
-            assert_eq!(rig.shard.status().counters.expired, 2);
-        }
-        let status = rig.shard.status();
-        assert_eq!((status.ready, status.unacked, status.memory_bytes), (0, 0, 0));
     }
 }
