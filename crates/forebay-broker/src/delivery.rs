@@ -68,8 +68,7 @@ impl Shard {
                 continue;
             }
             if !queue.gets.is_empty() {
-                // They wait for the disk, and what came back is in memory. Without consumers all of it has been offered.
-                queue.dirty = !queue.consumers.is_empty();
+                // They wait for the disk, and what came back is in memory.
                 self.answer_pending_gets(key);
             }
             let Ok(portion) = (if busy { self.portion(key, working_us) } else { Ok(1) }) else {

@@ -186,7 +186,7 @@ impl Shard {
     /// Whether its consumers have been offered all there is.
     fn was_offered(&self, key: QueueKey) -> bool {
         let queue = self.queues.get(self.whole(key).0 as usize);
-        queue.is_some_and(|q| !q.dirty && (!q.unoffered || q.consumers.is_empty()))
+        queue.is_some_and(|q| q.consumers.is_empty() || !q.dirty && !q.unoffered)
     }
 
     /// All that is in it was offered to all who consume.
