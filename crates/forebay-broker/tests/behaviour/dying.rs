@@ -396,20 +396,35 @@ fn what_stands_behind_a_letter_is_not_too_many_before_it_was_offered() {
     assert_eq!(lines, ["expired"]);
 }
 
-/// It would have been offered in time, had there been room.
+/// It came since the last visit, and would have been offered in time, had there been room.
 #[test]
 fn what_expires_behind_a_letter_without_room_is_not_delivered_afterwards() {
     for (wait_s, delivered) in [(59, true), (61, false)] {
         let mut scene = Scene::patient(64 << 20);
-        let texts = ["expired", "behind it"];
-        let (consumer, other) = behind_a_letter_without_room(&mut scene, TableBuf::new(), &texts);
-        scene.rig.now_us += (wait_s - 1) * 1_000_000;
-        there_is_room(&mut scene);
+        let id = scene.client();
+        let consumer = scene.rig.client();
+        scene.rig.method(id, 1, &declare("dead", true));
+        declare_with(&mut scene.rig, id, "letters", true, &to_dead(TableBuf::new()));
+        scene.rig.method(consumer, 1, &basic::Qos { prefetch_count: 1, ..basic::Qos::default() });
+        scene.rig.method(consumer, 1, &consume("letters", "c", false));
+        scene.rig.publish(id, "letters", b"held", true);
+        expiring(&mut scene.rig, id, "letters", "1000", "expired");
         scene.rig.step(Input::Turn { busy: false });
+        scene.rig.sent(consumer);
+        scene.rig.now_us += 1_000_000;
+        expiring(&mut scene.rig, id, "letters", "60000", "behind it");
+        while scene.rig.shard.letters_again_us().is_none() {
+            scene.rig.publish(id, "q", body(0).as_bytes(), true);
+        }
+        scene.rig.method(consumer, 1, &basic::Ack { delivery_tag: 1, multiple: false });
+        scene.rig.step(Input::Turn { busy: false });
+        assert_eq!(scene.rig.sent(consumer), [""; 0]);
+        scene.rig.now_us += wait_s * 1_000_000;
+        there_is_room(&mut scene);
         let lines = scene.answers(consumer);
-        let came = lines.iter().any(|line| line.contains("basic.deliver"));
+        let came = lines.iter().any(|line| line.contains("[behind it]"));
         assert_eq!(came, delivered, "{lines:?}");
-        let dead = bodies(&mut scene.rig, other, "dead");
+        let dead = bodies(&mut scene.rig, id, "dead");
         assert_eq!(dead.len(), if delivered { 1 } else { 2 });
     }
 }
