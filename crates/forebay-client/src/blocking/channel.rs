@@ -188,8 +188,8 @@ impl Channel {
 
     /// How many publishes have no outcome yet, as of the last bytes read.
     pub fn unconfirmed(&self) -> u64 {
-        let mut link = lock(&self.link);
-        let ours = link.any_inbox(self.place).is_some();
+        let link = lock(&self.link);
+        let ours = link.is_current(self.place);
         if ours { link.machine.unconfirmed(self.place.number) } else { 0 }
     }
 

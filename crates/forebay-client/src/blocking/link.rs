@@ -71,6 +71,8 @@ pub(super) struct Link {
     input: ReceiveBuffer,
     started: Instant,
     inboxes: BTreeMap<u16, Inbox>,
+    /// By their lives, those of channels that the broker has closed, that somebody holds, and whose numbers others have.
+    past: BTreeMap<u64, Inbox>,
     /// Channels opened so far.
     lives: u64,
     /// Bytes in all `deliveries`; at most `DELIVERIES_BYTES_MAX`.
@@ -89,6 +91,7 @@ impl Link {
             input,
             started: Instant::now(),
             inboxes: BTreeMap::new(),
+            past: BTreeMap::new(),
             lives: 0,
             delivery_bytes: 0,
             blocked: None,
@@ -134,23 +137,32 @@ impl Link {
         self.lost.clone().map_or(Ok(()), Err)
     }
 
-    /// Asks for a channel.
+    /// Asks for a channel. If all are in use it waits for one that is being closed.
     pub(super) fn open_channel(&mut self) -> Result<Place, ChannelFault> {
         self.alive()?;
+        while self.machine.check_free_channel().is_err()
+            && self.machine.check_channel_soon_free().is_ok()
+        {
+            self.pump(None)?;
+        }
         let number = self.machine.open_channel()?;
         self.lives += 1;
         let place = Place { number, life: self.lives };
-        self.forget(number);
+        if let Some(past) = self.inboxes.remove(&number) {
+            self.past.insert(past.life, past);
+        }
         self.inboxes.insert(number, Inbox::new(place.life));
         Ok(place)
     }
 
     /// Nobody uses the channel any more: its end leaves with the next wait or flush.
     fn leave(&mut self, place: Place) {
-        if self.any_inbox(place).is_some() {
+        if self.is_current(place) {
             // Fails if the broker has closed it.
             let _ = self.machine.close_channel(place.number);
             self.forget(place.number);
+        } else if let Some(past) = self.past.remove(&place.life) {
+            self.delivery_bytes -= past.delivery_bytes();
         }
     }
 
@@ -161,9 +173,17 @@ impl Link {
         }
     }
 
-    /// The inbox of a channel, open or not, as long as no other channel has its number.
+    /// Whether no other channel has its number.
+    pub(super) fn is_current(&self, place: Place) -> bool {
+        self.inboxes.get(&place.number).is_some_and(|inbox| inbox.life == place.life)
+    }
+
+    /// The inbox of a channel, open or not.
     pub(super) fn any_inbox(&mut self, place: Place) -> Option<&mut Inbox> {
-        self.inboxes.get_mut(&place.number).filter(|inbox| inbox.life == place.life)
+        match self.is_current(place) {
+            true => self.inboxes.get_mut(&place.number),
+            false => self.past.get_mut(&place.life),
+        }
     }
 
     /// The inbox of an open channel, or why there is none.

@@ -65,6 +65,11 @@ impl Transport for Socket {
 
 /// A channel with confirms.
 fn connected() -> (Connection, Channel, Socket) {
+    connected_with(0)
+}
+
+/// The same, with so many channels at most; 0: as many as there can be.
+fn connected_with(channel_max: u16) -> (Connection, Channel, Socket) {
     let gives_up_at = Instant::now() + PATIENCE;
     let broker = Broker { says: Vec::new(), takes: true, gives_up_at };
     let socket = Socket(Arc::new(Mutex::new(broker)));
@@ -76,7 +81,7 @@ fn connected() -> (Connection, Channel, Socket) {
         locales: b"en_US",
     };
     socket.says(0, &start);
-    socket.says(0, &connection::Tune::default());
+    socket.says(0, &connection::Tune { channel_max, ..Default::default() });
     socket.says(0, &connection::OpenOk::default());
     let options = Options { heartbeat_s: 0, ..Options::default() };
     let mut link = Link::new(Machine::new(options), Box::new(socket.clone()));
@@ -207,4 +212,35 @@ fn what_a_cancelled_consumer_left_is_not_the_next_ones_with_its_tag() {
     assert_eq!(lock(&connection.link).delivery_bytes, 0, "nobody can take what a dropped one had");
     delivered(&socket, 5);
     assert_eq!(tag_of(second.next_message(None).unwrap()), Some(5));
+}
+
+#[test]
+fn what_a_channel_had_when_the_broker_closed_it_is_its_own_though_another_has_its_number() {
+    let (connection, mut first, socket) = connected();
+    first.publish(&Publication::default()).unwrap();
+    socket.says(1, &basic::Ack { delivery_tag: 1, multiple: false });
+    socket.says(1, &channel::Close { reply_code: 406, ..Default::default() });
+    assert!(first.pump(Duration::ZERO).is_err());
+    socket.says(1, &channel::OpenOk::default());
+    let mut second = connection.channel().unwrap();
+    assert_eq!(second.number(), first.number());
+    let settled = first.take_settled();
+    assert_eq!(settled.iter().map(|settled| settled.acked).collect::<Vec<_>>(), [true]);
+    assert!(second.take_settled().is_empty());
+    let closed = first.flush().unwrap_err();
+    assert!(matches!(closed, ChannelFault::Refused(_)), "{closed:?}");
+    drop(first);
+    assert_eq!(second.flush(), Ok(()), "only the other one is closed");
+    assert!(lock(&connection.link).past.is_empty());
+}
+
+#[test]
+fn a_channel_is_waited_for_while_another_is_being_closed() {
+    let (connection, first, socket) = connected_with(1);
+    let number = first.number();
+    drop(first);
+    socket.says(number, &channel::CloseOk::default());
+    let mut link = lock(&connection.link);
+    assert_eq!(link.open_channel().unwrap().number, number);
+    assert!(link.open_channel().is_err(), "all are in use, and none is being closed");
 }
