@@ -54,6 +54,8 @@ struct World {
     waiting: u64,
     successes: u64,
     most: u32,
+    /// How often the count was changed.
+    changes: u32,
 }
 
 impl World {
@@ -71,6 +73,7 @@ impl World {
             waiting: 0,
             successes: 0,
             most: 0,
+            changes: 0,
         }
     }
 
@@ -147,6 +150,7 @@ impl World {
         let changed = self.workers.ended(self.now_us, call);
         assert_eq!(changed, (self.workers.count() != before).then(|| self.workers.count()));
         self.most = self.most.max(self.workers.count());
+        self.changes += u32::from(changed.is_some());
     }
 
     /// Successes a second over so many seconds.
@@ -243,7 +247,10 @@ fn refusals_are_no_speed() {
     let mut world = World::new(service, Workers::new(8, 1, 256), 3);
     world.run(60);
     assert!((12..=25).contains(&world.settled()), "{}", world.workers.count());
+    let before = world.changes;
     assert!(world.rate(30) >= 1_400.0);
+    let changes = world.changes - before;
+    assert!(changes <= 30, "{changes} in half a minute: nor is what one too many left an outage");
 }
 
 #[test]
