@@ -1,6 +1,7 @@
 //! Many worlds, each made of one number: publishers and consumers on a session, and a RabbitMQ that is slow, ill, blocked, cut
 //! off, without its queues, or none at all. In the end it is well, and everything that was asked for has its answer.
 
+mod blocking;
 mod dice;
 mod rabbit;
 mod served;
@@ -35,6 +36,10 @@ struct World {
     broker_beats_us: u64,
     begin_at_us: u64,
     refuses: bool,
+    /// Which of its hosts let nobody in.
+    away: Vec<bool>,
+    /// To which the connection is.
+    place: usize,
     /// How often all that is on its way arrives and is worked off, in percent of the steps.
     brisk: usize,
     /// What happens in this world: a bit for each.
@@ -67,6 +72,8 @@ impl World {
             broker_beats_us: 0,
             begin_at_us: 0,
             refuses: false,
+            away: vec![false; 1 + (seed / 4 % 3) as usize],
+            place: 0,
             faults: Random(!seed).next() | Random(seed ^ 7).next(),
             brisk: [0, 30, 70, 95][(seed % 4) as usize],
             well: false,
@@ -192,6 +199,8 @@ impl World {
             }
             97 => {
                 self.refuses = self.percent(30);
+                let host = self.random.below(self.away.len());
+                self.away[host] = self.percent(50);
                 self.rabbit.has_exchange = self.percent(70);
             }
             98 => {
@@ -318,6 +327,7 @@ impl World {
         self.well = true;
         self.stuck = false;
         self.refuses = false;
+        self.away.fill(false);
         // As many go as must for the others to have channels.
         let most = self.conn.as_ref().map_or(2047, |conn| usize::from(conn.channel_max));
         while self.publishers.iter().filter(|it| !it.dropped).count() + self.takers.len() > most {

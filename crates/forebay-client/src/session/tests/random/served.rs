@@ -20,8 +20,12 @@ impl World {
             self.perform();
             return;
         }
-        if self.refuses {
-            self.session.peer_was_away(0);
+        // The same host a few times, or another, as whoever waits between attempts decides.
+        if self.percent(50) {
+            self.place = self.random.below(self.away.len());
+        }
+        if self.refuses || self.away[self.place] {
+            self.session.peer_was_away(self.place);
             self.begin_at_us = self.now_us + 500_000;
             return;
         }
@@ -60,11 +64,11 @@ impl World {
             self.session.give_up(lost);
         } else {
             if was_up {
-                self.session.was_at(0);
+                self.session.was_at(self.place);
             }
             self.session.lost(lost, self.now_us);
             if !was_up {
-                self.session.peer_was_away(0);
+                self.session.peer_was_away(self.place);
             }
             self.begin_at_us = self.now_us + self.random.below(2_000_000) as u64;
         }
