@@ -4,7 +4,6 @@ use forebay_broker::{ConnectionId, Gate};
 use forebay_flow::BalanceState;
 
 use crate::link::UPSTREAM_MAX_BYTES;
-use crate::names::known;
 use crate::violation::violation;
 use crate::world::{Step, World};
 
@@ -89,8 +88,7 @@ impl World {
         }
         let letters_wait = shard.letters_again_us().is_some();
         for queue in &self.broker.shard.status().queues {
-            let max = known(queue.name.as_bytes()).and_then(|name| self.swarm.ready_max(name));
-            let too_many = max.is_some_and(|max| queue.ready > max as u64);
+            let too_many = self.model.are_too_many(&queue.name, queue.ready);
             let waits = letters_wait && self.model.has_letters(&queue.name);
             if too_many && !waits && queue.cold + queue.spilling == 0 {
                 violation("no more wait than may", format!("{queue:?}"))?;

@@ -126,6 +126,7 @@ impl World {
         let counters = self.broker.shard.status().counters;
         self.statistics.runs_written += counters.runs_written;
         self.statistics.expired += counters.expired;
+        self.statistics.dropped += counters.dropped;
         self.broker.die(&self.disk, random);
     }
 

@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     println!(
         "{seeds} seeds from {}: {} events ({:.2} M a minute), {} crashes, {} restarts, {} disk failures, \
          {} damages found, {} messages, {} confirms, {} refused, {} deliveries, {} runs, \
-         {} times held, {} expired, {} asked, {} dead letters, {} that nobody rejected, {} found after a crash; {violations} violations",
+         {} times held, {} expired, {} dropped, {} asked, {} dead letters, {} that nobody rejected, {} found after a crash; {violations} violations",
         arguments.base,
         total.events,
         total.events as f64 / seconds * 60.0 / 1e6,
@@ -68,6 +68,7 @@ fn main() -> ExitCode {
         total.runs_written,
         total.held,
         total.expired,
+        total.dropped,
         total.asked,
         total.letters,
         total.left,
@@ -113,6 +114,7 @@ fn add(total: &mut Statistics, one: &Statistics) {
     total.runs_written += one.runs_written;
     total.held += one.held;
     total.expired += one.expired;
+    total.dropped += one.dropped;
     total.asked += one.asked;
     total.letters += one.letters;
     total.left += one.left;

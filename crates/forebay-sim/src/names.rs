@@ -33,7 +33,10 @@ pub(crate) const PRIORITY_MAX: u8 = 3;
 /// Queues in which no more than so many messages wait, where there are any: of each kind one.
 pub(crate) const LIMITED: [Name; 3] = ["d1", "t1", "p1"];
 /// So many.
-pub(crate) const LIMIT_MESSAGES: usize = 7;
+pub(crate) const LIMIT_MESSAGES: u64 = 7;
+/// Queues in which the bodies that wait have no more than so many bytes, where there are any: of each kind one, and one that letters
+/// come from.
+pub(crate) const LIMITED_BYTES: [Name; 4] = ["d1", "d3", "t0", "p0"];
 /// Queues whose messages expire, where there are any: of each kind one, the one of dead letters, and one that they come from.
 pub(crate) const EXPIRING: [Name; 4] = ["d2", "d3", "t0", "p2"];
 /// Times of their own that messages have, where some have one, in milliseconds as it is said.

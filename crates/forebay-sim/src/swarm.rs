@@ -7,9 +7,10 @@ use forebay_store::{Durability, Options};
 use forebay_wire::Value;
 
 use crate::model::BaseBinding;
+use crate::model::limit::Limit;
 use crate::names::{
     ALTERNATE, DIRECT, DURABLE_QUEUES, EXCLUSIVE_QUEUES, EXPIRING, FANOUT, LETTERS_FROM,
-    LETTERS_TO, LIMIT_MESSAGES, LIMITED, Name, PASSING_QUEUES, PATTERNS, PRIORITIZED, PRIORITY_MAX,
+    LETTERS_TO, LIMIT_MESSAGES, LIMITED, LIMITED_BYTES, Name, PASSING_QUEUES, PATTERNS, PRIORITIZED, PRIORITY_MAX,
     TOPIC, TRANSIENT_QUEUES,
 };
 use crate::random::Random;
@@ -111,6 +112,8 @@ pub struct Swarm {
     pub priorities: bool,
     /// In some queues only so many messages may wait.
     pub limits: bool,
+    /// In some queues the bodies that wait have no more than so many bytes; 0: in none.
+    pub limit_bytes: u64,
     /// They refuse what is too much instead of dropping the oldest.
     pub refuses: bool,
     /// In some queues messages live for so long, in milliseconds; 0: in none.
@@ -147,6 +150,7 @@ impl Swarm {
         let large_bodies = random.one_in(3);
         // Publishers that run ahead of consumers, in little memory: backlogs go to disk and come back.
         let deep = random.one_in(3);
+        let body_bytes = if deep { 3_000 } else { 300 };
         let in_memory = random.one_in(12);
         let faults = random.below(8) > 0;
         // Of the faults of disks and processes a broker in memory knows nothing.
@@ -162,7 +166,7 @@ impl Swarm {
             persistent_sixteenths: random.pick(&[16, 12, 8, 0]),
             mandatory_sixteenths: random.pick(&[0, 0, 4]),
             large_bodies,
-            body_bytes: if deep { 3_000 } else { 300 },
+            body_bytes,
             burst_messages: if deep { 8 } else { 1 },
             slow_consumers: deep || random.one_in(4),
             in_memory,
@@ -212,6 +216,11 @@ impl Swarm {
             ttl_ms: random.pick(&[0, 0, 0, 2, 20, 200]),
             expirations: random.one_in(3),
             refuses: random.one_in(2),
+            // A few, some, or as much as is written to runs before it is too much.
+            limit_bytes: match random.one_in(3) {
+                true => random.pick(&[2 * body_bytes, 8 * body_bytes, 100_000]),
+                false => 0,
+            },
         }
         .timed()
     }
@@ -240,6 +249,7 @@ impl Swarm {
             // Queues with priorities do not balance, and what goes by itself need not wait for a consumer.
             self.priorities = false;
             self.limits = false;
+            self.limit_bytes = 0;
             self.ttl_ms = 0;
             self.expirations = false;
             self.clients.truncate(1);
@@ -266,9 +276,11 @@ impl Swarm {
         if self.priorities && PRIORITIZED.contains(&queue) { PRIORITY_MAX } else { 0 }
     }
 
-    /// How many messages may wait in a queue.
-    pub(crate) fn ready_max(&self, queue: Name) -> Option<usize> {
-        (self.limits && LIMITED.contains(&queue)).then_some(LIMIT_MESSAGES)
+    /// What may wait in a queue.
+    pub(crate) fn limit(&self, queue: Name) -> Option<Limit> {
+        let messages = (self.limits && LIMITED.contains(&queue)).then_some(LIMIT_MESSAGES);
+        let bytes = (self.limit_bytes > 0 && LIMITED_BYTES.contains(&queue)).then_some(self.limit_bytes);
+        (messages.is_some() || bytes.is_some()).then_some(Limit { messages, bytes })
     }
 
     /// How long a message lives in a queue, in microseconds.
@@ -316,8 +328,13 @@ impl Swarm {
             if self.balance && BALANCED.contains(&queue) {
                 definition.push(("flow", Value::LongStr(b"balance")));
             }
-            if let Some(max) = self.ready_max(queue) {
-                definition.push(("max-length", Value::I64(max as i64)));
+            if let Some(Limit { messages, bytes }) = self.limit(queue) {
+                if let Some(messages) = messages {
+                    definition.push(("max-length", Value::I64(messages as i64)));
+                }
+                if let Some(bytes) = bytes {
+                    definition.push(("max-length-bytes", Value::I64(bytes as i64)));
+                }
                 if self.refuses {
                     let letters = self.letters_from().contains(&queue);
                     let overflow: &[u8] =

@@ -46,6 +46,8 @@ pub struct Statistics {
     pub runs_written: u64,
     /// Messages that expired.
     pub expired: u64,
+    /// Messages that went because there were too many, or too large ones.
+    pub dropped: u64,
     /// How often queues were seen that held their publishers.
     pub held: u64,
     /// How often a client was asked whether it is there.

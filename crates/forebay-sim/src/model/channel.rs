@@ -42,6 +42,8 @@ pub(crate) struct Pending {
     pub(crate) id: u32,
     /// Queues that may refuse it.
     pub(crate) may_refuse: Vec<Name>,
+    /// One of them that must.
+    pub(crate) refused_by: Option<Name>,
     /// In the log: its confirm says that everything up to `op` is durable.
     pub(crate) stored: bool,
     pub(crate) return_due: bool,

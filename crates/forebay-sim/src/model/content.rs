@@ -61,7 +61,7 @@ impl Model {
         let reason = self.queues.get(death.queue).is_some_and(|queue| match death.reason {
             Reason::Rejected => true,
             Reason::Expired => queue.ttl_us.is_some() || message.expiration.is_some(),
-            Reason::MaxLength => queue.ready_max.min(queue.refuse_max) < usize::MAX,
+            Reason::MaxLength => queue.limit.is_some(),
         });
         let expiration = message.expiration.map(str::as_bytes);
         reason

@@ -9,6 +9,7 @@
 mod channel;
 pub(crate) mod content;
 mod letters;
+pub(crate) mod limit;
 pub(crate) mod observe;
 mod process;
 pub(crate) mod queue;
@@ -151,7 +152,7 @@ impl Model {
         self.dying.clear();
         self.refused_letters.clear();
         for queue in self.queues.values_mut() {
-            queue.restart(self.durable_op, end);
+            queue.restart(self.durable_op, self.op, end);
             queue.exists = false;
         }
         self.durable_op = self.op;

@@ -472,7 +472,7 @@ impl Model {
         }
         let durable = settled.values().filter(|pending| pending.stored).map(|p| p.op).max();
         self.confirmed += settled.len() as u64;
-        self.accepted(settled.into_values());
+        self.accepted(settled.into_values())?;
         if let Some(op) = durable {
             self.durable(op);
         }

@@ -6,6 +6,7 @@ use crate::names::{DEFAULT, LETTERS_TO, Name};
 
 use super::Model;
 use super::channel::{Channel, Consumer, Dying, Held, Mode, Pending, Reply, Unacked, Verdict};
+use super::refusal::Room;
 use super::topology::Target;
 
 const NOT_FOUND: u16 = 404;
@@ -25,6 +26,8 @@ struct Routed {
     returned: bool,
     /// Queues that may be full.
     may_refuse: Vec<Name>,
+    /// One of them that is.
+    refused_by: Option<Name>,
 }
 
 impl Model {
@@ -401,15 +404,16 @@ impl Model {
             publishes.push(message);
             return Ok(None);
         }
-        let Routed { stored, returned, may_refuse } = self.enqueue(message);
+        let Routed { stored, returned, may_refuse, refused_by } = self.enqueue(message);
         let (op, id) = (self.op, message.id);
         if let Some(channel) = self.channel(client, number) {
             if returned {
                 channel.returns_due.insert(message.id);
             }
             if let Mode::Confirm { next, outstanding } = &mut channel.mode {
-                outstanding
-                    .insert(*next, Pending { op, id, may_refuse, stored, return_due: returned });
+                let pending =
+                    Pending { op, id, may_refuse, refused_by, stored, return_due: returned };
+                outstanding.insert(*next, pending);
                 *next += 1;
             }
         }
@@ -418,7 +422,7 @@ impl Model {
 
     /// Routes a message.
     fn enqueue(&mut self, message: Published) -> Routed {
-        let op = self.op;
+        let (op, certain) = (self.op, self.certain());
         let queues = &self.queues;
         let exists = |name: Name| queues.get(name).is_some_and(|queue| queue.exists);
         let routes = self.topology.route(message.exchange, message.key, exists);
@@ -426,8 +430,12 @@ impl Model {
             Routed { returned: message.mandatory && routes.is_empty(), ..Routed::default() };
         for name in routes {
             if let Some(queue) = self.queues.get_mut(name) {
-                routed.stored |= message.persistent && queue.durable;
-                if queue.publish_if_room(&message, op) {
+                let room = queue.publish_if_room(&message, op, certain);
+                routed.stored |= message.persistent && queue.durable && room != Room::None;
+                if room == Room::None {
+                    routed.refused_by = Some(name);
+                }
+                if room != Room::Certain {
                     routed.may_refuse.push(name);
                     self.refused_letter_may_come(name, message.id);
                 }
@@ -444,7 +452,7 @@ impl Model {
         let (publishes, held) = (std::mem::take(publishes), std::mem::take(held));
         let mut any_stored = false;
         for message in publishes {
-            let Routed { stored, returned, may_refuse } = self.enqueue(message);
+            let Routed { stored, returned, may_refuse, .. } = self.enqueue(message);
             // Of what is refused nothing is stored, and a commit says nothing of that.
             any_stored |= stored && may_refuse.is_empty();
             if returned && let Some(channel) = self.channel(client, number) {

@@ -18,6 +18,8 @@ use crate::message::Published;
 use crate::names::Name;
 use crate::swarm::Swarm;
 
+use super::limit::Limit;
+
 /// Below it stands the number of a message.
 const PRIORITY_SHIFT: u32 = 56;
 
@@ -60,6 +62,7 @@ pub(crate) enum Flag {
 #[derive(Clone, Debug)]
 pub(crate) struct Instance {
     pub(crate) id: u32,
+    pub(crate) body_bytes: u64,
     /// It came as a dead letter from there: beside it the queue may have the message itself.
     pub(crate) letter: Option<Name>,
     pub(crate) published_op: u64,
@@ -109,10 +112,12 @@ pub(crate) struct Queue {
     next_position: u64,
     /// Positions begin with what a message's priority lacks to this one, so that the highest stand first.
     max_priority: u8,
-    /// So many may wait here: of more the first may have gone.
-    pub(crate) ready_max: usize,
-    /// So many may wait here before others are refused.
-    pub(crate) refuse_max: usize,
+    /// No more may wait here.
+    pub(crate) limit: Option<Limit>,
+    /// What is too much is refused; otherwise the first may have gone.
+    pub(crate) refuses: bool,
+    /// The broker was started after this operation.
+    pub(crate) started_op: u64,
     /// After so long a message may have gone.
     pub(crate) ttl_us: Option<u64>,
     /// When the first of those that are not in doubt for it may have gone; at the latest.
@@ -135,7 +140,6 @@ pub(crate) struct Queue {
 
 impl Queue {
     pub(crate) fn new(name: Name, swarm: &Swarm) -> Queue {
-        let max = swarm.ready_max(name);
         Queue {
             name,
             durable: false,
@@ -148,8 +152,9 @@ impl Queue {
             settled: VecDeque::new(),
             next_position: 0,
             max_priority: swarm.max_priority(name),
-            ready_max: max.filter(|_| !swarm.refuses).unwrap_or(usize::MAX),
-            refuse_max: max.filter(|_| swarm.refuses).unwrap_or(usize::MAX),
+            limit: swarm.limit(name),
+            refuses: swarm.refuses,
+            started_op: 0,
             ttl_us: swarm.ttl_us(name),
             next_due_us: u64::MAX,
             has_letters: swarm.letters_from().contains(&name),
@@ -174,6 +179,7 @@ impl Queue {
         self.next_due_us = self.next_due_us.min(due_us.unwrap_or(u64::MAX));
         let instance = Instance {
             id: message.id,
+            body_bytes: message.body_bytes.into(),
             letter,
             published_op: op,
             published_us: self.now_us,
@@ -220,9 +226,7 @@ impl Queue {
     /// It is this time now. What has expired goes soon, and never comes after something that came later.
     pub(crate) fn at(&mut self, now_us: u64, turn: u64) {
         (self.now_us, self.turn) = (now_us, turn);
-        if self.ready_max < usize::MAX {
-            self.doubt_excess();
-        }
+        self.doubt_excess();
         if self.next_due_us > now_us {
             return;
         }
@@ -257,7 +261,9 @@ impl Queue {
     /// What is too much goes once nobody takes it, and that may have been before somebody did: those before the last ones may
     /// be there or not. Which of them went is seen when they do not come.
     fn doubt_excess(&mut self) {
-        let excess = self.ready.len().saturating_sub(self.ready_max);
+        let Some(limit) = self.limit.filter(|_| !self.refuses) else { return };
+        let newest_first = self.ready.iter().rev().map(|position| &self.instances[position]);
+        let excess = self.ready.len() - limit.fit(newest_first);
         let positions: Vec<u64> = self.ready.iter().take(excess).copied().collect();
         positions.into_iter().for_each(|position| self.doubt(position));
     }
@@ -358,6 +364,11 @@ impl Queue {
     pub(crate) fn next_may_leave(&self) -> bool {
         let ready = self.ready.iter().map(|position| &self.instances[position]);
         ready.take_while(|instance| instance.may).any(|instance| instance.leaving)
+    }
+
+    /// All that may be ready, in order.
+    pub(crate) fn ready(&self) -> impl DoubleEndedIterator<Item = &Instance> {
+        self.ready.iter().map(|position| &self.instances[position])
     }
 
     /// Whether there may be something to deliver.
@@ -499,8 +510,9 @@ impl Queue {
         }
     }
 
-    /// The broker has ended with all operations up to `durable_op` on disk.
-    pub(crate) fn restart(&mut self, durable_op: u64, end: End) {
+    /// The broker has ended with all operations up to `durable_op` on disk, and was started after `op`.
+    pub(crate) fn restart(&mut self, durable_op: u64, op: u64, end: End) {
+        self.started_op = op;
         self.durable(durable_op);
         if self.next_position > 0 {
             let coarse_us = SPAN_US + self.ttl_us.unwrap_or(0) / 16;

@@ -9,15 +9,33 @@ use super::Model;
 use super::channel::{Mode, Pending};
 use super::queue::{Place, Queue};
 
+/// What a queue does with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// It takes it.
+    Certain,
+    /// It takes it unless it is full.
+    Doubtful,
+    /// It refuses it.
+    None,
+}
+
 impl Queue {
-    /// Adds a message, unless the queue is full. Returns whether it may be.
-    pub(super) fn publish_if_room(&mut self, message: &Published, op: u64) -> bool {
-        let may_be_full = self.ready_count() >= self.refuse_max;
+    /// Adds a message, unless the queue is full. `certain`: nobody's deliveries wait unseen.
+    pub(super) fn publish_if_room(&mut self, message: &Published, op: u64, certain: bool) -> Room {
+        let body_bytes = message.body_bytes.into();
+        if self.is_full(body_bytes, certain) {
+            return Room::None;
+        }
+        let may_be_full = self.may_be_full(body_bytes);
         let position = self.publish(message, None, op);
-        if may_be_full && let Some(instance) = self.instances.get_mut(&position) {
+        if !may_be_full {
+            return Room::Certain;
+        }
+        if let Some(instance) = self.instances.get_mut(&position) {
             (instance.may, instance.may_be_gone, instance.may_be_refused) = (true, true, true);
         }
-        may_be_full
+        Room::Doubtful
     }
 
     /// This message was not refused.
@@ -68,8 +86,15 @@ impl Model {
     }
 
     /// These publishes were confirmed, so no queue refused them.
-    pub(super) fn accepted(&mut self, settled: impl Iterator<Item = Pending>) {
+    pub(super) fn accepted(
+        &mut self,
+        settled: impl Iterator<Item = Pending>,
+    ) -> Result<(), Violation> {
         for pending in settled {
+            if let Some(full) = pending.refused_by {
+                let what = format!("message {} is confirmed, and {full} was full", pending.id);
+                return violation("a full queue refuses", what);
+            }
             for name in pending.may_refuse {
                 if let Some(queue) = self.queues.get_mut(name) {
                     queue.accepted(pending.id);
@@ -81,6 +106,7 @@ impl Model {
                 }
             }
         }
+        Ok(())
     }
 
     /// A publish was refused.
