@@ -22,12 +22,14 @@ impl World {
         while let Some(ConnectionId(client)) = self.broker.shard.next_dirty() {
             self.observe(client as usize, &mut round)?;
         }
+        self.check_priorities(&round)?;
         self.model.end_round(round)?;
         self.statistics.delivered = self.model.delivered;
         self.statistics.confirmed = self.model.confirmed;
         self.statistics.letters = self.model.letters;
         self.statistics.refused = self.model.refused;
         self.statistics.left = self.model.left;
+        self.statistics.preferred = self.model.preferred;
         self.statistics.found_letters = self.model.found_letters;
         Ok(())
     }

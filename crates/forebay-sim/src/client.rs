@@ -10,8 +10,9 @@ use forebay_wire::{FrameKind, Method, read_frame};
 use crate::command::{ChannelCommand, Command};
 use crate::message::Published;
 use crate::names::{
-    DEFAULT, DIRECT, DURABLE_QUEUES, EXCLUSIVE_QUEUES, EXPIRATIONS, FANOUT, KEYS, MISSING, Name,
-    PASSING_EXCHANGES, PASSING_QUEUES, PATTERNS, TAGS, TOPIC, TRANSIENT_QUEUES, WRONG_TAG, known,
+    CONSUMER_PRIORITIES, DEFAULT, DIRECT, DURABLE_QUEUES, EXCLUSIVE_QUEUES, EXPIRATIONS, FANOUT,
+    KEYS, MISSING, Name, PASSING_EXCHANGES, PASSING_QUEUES, PATTERNS, TAGS, TOPIC,
+    TRANSIENT_QUEUES, WRONG_TAG, known,
 };
 use crate::random::Random;
 use crate::swarm::{Job, Swarm};
@@ -230,6 +231,7 @@ impl Client {
                     tag: WRONG_TAG,
                     no_ack: false,
                     exclusive: false,
+                    priority: 0,
                 },
                 _ => ChannelCommand::Bind { queue: DURABLE_QUEUES[0], exchange: MISSING, key: "" },
             });
@@ -464,7 +466,11 @@ fn consume(
             let exclusive = random.one_in(20);
             let queue =
                 if random.one_in(8) { random.pick(&PASSING_QUEUES) } else { some_queue(random) };
-            say(ChannelCommand::Consume { queue, tag, no_ack, exclusive });
+            let priority = match swarm.consumer_priorities {
+                true => random.pick(&CONSUMER_PRIORITIES),
+                false => 0,
+            };
+            say(ChannelCommand::Consume { queue, tag, no_ack, exclusive, priority });
         }
         (Some(tag), _) if random.one_in(20) => {
             channel.consumers.remove(tag);
@@ -494,6 +500,7 @@ fn churn(
         auto_delete,
         passive,
         max_priority: swarm.max_priority(queue),
+        single_active: swarm.is_single_active(queue),
     };
     let queue = random.pick(&PASSING_QUEUES);
     let exchange = random.pick(&PASSING_EXCHANGES);

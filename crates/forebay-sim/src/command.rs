@@ -69,6 +69,8 @@ pub(crate) enum ChannelCommand {
         no_ack: bool,
         /// Nobody else may consume.
         exclusive: bool,
+        /// Those of a higher one have what they can take.
+        priority: i16,
     },
     /// `basic.cancel`
     Cancel(Name),
@@ -111,6 +113,8 @@ pub(crate) enum ChannelCommand {
         passive: bool,
         /// Its messages have priorities up to this one; 0: they have none.
         max_priority: u8,
+        /// One consumer at a time gets them.
+        single_active: bool,
     },
     /// `queue.delete`
     DeleteQueue(Name),
@@ -228,13 +232,20 @@ impl ChannelCommand {
             ChannelCommand::Qos { count, global } => {
                 put(&basic::Qos { prefetch_size: 0, prefetch_count: count, global });
             }
-            ChannelCommand::Consume { queue, tag, no_ack, exclusive } => put(&basic::Consume {
-                queue: short(queue),
-                consumer_tag: short(tag),
-                no_ack,
-                exclusive,
-                ..basic::Consume::default()
-            }),
+            ChannelCommand::Consume { queue, tag, no_ack, exclusive, priority } => {
+                let mut arguments = TableBuf::new();
+                if priority != 0 {
+                    arguments.push("x-priority", Value::I16(priority));
+                }
+                put(&basic::Consume {
+                    queue: short(queue),
+                    consumer_tag: short(tag),
+                    no_ack,
+                    exclusive,
+                    arguments: arguments.as_table(),
+                    ..basic::Consume::default()
+                });
+            }
             ChannelCommand::Cancel(tag) => {
                 put(&basic::Cancel { consumer_tag: short(tag), no_wait: false });
             }
@@ -258,10 +269,14 @@ impl ChannelCommand {
                 auto_delete,
                 passive,
                 max_priority,
+                single_active,
             } => {
                 let mut arguments = TableBuf::new();
                 if max_priority > 0 {
                     arguments.push("x-max-priority", Value::U8(max_priority));
+                }
+                if single_active {
+                    arguments.push("x-single-active-consumer", Value::Bool(true));
                 }
                 put(&queue::Declare {
                     queue: short(queue),

@@ -4,7 +4,8 @@ use forebay_broker::{ConnectionId, Gate};
 use forebay_flow::BalanceState;
 
 use crate::link::UPSTREAM_MAX_BYTES;
-use crate::violation::violation;
+use crate::model::observe::Round;
+use crate::violation::{Violation, violation};
 use crate::world::{Step, World};
 
 /// Bytes outgoing above which a connection may be passed over (`OUT_SOFT_MIN_BYTES` of the broker).
@@ -65,11 +66,23 @@ impl World {
             if self.model.next_may_leave(&queue.name) {
                 continue;
             }
-            let Some((client, tag)) = self.model.idle_consumer(&queue.name) else { continue };
+            let Some((client, _, tag)) = self.model.idle_consumer(&queue.name) else { continue };
             let outgoing = self.broker.shard.unsent_bytes(ConnectionId(client as u32));
             if outgoing < OUT_SOFT_BYTES {
                 let what = format!("{tag} of client {client} while {queue:?}");
                 violation("nobody is idle while a message waits", what)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// In a step nobody was served while somebody of a higher priority could take it.
+    pub(crate) fn check_priorities(&self, round: &Round) -> Result<(), Violation> {
+        for (client, number, tag) in self.model.passed_over(round) {
+            let outgoing = self.broker.shard.unsent_bytes(ConnectionId(client as u32));
+            if outgoing < OUT_SOFT_BYTES {
+                let what = format!("{tag} of client {client}, channel {number}: {round:?}");
+                return violation("a higher priority goes first", what);
             }
         }
         Ok(())

@@ -226,6 +226,7 @@ impl World {
                 auto_delete: false,
                 passive: false,
                 max_priority: self.swarm.max_priority(queue),
+                single_active: self.swarm.is_single_active(queue),
             });
             for key in PATTERNS {
                 let wanted = self.swarm.bindings.contains(&(TOPIC, key, queue));

@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     println!(
         "{seeds} seeds from {}: {} events ({:.2} M a minute), {} crashes, {} restarts, {} disk failures, \
          {} damages found, {} messages, {} confirms, {} refused, {} deliveries, {} runs, \
-         {} times held, {} expired, {} dropped, {} asked, {} dead letters, {} that nobody rejected, {} found after a crash; {violations} violations",
+         {} times held, {} expired, {} dropped, {} asked, {} preferred, {} dead letters, {} that nobody rejected, {} found after a crash; {violations} violations",
         arguments.base,
         total.events,
         total.events as f64 / seconds * 60.0 / 1e6,
@@ -70,6 +70,7 @@ fn main() -> ExitCode {
         total.expired,
         total.dropped,
         total.asked,
+        total.preferred,
         total.letters,
         total.left,
         total.found_letters,
@@ -116,6 +117,7 @@ fn add(total: &mut Statistics, one: &Statistics) {
     total.expired += one.expired;
     total.dropped += one.dropped;
     total.asked += one.asked;
+    total.preferred += one.preferred;
     total.letters += one.letters;
     total.left += one.left;
     total.refused += one.refused;

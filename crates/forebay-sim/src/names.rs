@@ -30,6 +30,10 @@ pub(crate) const LETTERS_TO: Name = "d2";
 pub(crate) const PRIORITIZED: [Name; 4] = ["d0", "d3", "t0", "p0"];
 /// Their highest one.
 pub(crate) const PRIORITY_MAX: u8 = 3;
+/// Queues of which one consumer at a time gets messages, where there are any: of each kind one.
+pub(crate) const SINGLE_ACTIVE: [Name; 3] = ["d0", "t1", "p1"];
+/// Priorities of consumers, where they have some.
+pub(crate) const CONSUMER_PRIORITIES: [i16; 5] = [-5, 0, 0, 10, 300];
 /// Queues in which no more than so many messages wait, where there are any: of each kind one.
 pub(crate) const LIMITED: [Name; 3] = ["d1", "t1", "p1"];
 /// So many.

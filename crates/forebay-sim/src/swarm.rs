@@ -10,8 +10,8 @@ use crate::model::BaseBinding;
 use crate::model::limit::Limit;
 use crate::names::{
     ALTERNATE, DIRECT, DURABLE_QUEUES, EXCLUSIVE_QUEUES, EXPIRING, FANOUT, LETTERS_FROM,
-    LETTERS_TO, LIMIT_MESSAGES, LIMITED, LIMITED_BYTES, Name, PASSING_QUEUES, PATTERNS, PRIORITIZED, PRIORITY_MAX,
-    TOPIC, TRANSIENT_QUEUES,
+    LETTERS_TO, LIMIT_MESSAGES, LIMITED, LIMITED_BYTES, Name, PASSING_QUEUES, PATTERNS,
+    PRIORITIZED, PRIORITY_MAX, SINGLE_ACTIVE, TOPIC, TRANSIENT_QUEUES,
 };
 use crate::random::Random;
 
@@ -110,6 +110,10 @@ pub struct Swarm {
     pub dead_letters: bool,
     /// Some queues have priorities.
     pub priorities: bool,
+    /// Of some queues one consumer at a time gets messages.
+    pub single_active: bool,
+    /// Consumers have priorities.
+    pub consumer_priorities: bool,
     /// In some queues only so many messages may wait.
     pub limits: bool,
     /// In some queues the bodies that wait have no more than so many bytes; 0: in none.
@@ -216,6 +220,8 @@ impl Swarm {
             ttl_ms: random.pick(&[0, 0, 0, 2, 20, 200]),
             expirations: random.one_in(3),
             refuses: random.one_in(2),
+            single_active: random.one_in(4),
+            consumer_priorities: random.one_in(3),
             // A few, some, or as much as is written to runs before it is too much.
             limit_bytes: match random.one_in(3) {
                 true => random.pick(&[2 * body_bytes, 8 * body_bytes, 100_000]),
@@ -276,10 +282,16 @@ impl Swarm {
         if self.priorities && PRIORITIZED.contains(&queue) { PRIORITY_MAX } else { 0 }
     }
 
+    /// Whether one consumer at a time gets a queue's messages.
+    pub(crate) fn is_single_active(&self, queue: Name) -> bool {
+        self.single_active && SINGLE_ACTIVE.contains(&queue)
+    }
+
     /// What may wait in a queue.
     pub(crate) fn limit(&self, queue: Name) -> Option<Limit> {
         let messages = (self.limits && LIMITED.contains(&queue)).then_some(LIMIT_MESSAGES);
-        let bytes = (self.limit_bytes > 0 && LIMITED_BYTES.contains(&queue)).then_some(self.limit_bytes);
+        let bytes =
+            (self.limit_bytes > 0 && LIMITED_BYTES.contains(&queue)).then_some(self.limit_bytes);
         (messages.is_some() || bytes.is_some()).then_some(Limit { messages, bytes })
     }
 

@@ -14,6 +14,7 @@ pub(crate) struct Consumer {
     pub(crate) no_ack: bool,
     pub(crate) exclusive: bool,
     pub(crate) prefetch: u16,
+    pub(crate) priority: i16,
     /// The broker has processed its end; what is delivered after its cancel-ok is wrong.
     pub(crate) cancelled: bool,
 }

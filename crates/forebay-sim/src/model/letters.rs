@@ -71,7 +71,7 @@ impl Model {
                 && !instance.may_be_gone
             {
                 if may_be_gone {
-                    instance.may_be_gone = instance.leaving;
+                    instance.may_be_gone = true;
                     continue;
                 }
                 instance.may = false;
@@ -95,6 +95,7 @@ impl Model {
         while self.dying.len() > wait
             && let Some(dead) = self.dying.pop_front()
         {
+            self.credit_came = true;
             // In a batch of the log that nothing before it need be in.
             self.op += 1;
             match dead.past {

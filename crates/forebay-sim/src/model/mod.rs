@@ -7,10 +7,12 @@
 //! reply that waits for the disk, which exist before they can be seen ([`Model::certain`]).
 
 mod channel;
+mod consumers;
 pub(crate) mod content;
 mod letters;
 pub(crate) mod limit;
 pub(crate) mod observe;
+mod order;
 mod process;
 pub(crate) mod queue;
 mod refusal;
@@ -35,6 +37,8 @@ pub(crate) type BaseBinding = (Name, Name, Name);
 pub(crate) struct Model {
     /// Operations processed; numbers them.
     op: u64,
+    /// The last one before the step of the broker that is observed.
+    step_op: u64,
     /// All operations up to this one are known to be on disk.
     durable_op: u64,
     /// Every message ever published, by id.
@@ -48,6 +52,8 @@ pub(crate) struct Model {
     dying: VecDeque<Dying>,
     /// Messages that a queue may have refused, and whose letters may come from there.
     refused_letters: BTreeSet<(Name, u32)>,
+    /// In this step of the broker somebody may have got credit, or gone, after others were served.
+    credit_came: bool,
     /// Dead letters delivered.
     pub(crate) letters: u64,
     /// Those of them that nobody rejected.
@@ -60,6 +66,8 @@ pub(crate) struct Model {
     pub(crate) confirmed: u64,
     /// Publishes that a full queue refused.
     pub(crate) refused: u64,
+    /// Deliveries to one consumer while another one had to stand back for it.
+    pub(crate) preferred: u64,
 }
 
 impl Model {
@@ -73,6 +81,7 @@ impl Model {
             .collect();
         Model {
             op: 0,
+            step_op: 0,
             durable_op: 0,
             messages: Vec::new(),
             queues,
@@ -81,12 +90,14 @@ impl Model {
             letters_from: swarm.letters_from(),
             dying: VecDeque::new(),
             refused_letters: BTreeSet::new(),
+            credit_came: false,
             letters: 0,
             left: 0,
             found_letters: 0,
             delivered: 0,
             confirmed: 0,
             refused: 0,
+            preferred: 0,
         }
     }
 
@@ -228,25 +239,6 @@ impl Model {
         if let Some(connection) = self.connections.get_mut(&client) {
             connection.closing = true;
         }
-    }
-
-    /// A consumer of this queue that could take a message: its client and tag.
-    pub(crate) fn idle_consumer(&self, queue: &str) -> Option<(usize, Name)> {
-        if !self.certain() {
-            return None;
-        }
-        let queue = self.queues.get(queue)?;
-        queue.consumers.iter().find_map(|(client, number, tag)| {
-            let channel = self.connections.get(client)?.channels.get(number)?;
-            let consumer = channel.consumers.get(tag)?;
-            let below = |limit: u16, held: usize| limit == 0 || held < usize::from(limit);
-            let this = Some((*tag, consumer.serial));
-            let dying = self.dying.iter().filter(|dying| dying.unacked.consumer == this).count();
-            let free = consumer.no_ack
-                || below(consumer.prefetch, channel.held_by(this) + dying)
-                    && below(channel.prefetch_global, channel.held_by(None));
-            (free && !consumer.cancelled && !channel.failed).then_some((*client, *tag))
-        })
     }
 
     /// Queues in which something may wait.

@@ -68,6 +68,8 @@ pub(crate) struct Round {
     reached: BTreeMap<Name, u64>,
     /// Queues of which a get was answered.
     got: BTreeSet<Name>,
+    /// By queue: the lowest priority of a consumer that it served.
+    pub(super) served: BTreeMap<Name, i16>,
     /// Queues of which a get was told that they are empty. What others took before it, their gets and consumers, may be seen
     /// after it: the connections are looked at one by one.
     empty: BTreeSet<Name>,
@@ -84,10 +86,12 @@ impl Model {
 
     /// Everything that the step has sent was observed: nothing may have been passed over.
     pub(crate) fn end_round(&mut self, round: Round) -> Result<(), Violation> {
+        self.credit_came = false;
+        let op = self.op;
+        let step_op = std::mem::replace(&mut self.step_op, op);
         if !round.exact {
             return Ok(());
         }
-        let op = self.op;
         let none_came = round.empty.contains(LETTERS_TO);
         for name in round.empty {
             let Some(queue) = self.queues.get_mut(name) else { continue };
@@ -99,12 +103,12 @@ impl Model {
         }
         for (name, position) in round.reached {
             let Some(queue) = self.queues.get_mut(name) else { continue };
-            if let Some(instance) = queue.overtaken(position) {
+            if let Some(instance) = queue.overtaken(position, step_op) {
                 let what =
                     format!("queue {name}: {instance:?} was passed over by position {position}");
                 return violation("order, and nothing lost", what);
             }
-            queue.doubts_resolved_before(position, op);
+            queue.doubts_resolved_before(position, step_op, op);
         }
         self.note_absent();
         if none_came {
@@ -297,6 +301,9 @@ impl Model {
         if consumer.cancelled && exact {
             let what = format!("client {client}: delivery to {name} after its end");
             return violation("protocol", what);
+        }
+        if exact {
+            self.serves(consumer.queue, (client, number, name), round)?;
         }
         self.take(
             client,

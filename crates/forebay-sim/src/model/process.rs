@@ -34,6 +34,7 @@ impl Model {
     /// The broker has the last byte of this command.
     pub(crate) fn process(&mut self, client: usize, command: &Command) {
         self.op += 1;
+        self.credit_came = true;
         match command {
             Command::Handshake { .. } | Command::Heartbeat | Command::CloseConnectionOk => {}
             Command::CloseConnection => {
@@ -162,9 +163,9 @@ impl Model {
 
     fn consumer_left(&mut self, client: usize, number: u16, tag: Name, consumer: &Consumer) {
         let Some(queue) = self.queues.get_mut(consumer.queue) else { return };
-        if !queue.consumers.remove(&(client, number, tag)) {
-            return;
-        }
+        let who = (client, number, tag);
+        let Some(at) = queue.consumers.iter().position(|other| *other == who) else { return };
+        queue.consumers.remove(at);
         if consumer.exclusive {
             queue.exclusive_consumer = false;
         }
@@ -248,13 +249,14 @@ impl Model {
                 }
                 Ok(Some(Reply::QosOk))
             }
-            ChannelCommand::Consume { queue, tag, no_ack, exclusive } => {
+            ChannelCommand::Consume { queue, tag, no_ack, exclusive, priority } => {
                 self.usable(client, queue)?;
                 let found = self.queues.get_mut(queue).ok_or(NOT_FOUND)?;
-                if found.exclusive_consumer || (exclusive && !found.consumers.is_empty()) {
+                let taken = !found.consumers.is_empty() || found.single_active;
+                if found.exclusive_consumer || (exclusive && taken) {
                     return Err(ACCESS_REFUSED);
                 }
-                found.consumers.insert((client, number, tag));
+                found.consumers.push((client, number, tag));
                 found.exclusive_consumer = exclusive;
                 if let Some(channel) = self.channel(client, number) {
                     let prefetch = channel.prefetch;
@@ -264,6 +266,7 @@ impl Model {
                         no_ack,
                         exclusive,
                         prefetch,
+                        priority,
                         cancelled: false,
                     };
                     channel.consumers.insert(tag, consumer);

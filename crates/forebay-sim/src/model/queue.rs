@@ -18,6 +18,7 @@ use crate::message::Published;
 use crate::names::Name;
 use crate::swarm::Swarm;
 
+use super::consumers::Who;
 use super::limit::Limit;
 
 /// Below it stands the number of a message.
@@ -107,11 +108,11 @@ pub(crate) struct Queue {
     /// When a client made it last; 0: it was there from the start.
     pub(crate) declared_op: u64,
     pub(crate) instances: BTreeMap<u64, Instance>,
-    ready: BTreeSet<u64>,
+    pub(super) ready: BTreeSet<u64>,
     settled: VecDeque<(u64, u64)>,
     next_position: u64,
     /// Positions begin with what a message's priority lacks to this one, so that the highest stand first.
-    max_priority: u8,
+    pub(super) max_priority: u8,
     /// No more may wait here.
     pub(crate) limit: Option<Limit>,
     /// What is too much is refused; otherwise the first may have gone.
@@ -133,8 +134,10 @@ pub(crate) struct Queue {
     /// Messages that were in doubt for no other reason than that they died, or letters that were expected, and that turned
     /// out not to be there.
     pub(crate) absent: BTreeSet<Absent>,
-    /// Consumers that the broker knows: (client, channel, tag).
-    pub(crate) consumers: BTreeSet<(usize, u16, Name)>,
+    /// Consumers that the broker knows, in the order in which they came.
+    pub(crate) consumers: Vec<Who>,
+    /// Only the first of them gets anything.
+    pub(crate) single_active: bool,
     pub(crate) exclusive_consumer: bool,
 }
 
@@ -163,7 +166,8 @@ impl Queue {
             turn: 0,
             coarse_until_us: 0,
             absent: BTreeSet::new(),
-            consumers: BTreeSet::new(),
+            consumers: Vec::new(),
+            single_active: swarm.is_single_active(name),
             exclusive_consumer: false,
         }
     }
@@ -304,48 +308,6 @@ impl Queue {
     pub(crate) fn out(&self, position: u64) -> Option<&Instance> {
         let instance = self.instances.get(&position);
         instance.filter(|instance| matches!(instance.place, Place::Out { .. }))
-    }
-
-    /// The first message before `position` that is certainly ready.
-    pub(crate) fn overtaken(&self, position: u64) -> Option<&Instance> {
-        self.ready
-            .range(..position)
-            .map(|position| &self.instances[position])
-            .find(|instance| !instance.may && !instance.loose)
-    }
-
-    /// Doubtful messages before `position` are not there, a later one came first: whatever took them
-    /// did so before `op`.
-    pub(crate) fn doubts_resolved_before(&mut self, position: u64, op: u64) {
-        let absent: Vec<u64> = self.ready.range(..position).copied().collect();
-        for position in absent {
-            if !self.instances[&position].loose {
-                self.doubt_resolved(position, op);
-            }
-        }
-    }
-
-    /// There is no ready message: the doubtful ones are not there.
-    pub(crate) fn doubts_resolved(&mut self, op: u64) {
-        for position in self.ready.clone() {
-            self.doubt_resolved(position, op);
-        }
-    }
-
-    fn doubt_resolved(&mut self, position: u64, op: u64) {
-        let instance = &self.instances[&position];
-        if !instance.may {
-            return;
-        }
-        if !instance.may_be_gone || instance.loose {
-            let (id, letter) = (instance.id, instance.letter);
-            self.absent.insert(Absent { id, letter, may_be_gone: instance.may_be_gone });
-        }
-        if instance.leaving {
-            self.die(position, op);
-        } else {
-            self.settle(position, op);
-        }
     }
 
     /// The first message that is certainly ready.
