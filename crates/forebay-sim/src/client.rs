@@ -540,6 +540,8 @@ fn churn(
             let key = random.pick(&PATTERNS);
             say(ChannelCommand::Unbind { queue: some_queue(random), exchange: TOPIC, key });
         }
-        _ => say(declare(random.pick(&DURABLE_QUEUES), true, false, false, true)),
+        14 => say(declare(random.pick(&DURABLE_QUEUES), true, false, false, true)),
+        // One that has gone, perhaps, as nobody used it.
+        _ => say(declare(random.pick(&TRANSIENT_QUEUES), false, false, false, false)),
     }
 }

@@ -1,6 +1,6 @@
 //! The end of a run: faults stop, and everything must come to rest.
 
-use forebay_broker::{ConnectionId, Input};
+use forebay_broker::ConnectionId;
 use forebay_store::{Finding, Lane, check};
 
 use crate::command::{ChannelCommand, Command};
@@ -99,7 +99,7 @@ impl World {
         }
         self.now_us += ROUND_US as u64;
         if self.broker.shard.next_deadline_us().is_some_and(|at| at <= self.now_us) {
-            self.step(Input::Tick)?;
+            self.tick()?;
         }
         Ok(())
     }

@@ -110,7 +110,7 @@ impl World {
                 }
             }
             self.now_us += 1_000;
-            self.step(Input::Tick)?;
+            self.tick()?;
         }
         Ok(violation("it stops when asked", format!("not within {ROUNDS_MAX} rounds"))?)
     }
@@ -127,6 +127,7 @@ impl World {
         self.statistics.runs_written += counters.runs_written;
         self.statistics.expired += counters.expired;
         self.statistics.dropped += counters.dropped;
+        self.statistics.queues_expired += counters.queues_expired;
         self.broker.die(&self.disk, random);
     }
 
@@ -199,6 +200,7 @@ impl World {
 
     /// Somebody declares the base topology, deletes what came and went, and counts what is there.
     fn declare_base(&mut self) -> Step {
+        self.model.at(self.lived_us + self.now_us, self.turns);
         self.model.base_declared(&self.swarm.bindings);
         let mut commands = vec![ChannelCommand::Open];
         for queue in PASSING_QUEUES {
@@ -246,6 +248,7 @@ impl World {
         }
         let counts = self.converse(commands)?;
         self.model.at(self.lived_us + self.now_us, self.turns);
+        self.model.base_was_used();
         for (queue, count) in counted.into_iter().zip(counts) {
             let (least, most) = self.model.ready_range(queue);
             if !(least..=most).contains(&(count as usize)) {

@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     println!(
         "{seeds} seeds from {}: {} events ({:.2} M a minute), {} crashes, {} restarts, {} disk failures, \
          {} damages found, {} messages, {} confirms, {} refused, {} deliveries, {} runs, \
-         {} times held, {} expired, {} dropped, {} asked, {} preferred, {} dead letters, {} that nobody rejected, {} found after a crash; {violations} violations",
+         {} times held, {} expired, {} dropped, {} queues expired, {} asked, {} preferred, {} dead letters, {} that nobody rejected, {} found after a crash; {violations} violations",
         arguments.base,
         total.events,
         total.events as f64 / seconds * 60.0 / 1e6,
@@ -69,6 +69,7 @@ fn main() -> ExitCode {
         total.held,
         total.expired,
         total.dropped,
+        total.queues_expired,
         total.asked,
         total.preferred,
         total.letters,
@@ -116,6 +117,7 @@ fn add(total: &mut Statistics, one: &Statistics) {
     total.held += one.held;
     total.expired += one.expired;
     total.dropped += one.dropped;
+    total.queues_expired += one.queues_expired;
     total.asked += one.asked;
     total.preferred += one.preferred;
     total.letters += one.letters;

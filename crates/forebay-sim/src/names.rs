@@ -43,6 +43,8 @@ pub(crate) const LIMIT_MESSAGES: u64 = 7;
 pub(crate) const LIMITED_BYTES: [Name; 4] = ["d1", "d3", "t0", "p0"];
 /// Queues whose messages expire, where there are any: of each kind one, the one of dead letters, and one that they come from.
 pub(crate) const EXPIRING: [Name; 4] = ["d2", "d3", "t0", "p2"];
+/// Queues that go when nobody uses them, where there are any: of each kind one, and one that letters come from.
+pub(crate) const UNUSED_GO: [Name; 5] = ["d1", "t1", "p0", "p1", "x0"];
 /// Times of their own that messages have, where some have one, in milliseconds as it is said.
 pub(crate) const EXPIRATIONS: [Name; 5] = ["0", "2", "20", "200", "60000"];
 /// Transient queues of every world.

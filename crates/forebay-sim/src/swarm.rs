@@ -11,7 +11,7 @@ use crate::model::limit::Limit;
 use crate::names::{
     ALTERNATE, DIRECT, DURABLE_QUEUES, EXCLUSIVE_QUEUES, EXPIRING, FANOUT, LETTERS_FROM,
     LETTERS_TO, LIMIT_MESSAGES, LIMITED, LIMITED_BYTES, Name, PASSING_QUEUES, PATTERNS,
-    PRIORITIZED, PRIORITY_MAX, SINGLE_ACTIVE, TOPIC, TRANSIENT_QUEUES,
+    PRIORITIZED, PRIORITY_MAX, SINGLE_ACTIVE, TOPIC, TRANSIENT_QUEUES, UNUSED_GO,
 };
 use crate::random::Random;
 
@@ -122,6 +122,8 @@ pub struct Swarm {
     pub refuses: bool,
     /// In some queues messages live for so long, in milliseconds; 0: in none.
     pub ttl_ms: u64,
+    /// Some queues go when nobody has used them for so long, in milliseconds; 0: none does.
+    pub expires_ms: u64,
     /// Some messages live for as long as they say.
     pub expirations: bool,
 }
@@ -219,6 +221,7 @@ impl Swarm {
             limits: random.one_in(3),
             ttl_ms: random.pick(&[0, 0, 0, 2, 20, 200]),
             expirations: random.one_in(3),
+            expires_ms: random.pick(&[0, 0, 0, 20, 100, 500]),
             refuses: random.one_in(2),
             single_active: random.one_in(4),
             consumer_priorities: random.one_in(3),
@@ -300,6 +303,11 @@ impl Swarm {
         (self.ttl_ms > 0 && EXPIRING.contains(&queue)).then_some(self.ttl_ms * 1_000)
     }
 
+    /// After how long a queue goes that nobody uses, in microseconds.
+    pub(crate) fn expires_us(&self, queue: Name) -> Option<u64> {
+        (self.expires_ms > 0 && UNUSED_GO.contains(&queue)).then_some(self.expires_ms * 1_000)
+    }
+
     /// The queues whose dead messages go elsewhere.
     pub(crate) fn letters_from(&self) -> &'static [Name] {
         if self.dead_letters { &LETTERS_FROM } else { &[] }
@@ -356,6 +364,9 @@ impl Swarm {
             }
             if let Some(ttl_us) = self.ttl_us(queue) {
                 definition.push(("message-ttl", Value::I64(ttl_us as i64 / 1_000)));
+            }
+            if let Some(expires_us) = self.expires_us(queue) {
+                definition.push(("expires", Value::I64(expires_us as i64 / 1_000)));
             }
             if self.letters_from().contains(&queue) {
                 definition.push(("dead-letter-exchange", Value::LongStr(b"")));

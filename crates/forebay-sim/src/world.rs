@@ -13,6 +13,7 @@ use crate::command::{ChannelCommand, Command};
 use crate::event::{DiskError, Event};
 use crate::link::{Link, UPSTREAM_MAX_BYTES};
 use crate::model::Model;
+use crate::names::Name;
 use crate::random::Random;
 use crate::swarm::Swarm;
 use crate::trace::Trace;
@@ -46,6 +47,8 @@ pub struct Statistics {
     pub runs_written: u64,
     /// Messages that expired.
     pub expired: u64,
+    /// Queues that went because nobody used them.
+    pub queues_expired: u64,
     /// Messages that went because there were too many, or too large ones.
     pub dropped: u64,
     /// How often queues were seen that held their publishers.
@@ -125,13 +128,13 @@ impl World {
             Event::Carry { client, bytes } => self.carry(client, bytes),
             Event::Turn => self.turn(),
             Event::Tick => match self.broker.shard.next_deadline_us() {
-                Some(at) if at <= self.now_us => self.step(Input::Tick),
+                Some(at) if at <= self.now_us => self.tick(),
                 _ => Ok(()),
             },
             Event::Wait { us } => {
                 let until = self.broker.shard.next_deadline_us().unwrap_or(u64::MAX);
                 self.now_us = until.clamp(self.now_us, self.now_us + us);
-                self.step(Input::Tick)
+                self.tick()
             }
             Event::Complete(lane) => self.complete(lane),
             Event::Reset { client } => self.disconnect(client),
@@ -211,6 +214,7 @@ impl World {
         if let Some(client) = self.clients.get_mut(client) {
             client.reset();
         }
+        self.model.at(self.lived_us + self.now_us, self.turns);
         self.model.disconnected(client);
         self.step(Input::Disconnected { connection: ConnectionId(client as u32) })
     }
@@ -335,6 +339,30 @@ impl World {
     pub(crate) fn complete(&mut self, lane: Lane) -> Step {
         let result = self.broker.complete(lane, &self.disk, self.now_us);
         self.after(result)
+    }
+
+    /// Deadlines have passed.
+    pub(crate) fn tick(&mut self) -> Step {
+        let result = self.broker.shard.step(self.now_us, Input::Tick);
+        if result.is_ok() {
+            self.look_for_unused_queues()?;
+        }
+        self.after(result)
+    }
+
+    /// Queues that nobody uses go by a timer, and nobody is told.
+    fn look_for_unused_queues(&mut self) -> Step {
+        if self.swarm.expires_ms == 0 {
+            return Ok(());
+        }
+        let shard = &self.broker.shard;
+        let is_there = |queue: Name| shard.queue_report("/", queue.as_bytes(), 0).is_some();
+        let letters_wait = shard.letters_again_us().is_some();
+        let stopping = self.stopping;
+        let late =
+            |model: &Model, queue: Name| stopping || letters_wait && model.has_letters(queue);
+        self.model.at(self.lived_us + self.now_us, self.turns);
+        Ok(self.model.timers_ran(is_there, late)?)
     }
 
     pub(crate) fn step(&mut self, input: Input<'_>) -> Step {

@@ -17,6 +17,7 @@ mod process;
 pub(crate) mod queue;
 mod refusal;
 mod topology;
+mod unused;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -176,6 +177,7 @@ impl Model {
             if let Some(queue) = self.queues.get_mut(name) {
                 queue.exists = true;
                 queue.durable = durable;
+                queue.used();
             }
         }
         for (exchange, key, queue) in bindings {

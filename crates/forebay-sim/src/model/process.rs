@@ -166,6 +166,7 @@ impl Model {
         let who = (client, number, tag);
         let Some(at) = queue.consumers.iter().position(|other| *other == who) else { return };
         queue.consumers.remove(at);
+        queue.used();
         if consumer.exclusive {
             queue.exclusive_consumer = false;
         }
@@ -287,6 +288,9 @@ impl Model {
             }
             ChannelCommand::Get { queue, no_ack } => {
                 self.usable(client, queue)?;
+                if let Some(found) = self.queues.get_mut(queue) {
+                    found.used();
+                }
                 Ok(Some(Reply::Get { queue, no_ack, asked_op: op }))
             }
             ChannelCommand::Ack { tag, multiple } => {
@@ -334,6 +338,7 @@ impl Model {
                     found.auto_delete = auto_delete;
                     found.exclusive = exclusive.then_some(client);
                 }
+                found.used();
                 let ready = certain.then(|| found.ready_range());
                 Ok(Some(Reply::DeclareOk(ready)))
             }

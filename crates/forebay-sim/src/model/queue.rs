@@ -20,6 +20,7 @@ use crate::swarm::Swarm;
 
 use super::consumers::Who;
 use super::limit::Limit;
+use super::unused::Unused;
 
 /// Below it stands the number of a message.
 const PRIORITY_SHIFT: u32 = 56;
@@ -123,11 +124,13 @@ pub(crate) struct Queue {
     pub(crate) ttl_us: Option<u64>,
     /// When the first of those that are not in doubt for it may have gone; at the latest.
     next_due_us: u64,
+    /// It goes when nobody uses it.
+    pub(super) unused: Option<Unused>,
     /// What dies here goes to another queue.
     has_letters: bool,
     /// Those that may have died by themselves since somebody asked.
     pub(crate) left: Vec<u64>,
-    now_us: u64,
+    pub(super) now_us: u64,
     turn: u64,
     /// What comes until then is counted with what a start found, of which less is known.
     coarse_until_us: u64,
@@ -160,6 +163,7 @@ impl Queue {
             started_op: 0,
             ttl_us: swarm.ttl_us(name),
             next_due_us: u64::MAX,
+            unused: swarm.expires_us(name).map(Unused::after),
             has_letters: swarm.letters_from().contains(&name),
             left: Vec::new(),
             now_us: 0,
