@@ -22,6 +22,7 @@ mod command;
 mod event;
 mod finish;
 mod invariants;
+mod jobs;
 mod letter;
 mod lifecycle;
 mod link;

@@ -239,8 +239,6 @@ impl Swarm {
         if self.dead_letters && self.requeue_one_in == 0 {
             self.requeue_one_in = 5;
         }
-        // A commit that a queue refuses fails, and which one it is that does cannot be foreseen.
-        self.refuses &= !self.clients.iter().flatten().any(|job| *job == Job::Transact);
         if self.balance || self.leases {
             self.events = 3_000;
             self.slow_consumers = true;

@@ -80,8 +80,8 @@ pub(crate) enum Reply {
     CloseOk,
     SelectOk,
     TxSelectOk,
-    /// All up to this operation is durable, if the transaction stored anything.
-    CommitOk(Option<u64>),
+    /// commit-ok, if no queue has refused any of these: then all up to their operation is durable, if there is one that is stored.
+    CommitOk(Vec<Pending>),
     RollbackOk,
     QosOk,
     ConsumeOk(Name),

@@ -221,11 +221,18 @@ impl Model {
                 }
                 Ok(())
             }
-            (Reply::CommitOk(op), Sent::Ok("tx.commit-ok")) => {
-                if let Some(op) = *op {
+            (Reply::CommitOk(enqueued), Sent::Ok("tx.commit-ok")) => {
+                let durable = enqueued.iter().filter(|one| one.stored).map(|one| one.op).max();
+                self.accepted(enqueued.iter().cloned())?;
+                if let Some(op) = durable {
                     self.durable(op);
                 }
                 Ok(())
+            }
+            (Reply::CommitOk(enqueued), Sent::Error { code: 406, .. })
+                if enqueued.iter().any(|one| !one.may_refuse.is_empty()) =>
+            {
+                self.commit_refused(client, number, enqueued)
             }
             // Sent before the error was found, held back by the disk.
             (Reply::Get { .. }, Sent::GetOk { content, .. }) if failed => {

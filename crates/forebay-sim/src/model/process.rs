@@ -455,14 +455,15 @@ impl Model {
     fn commit(&mut self, client: usize, number: u16) -> Reply {
         let Some(Channel { mode: Mode::Tx { publishes, held }, .. }) = self.channel(client, number)
         else {
-            return Reply::CommitOk(None);
+            return Reply::CommitOk(Vec::new());
         };
         let (publishes, held) = (std::mem::take(publishes), std::mem::take(held));
-        let mut any_stored = false;
+        let mut enqueued = Vec::new();
         for message in publishes {
-            let Routed { stored, returned, may_refuse, .. } = self.enqueue(message);
-            // Of what is refused nothing is stored, and a commit says nothing of that.
-            any_stored |= stored && may_refuse.is_empty();
+            let Routed { stored, returned, may_refuse, refused_by } = self.enqueue(message);
+            let (op, id) = (self.op, message.id);
+            let pending = Pending { op, id, may_refuse, refused_by, stored, return_due: returned };
+            enqueued.push(pending);
             if returned && let Some(channel) = self.channel(client, number) {
                 channel.returns_due.insert(message.id);
             }
@@ -470,7 +471,7 @@ impl Model {
         for held in held {
             self.end(held.unacked, held.verdict);
         }
-        Reply::CommitOk(any_stored.then_some(self.op))
+        Reply::CommitOk(enqueued)
     }
 
     /// A delivery is settled.

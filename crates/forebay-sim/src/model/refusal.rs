@@ -6,7 +6,7 @@ use crate::names::{LETTERS_TO, Name};
 use crate::violation::{Violation, violation};
 
 use super::Model;
-use super::channel::{Mode, Pending};
+use super::channel::{Channel, Mode, Pending};
 use super::queue::{Place, Queue};
 
 /// What a queue does with a message.
@@ -127,16 +127,43 @@ impl Model {
         };
         channel.refused = true;
         self.refused += 1;
-        let name: Name = match pending.may_refuse[..] {
-            [] => return violation("every publish settles", format!("{who} by no full queue")),
-            [name] => name,
-            _ => return Ok(()),
-        };
+        match pending.may_refuse[..] {
+            [] => violation("every publish settles", format!("{who} by no full queue")),
+            [name] => self.refused_by(name, pending.id, &who),
+            _ => Ok(()),
+        }
+    }
+
+    /// A queue has refused this message.
+    fn refused_by(&mut self, name: Name, id: u32, who: &str) -> Result<(), Violation> {
         let Some(queue) = self.queues.get_mut(name) else { return Ok(()) };
-        if queue.is_out(pending.id) {
+        if queue.is_out(id) {
             return violation("delivered once", format!("{who}, and {name} delivered it"));
         }
-        queue.never_was(pending.id, None);
+        queue.never_was(id, None);
+        Ok(())
+    }
+
+    /// Of a transaction some publishes were refused, and the rest of it is done; its channel is closed for that.
+    pub(super) fn commit_refused(
+        &mut self,
+        client: usize,
+        number: u16,
+        enqueued: &[Pending],
+    ) -> Result<(), Violation> {
+        self.refused += 1;
+        let mut refused =
+            enqueued.iter().flat_map(|one| one.may_refuse.iter().map(|name| (*name, one.id)));
+        if let (Some((name, id)), None) = (refused.next(), refused.next()) {
+            let who = format!("client {client}, channel {number}: commit of {id} refused");
+            self.refused_by(name, id, &who)?;
+        }
+        let Some(channel) = self.channel(client, number) else { return Ok(()) };
+        let mut failed = Channel::new();
+        failed.failed = true;
+        std::mem::swap(channel, &mut failed);
+        // Its client has waited for the answer: it holds nothing.
+        self.close_channel(client, number, failed, false);
         Ok(())
     }
 }

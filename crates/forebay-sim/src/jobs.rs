@@ -1,0 +1,179 @@
+//! What clients say for their jobs: messages, settlements, consumers, declarations.
+
+use crate::client::Channel;
+use crate::command::ChannelCommand;
+use crate::message::Published;
+use crate::names::{
+    CONSUMER_PRIORITIES, DEFAULT, DIRECT, DURABLE_QUEUES, EXPIRATIONS, FANOUT, KEYS, Name,
+    PASSING_EXCHANGES, PASSING_QUEUES, PATTERNS, TAGS, TOPIC, TRANSIENT_QUEUES,
+};
+use crate::random::Random;
+use crate::swarm::{Job, Swarm};
+
+pub(crate) fn message(swarm: &Swarm, random: &mut Random, id: u32) -> Published {
+    let (exchange, key) = match random.below(8) {
+        0..4 => (DEFAULT, some_queue(random)),
+        4 => (DIRECT, random.pick(&[DURABLE_QUEUES[0], TRANSIENT_QUEUES[0], "zz"])),
+        5 => (TOPIC, random.pick(&KEYS)),
+        6 => (FANOUT, random.pick(&KEYS)),
+        _ => (DEFAULT, random.pick(&PASSING_QUEUES)),
+    };
+    let body_bytes = match random.below(16) {
+        0 if swarm.large_bodies => 9_000 + random.below(20_000) as u32,
+        1..3 if swarm.large_bodies => 1_000 + random.below(5_000) as u32,
+        _ => 4 + random.below(swarm.body_bytes) as u32,
+    };
+    Published {
+        id,
+        body_bytes,
+        persistent: random.below(16) < swarm.persistent_sixteenths,
+        priority: if swarm.priorities { random.below(6) as u8 } else { 0 },
+        expiration: (swarm.expirations && random.one_in(3)).then(|| random.pick(&EXPIRATIONS)),
+        mandatory: random.below(16) < swarm.mandatory_sixteenths,
+        exchange,
+        key,
+    }
+}
+
+pub(crate) fn some_queue(random: &mut Random) -> Name {
+    match random.below(6) {
+        0 => random.pick(&TRANSIENT_QUEUES),
+        // Mostly few queues, so that something piles up.
+        1..4 => DURABLE_QUEUES[0],
+        _ => random.pick(&DURABLE_QUEUES),
+    }
+}
+
+pub(crate) fn settle_all(channel: &mut Channel, say: &mut impl FnMut(ChannelCommand)) {
+    for tag in std::mem::take(&mut channel.unacked) {
+        say(ChannelCommand::Ack { tag, multiple: false });
+    }
+}
+
+pub(crate) fn settle(
+    swarm: &Swarm,
+    channel: &mut Channel,
+    random: &mut Random,
+    say: &mut impl FnMut(ChannelCommand),
+) {
+    // Recover-ok might overtake a get that waits for the disk (docs/guide.md).
+    let silent = channel.replies_due == 0;
+    if silent && channel.job != Job::Transact && swarm.requeue_one_in > 0 && random.one_in(200) {
+        channel.unacked.clear();
+        say(ChannelCommand::Recover);
+        return;
+    }
+    let at = if random.one_in(2) { 0 } else { random.index(channel.unacked.len()) };
+    let Some(tag) = channel.unacked.iter().nth(at).copied() else { return };
+    let multiple = swarm.multiple && random.one_in(3);
+    if multiple {
+        channel.unacked = channel.unacked.split_off(&(tag + 1));
+    } else {
+        channel.unacked.remove(&tag);
+    }
+    say(if swarm.requeue_one_in > 0 && random.one_in(swarm.requeue_one_in) {
+        let rejected_quarters = if swarm.dead_letters { 3 } else { 1 };
+        ChannelCommand::Nack { tag, multiple, requeue: random.below(4) >= rejected_quarters }
+    } else {
+        ChannelCommand::Ack { tag, multiple }
+    });
+}
+
+pub(crate) fn consume(
+    swarm: &Swarm,
+    channel: &mut Channel,
+    random: &mut Random,
+    say: &mut impl FnMut(ChannelCommand),
+) {
+    let free = TAGS.into_iter().find(|tag| !channel.consumers.contains(tag));
+    match (channel.consumers.first().copied(), free) {
+        (_, Some(tag)) if channel.consumers.is_empty() || random.one_in(10) => {
+            let no_ack = random.one_in(10);
+            channel.consumers.insert(tag);
+            if no_ack {
+                channel.no_ack.insert(tag);
+            } else {
+                channel.no_ack.remove(tag);
+            }
+            let exclusive = random.one_in(20);
+            let queue =
+                if random.one_in(8) { random.pick(&PASSING_QUEUES) } else { some_queue(random) };
+            let priority = match swarm.consumer_priorities {
+                true => random.pick(&CONSUMER_PRIORITIES),
+                false => 0,
+            };
+            say(ChannelCommand::Consume { queue, tag, no_ack, exclusive, priority });
+        }
+        (Some(tag), _) if random.one_in(20) => {
+            channel.consumers.remove(tag);
+            say(ChannelCommand::Cancel(tag));
+        }
+        _ if random.one_in(4) => {
+            let none = swarm.prefetch_max == 0 && random.one_in(2);
+            let count =
+                if none { 0 } else { 1 + random.below(u64::from(swarm.prefetch_max)) as u16 };
+            say(ChannelCommand::Qos { count, global: random.one_in(4) });
+        }
+        _ => {}
+    }
+}
+
+pub(crate) fn churn(
+    exclusive: Name,
+    has_exclusive: &mut bool,
+    random: &mut Random,
+    swarm: &Swarm,
+    say: &mut impl FnMut(ChannelCommand),
+) {
+    let declare = |queue, durable, exclusive, auto_delete, passive| ChannelCommand::DeclareQueue {
+        queue,
+        durable,
+        exclusive,
+        auto_delete,
+        passive,
+        max_priority: swarm.max_priority(queue),
+        single_active: swarm.is_single_active(queue),
+    };
+    let queue = random.pick(&PASSING_QUEUES);
+    let exchange = random.pick(&PASSING_EXCHANGES);
+    match random.below(16) {
+        0..3 => say(declare(queue, true, false, random.one_in(8), false)),
+        3 => say(ChannelCommand::DeleteQueue(queue)),
+        4 => say(ChannelCommand::Purge(some_queue(random))),
+        5 => say(declare(some_queue(random), true, false, false, true)),
+        6 => {
+            // The queue comes back empty, bound as before.
+            let queue = random.pick(&DURABLE_QUEUES);
+            say(ChannelCommand::DeleteQueue(queue));
+            say(declare(queue, true, false, false, false));
+            for (exchange, key, _) in swarm.bindings.iter().filter(|(_, _, to)| *to == queue) {
+                say(ChannelCommand::Bind { queue, exchange, key });
+            }
+        }
+        7 => {
+            *has_exclusive = true;
+            say(declare(exclusive, false, true, false, false));
+            say(ChannelCommand::Bind { queue: exclusive, exchange: FANOUT, key: "" });
+        }
+        8 if *has_exclusive => say(ChannelCommand::Get { queue: exclusive, no_ack: true }),
+        9 => {
+            let kind = if exchange == PASSING_EXCHANGES[0] { "fanout" } else { "topic" };
+            say(ChannelCommand::DeclareExchange { exchange, kind, alternate: None });
+            let key = random.pick(&PATTERNS);
+            say(ChannelCommand::BindExchange { destination: exchange, source: TOPIC, key });
+            say(ChannelCommand::Bind { queue: some_queue(random), exchange, key });
+        }
+        10 => say(ChannelCommand::DeleteExchange(exchange)),
+        11 | 12 => {
+            let key = random.pick(&PATTERNS);
+            say(ChannelCommand::Bind { queue: some_queue(random), exchange: TOPIC, key });
+        }
+        13 => {
+            let key = random.pick(&PATTERNS);
+            say(ChannelCommand::Unbind { queue: some_queue(random), exchange: TOPIC, key });
+        }
+        14 => say(declare(random.pick(&DURABLE_QUEUES), true, false, false, true)),
+        // One that has gone, perhaps, as nobody used it.
+        _ => say(declare(random.pick(&TRANSIENT_QUEUES), false, false, false, false)),
+    }
+}
