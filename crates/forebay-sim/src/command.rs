@@ -354,7 +354,7 @@ fn publish(message: &Published, number: u16, frame_max: u32, out: &mut Vec<u8>) 
     };
     write_method(out, number, &publish);
     let mut raw = Vec::new();
-    message.properties().encode(&mut raw);
+    message.encode_properties(true, &mut raw);
     let body = message.body();
     write_header_frame(out, number, 60, body.len() as u64, RawProperties::trusted(&raw));
     for part in body.chunks(frame_max as usize - 8) {

@@ -4,8 +4,8 @@ use crate::client::Channel;
 use crate::command::ChannelCommand;
 use crate::message::Published;
 use crate::names::{
-    CONSUMER_PRIORITIES, DEFAULT, DIRECT, DURABLE_QUEUES, EXPIRATIONS, FANOUT, KEYS, Name,
-    PASSING_EXCHANGES, PASSING_QUEUES, PATTERNS, TAGS, TOPIC, TRANSIENT_QUEUES,
+    CONSUMER_PRIORITIES, DEFAULT, DIRECT, DURABLE_QUEUES, EXPIRATIONS, EXTRA_KEYS, FANOUT, KEYS,
+    Name, PASSING_EXCHANGES, PASSING_QUEUES, PATTERNS, TAGS, TOPIC, TRANSIENT_QUEUES,
 };
 use crate::random::Random;
 use crate::swarm::{Job, Swarm};
@@ -23,6 +23,8 @@ pub(crate) fn message(swarm: &Swarm, random: &mut Random, id: u32) -> Published 
         1..3 if swarm.large_bodies => 1_000 + random.below(5_000) as u32,
         _ => 4 + random.below(swarm.body_bytes) as u32,
     };
+    let mut extra_key = || (swarm.extra_keys && random.one_in(4)).then(|| random.pick(&EXTRA_KEYS));
+    let (cc, bcc) = (extra_key(), extra_key());
     Published {
         id,
         body_bytes,
@@ -32,6 +34,8 @@ pub(crate) fn message(swarm: &Swarm, random: &mut Random, id: u32) -> Published 
         mandatory: random.below(16) < swarm.mandatory_sixteenths,
         exchange,
         key,
+        cc,
+        bcc,
     }
 }
 

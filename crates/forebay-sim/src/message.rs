@@ -1,7 +1,7 @@
 //! A simulated message: everything about it follows from a few numbers, so that what comes back can be
 //! compared to the byte.
 
-use forebay_wire::{Properties, ShortStr};
+use forebay_wire::{ArrayBuf, Properties, ShortStr, TableBuf, Value};
 
 use crate::names::Name;
 use crate::random::Random;
@@ -25,6 +25,10 @@ pub(crate) struct Published {
     pub exchange: Name,
     /// Its routing key.
     pub key: Name,
+    /// Another one, which consumers see.
+    pub cc: Option<Name>,
+    /// And one that they do not see.
+    pub bcc: Option<Name>,
 }
 
 impl Published {
@@ -39,8 +43,27 @@ impl Published {
         body
     }
 
-    /// The properties.
-    pub(crate) fn properties(&self) -> Properties<'static> {
+    /// All its routing keys.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = Name> + Clone {
+        [Some(self.key), self.cc, self.bcc].into_iter().flatten()
+    }
+
+    /// The properties as they are published, or as they are delivered.
+    pub(crate) fn encode_properties(&self, published: bool, out: &mut Vec<u8>) {
+        let mut headers = TableBuf::new();
+        for (name, key) in [("CC", self.cc), ("BCC", self.bcc.filter(|_| published))] {
+            if let Some(key) = key {
+                let keys = ArrayBuf::new().with(Value::LongStr(key.as_bytes()));
+                headers.push(name, Value::Array(keys.as_array()));
+            }
+        }
+        let has_headers = self.cc.is_some() || self.bcc.is_some();
+        let headers = has_headers.then(|| headers.as_table());
+        Properties { headers, ..self.properties() }.encode(out);
+    }
+
+    /// The properties without headers.
+    fn properties(&self) -> Properties<'static> {
         let priority = (self.priority > 0).then_some(self.priority);
         let expiration = self.expiration.and_then(|text| ShortStr::new(text.as_bytes()));
         Properties { priority, expiration, ..crate::command::properties(self.persistent) }

@@ -122,6 +122,8 @@ pub struct Swarm {
     pub refuses: bool,
     /// In some queues messages live for so long, in milliseconds; 0: in none.
     pub ttl_ms: u64,
+    /// Some messages have more than one routing key.
+    pub extra_keys: bool,
     /// Some queues go when nobody has used them for so long, in milliseconds; 0: none does.
     pub expires_ms: u64,
     /// Some messages live for as long as they say.
@@ -222,6 +224,7 @@ impl Swarm {
             ttl_ms: random.pick(&[0, 0, 0, 2, 20, 200]),
             expirations: random.one_in(3),
             expires_ms: random.pick(&[0, 0, 0, 20, 100, 500]),
+            extra_keys: random.one_in(3),
             refuses: random.one_in(2),
             single_active: random.one_in(4),
             consumer_priorities: random.one_in(3),

@@ -40,7 +40,7 @@ impl Model {
                 &death.properties
             }
             None => {
-                message.properties().encode(&mut properties);
+                message.encode_properties(false, &mut properties);
                 content.properties
             }
         };

@@ -433,7 +433,7 @@ impl Model {
         let (op, certain) = (self.op, self.certain());
         let queues = &self.queues;
         let exists = |name: Name| queues.get(name).is_some_and(|queue| queue.exists);
-        let routes = self.topology.route(message.exchange, message.key, exists);
+        let routes = self.topology.route(message.exchange, message.keys(), exists);
         let mut routed =
             Routed { returned: message.mandatory && routes.is_empty(), ..Routed::default() };
         for name in routes {

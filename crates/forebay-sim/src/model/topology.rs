@@ -51,11 +51,11 @@ impl Topology {
         self.bindings.remove(&(source, key, target));
     }
 
-    /// The queues that a message goes to; each once. `queue_exists` tells of the default exchange's.
+    /// The queues that a message with these keys goes to; each once. `queue_exists` tells of the default exchange's.
     pub(crate) fn route(
         &self,
         exchange: Name,
-        key: Name,
+        keys: impl Iterator<Item = Name> + Clone,
         queue_exists: impl Fn(Name) -> bool,
     ) -> BTreeSet<Name> {
         let mut queues = BTreeSet::new();
@@ -66,15 +66,13 @@ impl Topology {
                 continue;
             }
             if name == DEFAULT {
-                if queue_exists(key) {
-                    queues.insert(key);
-                }
+                queues.extend(keys.clone().filter(|key| queue_exists(key)));
                 continue;
             }
             let Some(exchange) = self.exchanges.get(name) else { continue };
             let mut matched = false;
             for (_, pattern, target) in self.bindings.iter().filter(|(from, ..)| *from == name) {
-                if matches(exchange.kind, pattern, key) {
+                if keys.clone().any(|key| matches(exchange.kind, pattern, key)) {
                     matched = true;
                     match target {
                         Target::Queue(queue) => drop(queues.insert(*queue)),
@@ -136,7 +134,7 @@ mod tests {
         topology.bind(TOPIC, "#.b", Target::Queue("d1"));
         topology.bind(ALTERNATE, "", Target::Queue("d2"));
         let queues = |exchange, key| -> Vec<Name> {
-            topology.route(exchange, key, |_| true).into_iter().collect()
+            topology.route(exchange, [key].into_iter(), |_| true).into_iter().collect()
         };
         assert_eq!(queues(TOPIC, "a.b"), ["d0", "d1"]);
         assert_eq!(queues(TOPIC, "a"), Vec::<Name>::new());
