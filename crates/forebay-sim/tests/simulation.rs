@@ -25,22 +25,41 @@ fn remembered_seeds_keep_every_promise() {
     }
 }
 
+/// What is counted in some worlds of this kind, which keep every promise.
+fn seen(wanted: fn(&Swarm) -> bool, count: fn(&forebay_sim::Statistics) -> u64) -> u64 {
+    let worlds = (0..).map(|seed| (seed, Swarm::new(seed))).filter(|(_, swarm)| wanted(swarm));
+    worlds
+        .take(6)
+        .map(|(seed, swarm)| {
+            let report = run(seed, &swarm, false);
+            assert_eq!(report.violation, None, "seed {seed}");
+            count(&report.statistics)
+        })
+        .sum()
+}
+
 /// Rules about what never happens say nothing.
 #[test]
 fn worlds_that_balance_hold_publishers_and_worlds_with_leases_renew_them() {
-    let seen = |wanted: fn(&Swarm) -> bool, count: fn(&forebay_sim::Statistics) -> u64| -> u64 {
-        let worlds = (0..).map(|seed| (seed, Swarm::new(seed))).filter(|(_, swarm)| wanted(swarm));
-        worlds
-            .take(6)
-            .map(|(seed, swarm)| {
-                let report = run(seed, &swarm, false);
-                assert_eq!(report.violation, None, "seed {seed}");
-                count(&report.statistics)
-            })
-            .sum()
-    };
     assert!(seen(|swarm| swarm.balance, |statistics| statistics.held) > 0);
     assert!(seen(|swarm| swarm.leases, |statistics| statistics.asked) > 0);
+}
+
+#[test]
+fn what_is_too_much_is_dropped_or_refused() {
+    assert!(
+        seen(|s| s.limit_bytes > 0 && !s.limits && !s.refuses, |statistics| statistics.dropped) > 0
+    );
+    assert!(
+        seen(|s| s.limit_bytes > 0 && !s.limits && s.refuses, |statistics| statistics.refused) > 0
+    );
+}
+
+#[test]
+fn consumers_stand_back_for_others_and_unused_queues_go() {
+    assert!(seen(|s| s.single_active && !s.consumer_priorities, |s| s.preferred) > 0);
+    assert!(seen(|s| s.consumer_priorities && !s.single_active, |s| s.preferred) > 0);
+    assert!(seen(|swarm| swarm.expires_ms > 0, |statistics| statistics.queues_expired) > 0);
 }
 
 /// What a rule about expired messages says depends on there being some.
