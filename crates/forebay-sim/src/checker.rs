@@ -30,6 +30,7 @@ impl World {
         self.statistics.refused = self.model.refused;
         self.statistics.left = self.model.left;
         self.statistics.preferred = self.model.preferred;
+        self.statistics.replies = self.model.replies;
         self.statistics.found_letters = self.model.found_letters;
         Ok(())
     }

@@ -3,18 +3,24 @@
 //! A client is careful only as far as its job asks; it knows what it has read, not what the broker has
 //! done. All it does follows from the `roll` of its event, so an event list replays without its history.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
-use forebay_wire::{FrameKind, Method, read_frame};
+use forebay_wire::{ContentHeader, FrameKind, Method, read_frame};
 
 use crate::command::{ChannelCommand, Command};
 use crate::jobs::{churn, consume, message, settle, settle_all, some_queue};
-use crate::names::{DURABLE_QUEUES, EXCLUSIVE_QUEUES, MISSING, Name, WRONG_TAG, known};
+use crate::message::{Published, is_reply_name};
+use crate::names::{
+    DURABLE_QUEUES, EXCLUSIVE_QUEUES, MISSING, Name, REPLY_TAG, REPLY_TO, WRONG_TAG, known,
+};
 use crate::random::Random;
 use crate::swarm::{Job, Swarm};
 
 /// Deliveries that a client holds before it only settles.
 const HOARD_MESSAGES: usize = 200;
+
+/// Of so many a client knows that they wait for its replies.
+const WAIT_MAX: usize = 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
@@ -63,6 +69,9 @@ pub(crate) struct Client {
     /// Publishes no more, settles at once: the run comes to its end.
     pub(crate) finishing: bool,
     last_sent_us: u64,
+    /// Names of those who wait for replies to what came.
+    wait: VecDeque<Name>,
+    names: BTreeSet<Name>,
 }
 
 impl Client {
@@ -77,6 +86,8 @@ impl Client {
             has_exclusive: false,
             finishing: false,
             last_sent_us: 0,
+            wait: VecDeque::new(),
+            names: BTreeSet::new(),
         }
     }
 
@@ -103,10 +114,27 @@ impl Client {
                 && let Ok(method) = Method::parse(frame.payload)
             {
                 self.understand(frame.channel, &method);
+            } else if frame.kind == FrameKind::Header
+                && let Ok(header) = ContentHeader::parse(frame.payload)
+                && let Some(name) = header.properties.parse().reply_to
+            {
+                self.note_who_waits(name.as_bytes());
             }
         }
         received.drain(..at);
         self.received = received;
+    }
+
+    /// Somebody waits for replies to what came. The name is kept for as long as the program runs: there are few.
+    fn note_who_waits(&mut self, name: &[u8]) {
+        let Ok(name) = std::str::from_utf8(name) else { return };
+        if !is_reply_name(name.as_bytes()) || self.wait.len() >= WAIT_MAX {
+            return;
+        }
+        let known = self.names.get(name).copied();
+        let name = known.unwrap_or_else(|| String::from(name).leak());
+        self.names.insert(name);
+        self.wait.push_back(name);
     }
 
     fn understand(&mut self, number: u16, method: &Method<'_>) {
@@ -250,7 +278,29 @@ impl Client {
                 for id in (next_id..).take(1 + random.below(swarm.burst_messages) as usize) {
                     channel.outstanding += 1;
                     channel.published += 1;
-                    say(ChannelCommand::Publish(message(swarm, random, id)));
+                    say(ChannelCommand::Publish(message(swarm, random, id, &mut self.wait)));
+                }
+            }
+            Job::Request => {
+                if self.finishing || channel.replies_due > 0 {
+                    return commands;
+                }
+                if !channel.prepared {
+                    channel.prepared = true;
+                    channel.no_ack.insert(REPLY_TAG);
+                    say(ChannelCommand::Consume {
+                        queue: REPLY_TO,
+                        tag: REPLY_TAG,
+                        no_ack: true,
+                        exclusive: false,
+                        priority: 0,
+                    });
+                } else if random.one_in(30) {
+                    channel.prepared = false;
+                    say(ChannelCommand::Cancel(REPLY_TAG));
+                } else {
+                    let request = message(swarm, random, next_id, &mut VecDeque::new());
+                    say(ChannelCommand::Publish(Published { wants_reply: true, ..request }));
                 }
             }
             Job::Transact => {
@@ -284,7 +334,7 @@ impl Client {
                     channel.outstanding += 1;
                 } else {
                     channel.outstanding += 1;
-                    say(ChannelCommand::Publish(message(swarm, random, next_id)));
+                    say(ChannelCommand::Publish(message(swarm, random, next_id, &mut self.wait)));
                 }
             }
             Job::Consume => {

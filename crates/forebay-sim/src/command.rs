@@ -7,7 +7,7 @@ use forebay_wire::{
 };
 
 use crate::message::Published;
-use crate::names::Name;
+use crate::names::{Name, REPLY_TO};
 
 /// One request on a connection.
 #[derive(Clone, Debug)]
@@ -354,7 +354,8 @@ fn publish(message: &Published, number: u16, frame_max: u32, out: &mut Vec<u8>) 
     };
     write_method(out, number, &publish);
     let mut raw = Vec::new();
-    message.encode_properties(true, &mut raw);
+    let reply_to = message.wants_reply.then(|| short(REPLY_TO));
+    message.encode_properties(true, reply_to, &mut raw);
     let body = message.body();
     write_header_frame(out, number, 60, body.len() as u64, RawProperties::trusted(&raw));
     for part in body.chunks(frame_max as usize - 8) {

@@ -1,5 +1,7 @@
 //! What clients say for their jobs: messages, settlements, consumers, declarations.
 
+use std::collections::VecDeque;
+
 use crate::client::Channel;
 use crate::command::ChannelCommand;
 use crate::message::Published;
@@ -10,8 +12,16 @@ use crate::names::{
 use crate::random::Random;
 use crate::swarm::{Job, Swarm};
 
-pub(crate) fn message(swarm: &Swarm, random: &mut Random, id: u32) -> Published {
+/// A message, perhaps a reply to one of those who wait for some.
+pub(crate) fn message(
+    swarm: &Swarm,
+    random: &mut Random,
+    id: u32,
+    wait: &mut VecDeque<Name>,
+) -> Published {
+    let who = if random.one_in(2) { wait.pop_front() } else { None };
     let (exchange, key) = match random.below(8) {
+        _ if who.is_some() => (DEFAULT, who.unwrap_or_default()),
         0..4 => (DEFAULT, some_queue(random)),
         4 => (DIRECT, random.pick(&[DURABLE_QUEUES[0], TRANSIENT_QUEUES[0], "zz"])),
         5 => (TOPIC, random.pick(&KEYS)),
@@ -23,7 +33,9 @@ pub(crate) fn message(swarm: &Swarm, random: &mut Random, id: u32) -> Published 
         1..3 if swarm.large_bodies => 1_000 + random.below(5_000) as u32,
         _ => 4 + random.below(swarm.body_bytes) as u32,
     };
-    let mut extra_key = || (swarm.extra_keys && random.one_in(4)).then(|| random.pick(&EXTRA_KEYS));
+    let mut extra_key = || {
+        (swarm.extra_keys && who.is_none() && random.one_in(4)).then(|| random.pick(&EXTRA_KEYS))
+    };
     let (cc, bcc) = (extra_key(), extra_key());
     Published {
         id,
@@ -36,6 +48,7 @@ pub(crate) fn message(swarm: &Swarm, random: &mut Random, id: u32) -> Published 
         key,
         cc,
         bcc,
+        wants_reply: false,
     }
 }
 

@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     println!(
         "{seeds} seeds from {}: {} events ({:.2} M a minute), {} crashes, {} restarts, {} disk failures, \
          {} damages found, {} messages, {} confirms, {} refused, {} deliveries, {} runs, \
-         {} times held, {} expired, {} dropped, {} queues expired, {} asked, {} preferred, {} dead letters, {} that nobody rejected, {} found after a crash; {violations} violations",
+         {} times held, {} expired, {} dropped, {} queues expired, {} asked, {} preferred, {} replies, {} dead letters, {} that nobody rejected, {} found after a crash; {violations} violations",
         arguments.base,
         total.events,
         total.events as f64 / seconds * 60.0 / 1e6,
@@ -72,6 +72,7 @@ fn main() -> ExitCode {
         total.queues_expired,
         total.asked,
         total.preferred,
+        total.replies,
         total.letters,
         total.left,
         total.found_letters,
@@ -120,6 +121,7 @@ fn add(total: &mut Statistics, one: &Statistics) {
     total.queues_expired += one.queues_expired;
     total.asked += one.asked;
     total.preferred += one.preferred;
+    total.replies += one.replies;
     total.letters += one.letters;
     total.left += one.left;
     total.refused += one.refused;

@@ -3,7 +3,7 @@
 
 use forebay_wire::{ArrayBuf, Properties, ShortStr, TableBuf, Value};
 
-use crate::names::Name;
+use crate::names::{Name, REPLY_TO};
 use crate::random::Random;
 
 /// A message that somebody publishes, once.
@@ -29,6 +29,8 @@ pub(crate) struct Published {
     pub cc: Option<Name>,
     /// And one that they do not see.
     pub bcc: Option<Name>,
+    /// Its publisher waits for replies.
+    pub wants_reply: bool,
 }
 
 impl Published {
@@ -48,8 +50,18 @@ impl Published {
         [Some(self.key), self.cc, self.bcc].into_iter().flatten()
     }
 
-    /// The properties as they are published, or as they are delivered.
-    pub(crate) fn encode_properties(&self, published: bool, out: &mut Vec<u8>) {
+    /// Whether it is a reply to a message that somebody got.
+    pub(crate) fn is_reply(&self) -> bool {
+        self.exchange.is_empty() && is_reply_name(self.key.as_bytes())
+    }
+
+    /// The properties as they are published, or as they are delivered, with the name for replies.
+    pub(crate) fn encode_properties(
+        &self,
+        published: bool,
+        reply_to: Option<ShortStr<'_>>,
+        out: &mut Vec<u8>,
+    ) {
         let mut headers = TableBuf::new();
         for (name, key) in [("CC", self.cc), ("BCC", self.bcc.filter(|_| published))] {
             if let Some(key) = key {
@@ -59,7 +71,16 @@ impl Published {
         }
         let has_headers = self.cc.is_some() || self.bcc.is_some();
         let headers = has_headers.then(|| headers.as_table());
-        Properties { headers, ..self.properties() }.encode(out);
+        Properties { headers, reply_to, ..self.properties() }.encode(out);
+    }
+
+    /// The properties of a dead letter, but for what is written on it: its own time stays where it died.
+    pub(crate) fn encode_letter_properties(
+        &self,
+        reply_to: Option<ShortStr<'_>>,
+        out: &mut Vec<u8>,
+    ) {
+        Properties { expiration: None, reply_to, ..self.properties() }.encode(out);
     }
 
     /// The properties without headers.
@@ -67,11 +88,6 @@ impl Published {
         let priority = (self.priority > 0).then_some(self.priority);
         let expiration = self.expiration.and_then(|text| ShortStr::new(text.as_bytes()));
         Properties { priority, expiration, ..crate::command::properties(self.persistent) }
-    }
-
-    /// The properties of a dead letter, but for what is written on it: its own time stays where it died.
-    pub(crate) fn letter_properties(&self) -> Properties<'static> {
-        Properties { expiration: None, ..self.properties() }
     }
 
     /// How long it lives, in microseconds, if it says so.
@@ -84,4 +100,9 @@ impl Published {
     pub(crate) fn id_in(body: &[u8]) -> Option<u32> {
         Some(u32::from_le_bytes(body.get(..4)?.try_into().ok()?))
     }
+}
+
+/// Whether this is the name of somebody who waits for replies.
+pub(crate) fn is_reply_name(name: &[u8]) -> bool {
+    name.strip_prefix(REPLY_TO.as_bytes()).is_some_and(|token| token.starts_with(b"."))
 }

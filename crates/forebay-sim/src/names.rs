@@ -56,6 +56,10 @@ pub(crate) const EXCLUSIVE_QUEUES: [Name; 8] = ["x0", "x1", "x2", "x3", "x4", "x
 
 /// Routing keys; the names of queues are keys as well.
 pub(crate) const KEYS: [Name; 6] = ["a.b", "a.c", "x.b", "a", "zz", ""];
+/// Who consumes this gets replies, and what is published with it as `reply-to` is told a name that begins so.
+pub(crate) const REPLY_TO: Name = "amq.rabbitmq.reply-to";
+/// The tag of who consumes that.
+pub(crate) const REPLY_TAG: Name = TAGS[0];
 /// Keys that messages name beside their own, in `CC` and `BCC`.
 pub(crate) const EXTRA_KEYS: [Name; 6] = ["d0", "d1", "t1", "p1", "a.b", "zz"];
 /// Binding keys of topic exchanges.

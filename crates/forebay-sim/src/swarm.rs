@@ -22,6 +22,8 @@ pub enum Job {
     Publish,
     /// Publishes with confirms.
     Confirm,
+    /// Publishes, and waits for replies.
+    Request,
     /// Publishes, gets and settles in transactions.
     Transact,
     /// Consumes, settles in all ways, leaves and comes back.
@@ -391,7 +393,8 @@ impl Swarm {
 }
 
 fn jobs(random: &mut Random) -> Vec<Job> {
-    const JOBS: [Job; 9] = [
+    const JOBS: [Job; 10] = [
+        Job::Request,
         Job::Publish,
         Job::Confirm,
         Job::Confirm,

@@ -57,6 +57,8 @@ pub struct Statistics {
     pub asked: u64,
     /// Deliveries to one consumer while another one had to stand back for it, by its priority or as it is not active.
     pub preferred: u64,
+    /// Direct replies delivered.
+    pub replies: u64,
     /// Dead letters delivered.
     pub letters: u64,
     /// Those of them that nobody rejected.

@@ -62,6 +62,15 @@ fn consumers_stand_back_for_others_and_unused_queues_go() {
     assert!(seen(|swarm| swarm.expires_ms > 0, |statistics| statistics.queues_expired) > 0);
 }
 
+#[test]
+fn who_asks_gets_replies() {
+    let asks = |swarm: &Swarm| {
+        let jobs = || swarm.clients.iter().flatten();
+        jobs().any(|job| *job == Job::Request) && jobs().any(|job| *job == Job::Get)
+    };
+    assert!(seen(asks, |statistics| statistics.replies) > 0);
+}
+
 /// What a rule about expired messages says depends on there being some.
 #[test]
 fn messages_expire_and_are_lost_by_nothing_else() {

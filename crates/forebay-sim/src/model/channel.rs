@@ -138,6 +138,10 @@ pub(crate) struct Channel {
     pub(crate) replies: VecDeque<Reply>,
     /// Messages that came back and belong to publishes not yet confirmed.
     pub(crate) returns_due: BTreeSet<u32>,
+    /// Who gets replies here: the operation with which it began.
+    pub(crate) reply_consumer: Option<u64>,
+    /// Replies that are on their way, in order.
+    pub(crate) replies_to_come: VecDeque<u32>,
     /// Consumers that the broker is to cancel.
     pub(crate) cancels_due: BTreeSet<Name>,
 }
@@ -155,6 +159,8 @@ impl Channel {
             consumers: BTreeMap::new(),
             replies: VecDeque::new(),
             returns_due: BTreeSet::new(),
+            reply_consumer: None,
+            replies_to_come: VecDeque::new(),
             cancels_due: BTreeSet::new(),
         }
     }

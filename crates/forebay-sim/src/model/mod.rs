@@ -16,6 +16,7 @@ mod order;
 mod process;
 pub(crate) mod queue;
 mod refusal;
+mod replies;
 mod topology;
 mod unused;
 
@@ -28,6 +29,7 @@ use crate::swarm::Swarm;
 use crate::violation::{Violation, violation};
 use channel::{Connection, Dying};
 use queue::Queue;
+use replies::Requester;
 use topology::{Target, Topology};
 
 /// A binding between a base exchange and a base queue.
@@ -53,6 +55,10 @@ pub(crate) struct Model {
     dying: VecDeque<Dying>,
     /// Messages that a queue may have refused, and whose letters may come from there.
     refused_letters: BTreeSet<(Name, u32)>,
+    /// Messages that want replies, and who published them.
+    requesters: BTreeMap<u32, Requester>,
+    /// The names of those who get them.
+    reply_names: BTreeMap<Vec<u8>, Requester>,
     /// In this step of the broker somebody may have got credit, or gone, after others were served.
     credit_came: bool,
     /// Dead letters delivered.
@@ -69,6 +75,8 @@ pub(crate) struct Model {
     pub(crate) refused: u64,
     /// Deliveries to one consumer while another one had to stand back for it.
     pub(crate) preferred: u64,
+    /// Direct replies observed.
+    pub(crate) replies: u64,
 }
 
 impl Model {
@@ -91,6 +99,8 @@ impl Model {
             letters_from: swarm.letters_from(),
             dying: VecDeque::new(),
             refused_letters: BTreeSet::new(),
+            requesters: BTreeMap::new(),
+            reply_names: BTreeMap::new(),
             credit_came: false,
             letters: 0,
             left: 0,
@@ -99,6 +109,7 @@ impl Model {
             confirmed: 0,
             refused: 0,
             preferred: 0,
+            replies: 0,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::message::is_reply_name;
 use crate::names::{LETTERS_TO, Name, known};
 use crate::violation::{Violation, violation};
 
@@ -87,6 +88,7 @@ impl Model {
     /// Everything that the step has sent was observed: nothing may have been passed over.
     pub(crate) fn end_round(&mut self, round: Round) -> Result<(), Violation> {
         self.credit_came = false;
+        self.check_replies()?;
         let op = self.op;
         let step_op = std::mem::replace(&mut self.step_op, op);
         if !round.exact {
@@ -153,6 +155,9 @@ impl Model {
             }
             Sent::Deliver { tag, consumer, redelivered, content } => {
                 let consumer = known(consumer);
+                if content.exchange.is_empty() && is_reply_name(content.key) {
+                    return self.replied_to(client, number, consumer, tag, redelivered, &content);
+                }
                 self.delivered(client, number, consumer, tag, redelivered, &content, round)
             }
             Sent::Confirm { tag, multiple } => self.confirm(client, number, tag, multiple),
@@ -433,7 +438,7 @@ impl Model {
     }
 
     /// Delivery tags count from 1 without a gap (RabbitMQ; clients rely on it for `multiple`).
-    fn took(
+    pub(super) fn took(
         &mut self,
         client: usize,
         number: u16,

@@ -2,7 +2,7 @@
 
 use crate::command::{ChannelCommand, Command};
 use crate::message::Published;
-use crate::names::{DEFAULT, LETTERS_TO, Name};
+use crate::names::{DEFAULT, LETTERS_TO, Name, REPLY_TAG, REPLY_TO};
 
 use super::Model;
 use super::channel::{Channel, Consumer, Dying, Held, Mode, Pending, Reply, Unacked, Verdict};
@@ -250,6 +250,13 @@ impl Model {
                 }
                 Ok(Some(Reply::QosOk))
             }
+            ChannelCommand::Consume { queue: REPLY_TO, tag, .. } => {
+                let Some(channel) = self.channel(client, number) else { return Ok(None) };
+                if channel.reply_consumer.replace(op).is_some() {
+                    return Err(PRECONDITION_FAILED);
+                }
+                Ok(Some(Reply::ConsumeOk(tag)))
+            }
             ChannelCommand::Consume { queue, tag, no_ack, exclusive, priority } => {
                 self.usable(client, queue)?;
                 let found = self.queues.get_mut(queue).ok_or(NOT_FOUND)?;
@@ -276,6 +283,7 @@ impl Model {
             }
             ChannelCommand::Cancel(tag) => {
                 let consumer = self.channel(client, number).and_then(|channel| {
+                    channel.reply_consumer.take_if(|_| tag == REPLY_TAG);
                     let consumer = channel.consumers.get_mut(tag)?;
                     let before = consumer.clone();
                     consumer.cancelled = true;
@@ -407,6 +415,9 @@ impl Model {
         if !self.topology.has_exchange(message.exchange) {
             return Err(NOT_FOUND);
         }
+        if message.wants_reply && !self.asks(client, number, message.id) {
+            return Err(PRECONDITION_FAILED);
+        }
         if let Some(Channel { mode: Mode::Tx { publishes, .. }, .. }) = self.channel(client, number)
         {
             publishes.push(message);
@@ -430,6 +441,10 @@ impl Model {
 
     /// Routes a message.
     fn enqueue(&mut self, message: Published) -> Routed {
+        if message.is_reply() {
+            let returned = !self.reply(&message) && message.mandatory;
+            return Routed { returned, ..Routed::default() };
+        }
         let (op, certain) = (self.op, self.certain());
         let queues = &self.queues;
         let exists = |name: Name| queues.get(name).is_some_and(|queue| queue.exists);
