@@ -87,10 +87,13 @@ impl Link {
         self.held > 0
     }
 
-    /// Takes at most `bytes`. A command that may answer a `basic.get` ends the piece: the answer must be
-    /// seen before the model takes the next command. So does one that rejects: whether there was room for the letters is asked then.
+    /// Takes at most `bytes`. A command that may answer a `basic.get` is a piece by itself: the answer must be
+    /// seen before the model takes the next command. So is one that counts messages, as what publishes to a full queue hand out is to be seen
+    /// before, and one that rejects: whether there was room for the letters is asked then.
     pub(crate) fn take(&mut self, bytes: usize) -> Vec<u8> {
-        use crate::command::ChannelCommand::{Cancel, Close, DeleteQueue, Get, Nack, Purge};
+        use crate::command::ChannelCommand::{
+            Cancel, Close, DeclareQueue, DeleteQueue, Get, Nack, Purge,
+        };
         let answers = |command: &Command| {
             matches!(
                 command,
@@ -98,6 +101,7 @@ impl Link {
                     _,
                     Get { .. }
                         | Purge(_)
+                        | DeclareQueue { .. }
                         | DeleteQueue(_)
                         | Cancel(_)
                         | Close
@@ -106,8 +110,10 @@ impl Link {
             )
         };
         let mut end = bytes.min(self.upstream.len());
-        let first = self.commands.iter().find(|(_, command)| answers(command));
-        if let Some((at, _)) = first {
+        let first = self.commands.iter().position(|(_, command)| answers(command));
+        if let Some(first) = first {
+            // To the end of the one before it, or to its own.
+            let (at, _) = self.commands[first.saturating_sub(1)];
             end = end.min((at - self.fed) as usize);
         }
         self.fed += end as u64;

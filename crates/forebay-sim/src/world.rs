@@ -22,6 +22,9 @@ use crate::violation::{Violation, violation};
 /// What a paused connection that holds deliveries may say at a time, in bytes (the shell's figure).
 const TRICKLE_BYTES: usize = 4 * 1024;
 
+/// How long the timer of a queue is put off while the disk is full (`SPACE_AGAIN_US` of the broker).
+const LETTERS_WAIT_US: u64 = 101_000;
+
 /// What has happened in a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
@@ -326,6 +329,10 @@ impl World {
             self.check_nobody_idle()?;
             self.check_lengths()?;
             self.check_nobody_held_in_vain()?;
+            if self.broker.shard.next_deadline_us().is_none_or(|at| at > self.now_us) {
+                // Nor does one wait for a timer that nobody has set.
+                self.look_for_unused_queues()?;
+            }
         }
         Ok(())
     }
@@ -359,12 +366,15 @@ impl World {
         }
         let shard = &self.broker.shard;
         let is_there = |queue: Name| shard.queue_report("/", queue.as_bytes(), 0).is_some();
-        let letters_wait = shard.letters_again_us().is_some();
         let stopping = self.stopping;
-        let late =
-            |model: &Model, queue: Name| stopping || letters_wait && model.has_letters(queue);
+        let late_us = |model: &Model, queue: Name| match stopping {
+            true => u64::MAX,
+            // Its timer was set when its dead letters waited for room on a disk that was full.
+            false if model.has_letters(queue) => LETTERS_WAIT_US,
+            false => 0,
+        };
         self.model.at(self.lived_us + self.now_us, self.turns);
-        Ok(self.model.timers_ran(is_there, late)?)
+        Ok(self.model.timers_ran(is_there, late_us)?)
     }
 
     pub(crate) fn step(&mut self, input: Input<'_>) -> Step {

@@ -45,11 +45,11 @@ impl Model {
         self.queues.values_mut().for_each(Queue::was_used);
     }
 
-    /// Timers have run: which queues are there? `late`: one that should go may stay a little.
+    /// Timers have run: which queues are there, and how late may one of them go, in microseconds?
     pub(crate) fn timers_ran(
         &mut self,
         is_there: impl Fn(Name) -> bool,
-        late: impl Fn(&Model, Name) -> bool,
+        late_us: impl Fn(&Model, Name) -> u64,
     ) -> Result<(), Violation> {
         let names: Vec<Name> = self
             .queues
@@ -63,7 +63,8 @@ impl Model {
             let (now_us, used) = (queue.now_us, !queue.consumers.is_empty());
             let what = format!("{name} at {now_us} us, used at {from_us} to {to_us} us");
             if is_there(name) {
-                if !used && to_us + after_us <= now_us && !late(self, name) {
+                let late_by_us = now_us.checked_sub(to_us + after_us);
+                if !used && late_by_us.is_some_and(|us| us >= late_us(self, name)) {
                     return violation("a queue that nobody uses goes", what);
                 }
                 continue;
