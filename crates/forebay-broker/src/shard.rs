@@ -362,16 +362,18 @@ impl Shard {
 
     /// When [`Input::Tick`] is due at the latest; a time that has passed means at once.
     pub fn next_deadline_us(&self) -> Option<u64> {
-        if !self.dirty_queues.is_empty() {
-            return Some(self.now_us + if self.gathering { GATHER_LOOK_US } else { 0 });
+        let has_more = !self.dirty_queues.is_empty();
+        if has_more && !self.gathering {
+            return Some(self.now_us);
         }
+        let gathered = has_more.then(|| self.now_us + GATHER_LOOK_US);
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let store = self.store.next_deadline_us();
         let flow = self.flow_deadline_us();
         let balance = self.balance_deadline_us();
         let alarms = self.alarms_deadline_us();
         let queues = self.queues_deadline_us();
-        [timer, store, flow, balance, alarms, queues].into_iter().flatten().min()
+        [gathered, timer, store, flow, balance, alarms, queues].into_iter().flatten().min()
     }
 
     /// Whether all that could be delivered waits for a moment for more to go with it, as it may while the shell is busy.

@@ -1,6 +1,7 @@
 use forebay_broker::{ConnectionId, Input};
 use forebay_wire::{TableBuf, Value, basic, channel, connection, queue};
 
+use crate::expiring::declare_with;
 use crate::rig::{Rig, consume, declare, short};
 
 fn filled(count: usize) -> (Rig, ConnectionId) {
@@ -120,6 +121,32 @@ fn a_busy_broker_gives_working_consumers_several_in_a_row_and_an_idle_one_its_fi
     rig.step(Input::Turn { busy: false });
     assert_eq!(rig.sent(id), ["1 basic.deliver a 50 [50]"], "nothing more is to be read");
     assert!(rig.shard.next_deadline_us() > Some(rig.now_us + 500), "nobody gathers");
+}
+
+/// A busy shell asks after each short turn, and the answer was always half a millisecond from then.
+#[test]
+fn timers_do_not_wait_while_a_busy_broker_gathers() {
+    let (mut rig, id) = filled(0);
+    rig.method(id, 1, &consume("q", "a", false));
+    let expires = TableBuf::new().with("x-expires", Value::I32(1_000));
+    declare_with(&mut rig, id, "unused", false, &expires);
+    let due_us = rig.now_us + 1_000_000;
+    rig.trace(id);
+    rig.now_us = due_us - 9_000;
+    busy_turn(&mut rig, id, 1..41);
+    rig.now_us = due_us - 4_000;
+    busy_turn(&mut rig, id, 41..42);
+    assert_eq!(rig.sent(id).len(), 41);
+    rig.now_us = due_us - 100;
+    busy_turn(&mut rig, id, 42..43);
+    assert_eq!(rig.sent(id), [""; 0], "it gathers");
+    assert_eq!(rig.shard.next_deadline_us(), Some(due_us));
+    rig.now_us = due_us;
+    rig.step(Input::Turn { busy: true });
+    assert!(rig.shard.is_gathering());
+    assert!(rig.shard.next_deadline_us() <= Some(due_us), "which is now");
+    rig.step(Input::Tick);
+    assert_eq!(rig.shard.status().queue_count, 1);
 }
 
 #[test]
