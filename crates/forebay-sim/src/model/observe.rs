@@ -144,15 +144,10 @@ impl Model {
         let failed = channel.failed;
         match sent {
             // Sent before the error was found, held back by the disk.
-            Sent::Deliver { .. }
-            | Sent::Confirm { .. }
-            | Sent::Return { .. }
-            | Sent::Cancelled(_)
-            | Sent::Refused { .. }
-                if failed =>
-            {
-                Ok(())
+            Sent::Deliver { content, .. } | Sent::Return { content, .. } if failed => {
+                self.genuine(&content).map(drop)
             }
+            Sent::Confirm { .. } | Sent::Cancelled(_) | Sent::Refused { .. } if failed => Ok(()),
             Sent::Deliver { tag, consumer, redelivered, content } => {
                 let consumer = known(consumer);
                 if content.exchange.is_empty() && is_reply_name(content.key) {
