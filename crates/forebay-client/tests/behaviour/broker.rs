@@ -171,7 +171,8 @@ fn the_handle_of_a_closed_channel_has_no_part_in_the_next_one_of_its_number() {
         before.ack(1, false).unwrap_err(),
         before.wait_settled().unwrap_err(),
     ] {
-        assert!(matches!(fault, ChannelFault::NotUsable(_)), "{fault}");
+        let ChannelFault::Refused(why) = fault else { panic!("{fault}") };
+        assert_eq!(why.code, 404, "it knows why it was closed");
     }
     publish(&mut after, "q", b"m");
     assert_eq!((before.unconfirmed(), after.unconfirmed()), (0, 1));
