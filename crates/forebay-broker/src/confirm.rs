@@ -15,7 +15,8 @@
 //!
 //! A message that needs no disk is settled at once, the others when their batch is synced. Batches are
 //! synced in order, so ranges wait in order; when the first ones are settled, one `ack multiple` tells
-//! of everything before the first range that still waits.
+//! of everything before the first range that still waits. It names one that was not told before: clients
+//! that forget a number once it is acked take it for an error of the broker when that number comes again.
 
 use std::collections::VecDeque;
 
@@ -55,8 +56,8 @@ pub(crate) struct Confirms {
     told_count: u64,
     /// In `waiting`.
     open: u64,
-    /// Settled while an earlier one waits; told one by one.
-    singles: Vec<u64>,
+    /// First and last of what is settled and not told yet.
+    news: Vec<(u64, u64)>,
     /// Refused, and not below what has been told; the last ones, as many as `untold`, have not been told yet.
     refused: VecDeque<u64>,
     untold: usize,
@@ -92,7 +93,7 @@ impl Confirms {
             told: 0,
             told_count: 0,
             open: 0,
-            singles: Vec::new(),
+            news: Vec::new(),
             refused: VecDeque::new(),
             untold: 0,
         }
@@ -109,8 +110,9 @@ impl Confirms {
         let sequence = self.next;
         self.next += 1;
         if batch.is_none() && held_by.is_none() {
-            if !self.waiting.is_empty() {
-                self.singles.push(sequence);
+            match self.news.last_mut() {
+                Some((_, last)) if *last + 1 == sequence => *last = sequence,
+                _ => self.news.push((sequence, sequence)),
             }
             return false;
         }
@@ -180,13 +182,14 @@ impl Confirms {
         let is_settled = |range: &Range| range.held_by.is_none() && range.batch <= upto;
         while let Some(range) = self.waiting.pop_front_if(|range| is_settled(range)) {
             self.open -= range.last - range.first + 1;
+            self.news.push((range.first, range.last));
         }
         if between {
-            let (singles, open) = (&mut self.singles, &mut self.open);
+            let (news, open) = (&mut self.news, &mut self.open);
             self.waiting.retain(|range| {
                 let settled = is_settled(range);
                 if settled {
-                    singles.extend(range.first..=range.last);
+                    news.push((range.first, range.last));
                     *open -= range.last - range.first + 1;
                 }
                 !settled
@@ -199,26 +202,29 @@ impl Confirms {
         let settled = self.waiting.front().map_or(self.next, |range| range.first) - 1;
         let ack = |delivery_tag, multiple| Ack { delivery_tag, multiple, refused: false };
         let nack = |delivery_tag| Ack { delivery_tag, multiple: false, refused: true };
-        // Behind one that was refused it may have been told before, one by one; of all up to it that is no news.
-        let mut again = false;
-        while let Some(refused) = self.refused.pop_front_if(|refused| *refused <= settled) {
-            if refused > self.told + 1 {
-                acks.push(ack(refused - 1, again || refused > self.told + 2));
+        self.news.sort_unstable();
+        let mut news = self.news.drain(..).peekable();
+        // Of all below a number, which is refused or waits, one frame tells; the last of them may be no news.
+        let mut tell = |below: u64, told: &mut u64, acks: &mut Vec<Ack>| {
+            let mut newest = None;
+            while let Some((_, last)) = news.next_if(|(_, last)| *last < below) {
+                newest = Some(last);
             }
-            again = true;
+            if let Some(newest) = newest {
+                acks.push(ack(newest, newest > *told + 1));
+            }
+            *told = below - 1;
+        };
+        while let Some(refused) = self.refused.pop_front_if(|refused| *refused <= settled) {
+            tell(refused, &mut self.told, acks);
             if self.refused.len() < self.untold {
                 acks.push(nack(refused));
                 self.untold -= 1;
             }
             self.told = refused;
         }
-        if settled > self.told {
-            acks.push(ack(settled, again || settled > self.told + 1));
-            self.told = settled;
-        }
-        let told = self.told;
-        let singles = self.singles.drain(..).filter(|single| *single > told);
-        acks.extend(singles.map(|single| ack(single, false)));
+        tell(settled + 1, &mut self.told, acks);
+        acks.extend(news.flat_map(|(first, last)| first..=last).map(|single| ack(single, false)));
         let known = self.refused.len() - self.untold;
         acks.extend(self.refused.iter().skip(known).map(|refused| nack(*refused)));
         self.untold = 0;
@@ -287,6 +293,19 @@ mod tests {
     }
 
     #[test]
+    fn no_frame_names_one_that_was_told_before() {
+        let mut confirms = Confirms::new();
+        for batch in [Some(7), Some(7), None, None] {
+            confirms.published(1, batch, None);
+        }
+        assert_eq!(acks(&mut confirms), [(3, false), (4, false)]);
+        confirms.durable(7, BATCH);
+        assert_eq!(acks(&mut confirms), [(2, true)]);
+        confirms.published(1, None, None);
+        assert_eq!(acks(&mut confirms), [(5, false)]);
+    }
+
+    #[test]
     fn a_held_confirm_waits_and_those_behind_it_do_not() {
         let mut confirms = Confirms::new();
         confirms.published(1, Some(7), None);
@@ -298,7 +317,7 @@ mod tests {
         confirms.durable(7, BATCH);
         assert_eq!(acks(&mut confirms), [(1, false), (4, false)]);
         confirms.let_go(1);
-        assert_eq!(acks(&mut confirms), [(5, true)]);
+        assert_eq!(acks(&mut confirms), [(3, true)]);
         assert!(!confirms.is_held_by(1));
     }
 
@@ -322,7 +341,7 @@ mod tests {
         confirms.durable(7, BATCH);
         confirms.refused();
         confirms.published(1, None, None);
-        let wanted = [(2, true, false), (4, true, false), (6, false, true), (7, true, false)];
+        let wanted = [(2, true, false), (4, false, false), (6, false, true), (7, false, false)];
         assert_eq!(told(&mut confirms), wanted);
         assert_eq!((told(&mut confirms), confirms.unconfirmed()), (vec![], 0));
     }
@@ -374,8 +393,9 @@ mod tests {
                     if ack.refused {
                         prop_assert!(nacked.insert(ack.delivery_tag) && told.insert(ack.delivery_tag));
                     } else if ack.multiple {
-                        // All below are told; of what is new nothing was refused.
-                        for tag in 1..=ack.delivery_tag {
+                        // It names one that is new. All below are told; of what is new nothing was refused.
+                        prop_assert!(told.insert(ack.delivery_tag));
+                        for tag in 1..ack.delivery_tag {
                             prop_assert!(!told.insert(tag) || !refused.contains(&tag));
                         }
                     } else {

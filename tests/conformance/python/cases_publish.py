@@ -17,6 +17,8 @@ def answers(raw, until, since=1):
         method = raw.next_method()
         if isinstance(method, (spec.Basic.Ack, spec.Basic.Nack)):
             word = "ack" if isinstance(method, spec.Basic.Ack) else "nack"
+            if since <= method.delivery_tag <= until and method.delivery_tag not in open_tags:
+                told.append(f"{word} {method.delivery_tag} again")
             tags = sorted(tag for tag in open_tags if tag <= method.delivery_tag) if method.multiple else [method.delivery_tag]
             told += [f"{word} {tag}" for tag in tags]
             open_tags -= set(tags)
@@ -284,6 +286,7 @@ def confirm_order(t):
         for number in range(300):
             raw.publish(1, "", queue if number % 3 else t.name("none"), b"m", persistent if number % 2 else None)
         told = answers(raw, 300)
+        # php-amqplib gives up when the number of a `multiple` is one that it was told before.
         t.see(
             "each exactly once, from 1",
             sorted(told, key=lambda text: int(text.split()[1])) == [f"ack {n}" for n in range(1, 301)],
