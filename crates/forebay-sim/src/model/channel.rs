@@ -147,6 +147,12 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
+    /// Whether messages come to it: what a step has delivered on it before it ends in that step is not seen.
+    pub(crate) fn takes(&self) -> bool {
+        let gets = |reply: &Reply| matches!(reply, Reply::Get { .. });
+        !self.consumers.is_empty() || self.replies.iter().any(gets)
+    }
+
     pub(crate) fn new() -> Channel {
         Channel {
             failed: false,

@@ -27,7 +27,7 @@ use crate::message::Published;
 use crate::names::{DURABLE_QUEUES, Name, PASSING_QUEUES, TRANSIENT_QUEUES};
 use crate::swarm::Swarm;
 use crate::violation::{Violation, violation};
-use channel::{Connection, Dying};
+use channel::{Channel, Connection, Dying};
 use queue::Queue;
 use replies::Requester;
 use topology::{Target, Topology};
@@ -141,10 +141,16 @@ impl Model {
 
     /// A connection is gone: what it had not settled goes back.
     pub(crate) fn disconnected(&mut self, client: usize) {
+        self.leaves(client, |_| false);
+    }
+
+    /// The same, where the step may have delivered something on these channels before.
+    fn leaves(&mut self, client: usize, unseen: fn(&Channel) -> bool) {
         self.op += 1;
         let Some(connection) = self.connections.remove(&client) else { return };
-        let unseen = connection.barriers > 0;
+        let barriers = connection.barriers;
         for (number, channel) in connection.channels {
+            let unseen = barriers > 0 || unseen(&channel);
             self.close_channel(client, number, channel, unseen);
         }
         let owned: Vec<Name> = self

@@ -199,6 +199,7 @@ impl Model {
         {
             connection.barriers -= 1;
         }
+        self.waited_until_now([&due]);
         let wrong = |due: &Reply, sent: &Sent<'_>| {
             violation("protocol", format!("client {client}: {sent:?} where {due:?} was due"))
         };
@@ -279,7 +280,7 @@ impl Model {
     }
 
     /// Whether another get of this queue waits for its answer.
-    fn is_got_by_others(&self, name: Name) -> bool {
+    pub(super) fn is_got_by_others(&self, name: Name) -> bool {
         let channels =
             self.connections.values().flat_map(|connection| connection.channels.values());
         let mut due = channels.flat_map(|channel| &channel.replies);

@@ -38,7 +38,7 @@ impl Model {
         match command {
             Command::Handshake { .. } | Command::Heartbeat | Command::CloseConnectionOk => {}
             Command::CloseConnection => {
-                self.disconnected(client);
+                self.leaves(client, Channel::takes);
                 self.connected(client);
                 if let Some(connection) = self.connections.get_mut(&client) {
                     connection.closing = true;
@@ -59,8 +59,9 @@ impl Model {
             connection.channels.insert(number, channel);
             return;
         }
-        let unseen = connection.barriers > 0;
+        let barriers = connection.barriers;
         let Some(channel) = connection.channels.get_mut(&number) else { return };
+        let unseen = barriers > 0 || channel.takes();
         match command {
             ChannelCommand::CloseOk if channel.failed => {
                 connection.channels.remove(&number);
@@ -120,6 +121,7 @@ impl Model {
         if unseen {
             self.doubt_unseen(&channel);
         }
+        self.waited_until_now(&channel.replies);
         for (tag, consumer) in &channel.consumers {
             if !consumer.cancelled {
                 self.consumer_left(client, number, tag, consumer);

@@ -1,9 +1,11 @@
-//! Queues that go when nobody uses them (`x-expires`). Consumers, declarations, also passive ones, and gets are uses.
+//! Queues that go when nobody uses them (`x-expires`). Consumers, declarations, also passive ones, and gets are uses; a get for as
+//! long as it waits for the disk, which nobody sees.
 
 use crate::names::Name;
 use crate::violation::{Violation, violation};
 
 use super::Model;
+use super::channel::Reply;
 use super::queue::Queue;
 
 /// When a queue was used last, in microseconds.
@@ -45,6 +47,17 @@ impl Model {
         self.queues.values_mut().for_each(Queue::was_used);
     }
 
+    /// These have been answered, or are so no more; gets among them may have waited until now.
+    pub(super) fn waited_until_now<'a>(&mut self, replies: impl IntoIterator<Item = &'a Reply>) {
+        for reply in replies {
+            if let Reply::Get { queue, .. } = reply
+                && let Some(queue) = self.queues.get_mut(*queue)
+            {
+                queue.was_used();
+            }
+        }
+    }
+
     /// Timers have run: which queues are there, and how late may one of them go, in microseconds?
     pub(crate) fn timers_ran(
         &mut self,
@@ -58,7 +71,11 @@ impl Model {
             .map(|queue| queue.name)
             .collect();
         for name in names {
-            let Some(queue) = self.queues.get(name) else { continue };
+            let waited_for = self.is_got_by_others(name);
+            let Some(queue) = self.queues.get_mut(name) else { continue };
+            if waited_for {
+                queue.was_used();
+            }
             let Some(Unused { after_us, from_us, to_us }) = queue.unused else { continue };
             let (now_us, used) = (queue.now_us, !queue.consumers.is_empty());
             let what = format!("{name} at {now_us} us, used at {from_us} to {to_us} us");
