@@ -4,12 +4,13 @@ use super::queue::{Absent, Instance, Queue};
 
 impl Queue {
     /// What was passed over by the one at `position`, in a step of the broker that began after `step_op`: of what came in that step
-    /// with a higher priority nobody knows.
+    /// with a higher priority nobody knows, nor of what came back in it.
     fn passed_over(&self, position: u64, step_op: u64) -> impl Iterator<Item = u64> + '_ {
         let passed_over = move |position: &u64| {
             let instance = &self.instances[position];
             let is_new = instance.published_op > step_op && self.max_priority > 0;
-            !instance.loose && !is_new
+            let is_back = instance.back_op > step_op;
+            !(instance.loose || is_new || is_back)
         };
         self.ready.range(..position).copied().filter(passed_over)
     }

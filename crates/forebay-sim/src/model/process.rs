@@ -159,7 +159,7 @@ impl Model {
 
     pub(super) fn requeue(&mut self, unacked: Unacked) {
         if let Some(queue) = self.queues.get_mut(unacked.queue) {
-            queue.requeue(unacked.position);
+            queue.requeue(unacked.position, self.op);
         }
     }
 

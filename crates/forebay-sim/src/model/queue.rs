@@ -68,6 +68,8 @@ pub(crate) struct Instance {
     /// It came as a dead letter from there: beside it the queue may have the message itself.
     pub(crate) letter: Option<Name>,
     pub(crate) published_op: u64,
+    /// When it last came back; 0: never.
+    pub(crate) back_op: u64,
     published_us: u64,
     published_turn: u64,
     /// When its time is over.
@@ -190,6 +192,7 @@ impl Queue {
             body_bytes: message.body_bytes.into(),
             letter,
             published_op: op,
+            back_op: 0,
             published_us: self.now_us,
             published_turn: self.turn,
             due_us,
@@ -361,11 +364,12 @@ impl Queue {
     }
 
     /// A delivery comes back to its place.
-    pub(crate) fn requeue(&mut self, position: u64) {
+    pub(crate) fn requeue(&mut self, position: u64, op: u64) {
         if let Some(instance) = self.instances.get_mut(&position)
             && matches!(instance.place, Place::Out { .. })
         {
             instance.place = Place::Ready;
+            instance.back_op = op;
             self.ready.insert(position);
             self.next_due_us = 0;
             self.doubt_excess();
