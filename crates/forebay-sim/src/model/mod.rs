@@ -9,6 +9,7 @@
 mod channel;
 mod consumers;
 pub(crate) mod content;
+mod counts;
 mod letters;
 pub(crate) mod limit;
 pub(crate) mod observe;

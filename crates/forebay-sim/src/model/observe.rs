@@ -9,6 +9,7 @@ use crate::violation::{Violation, violation};
 use super::Model;
 use super::channel::{Mode, Reply, Unacked};
 use super::content::Content;
+use super::counts::Counts;
 use super::queue::{Flag, Instance, Place, Queue};
 
 /// A method that the broker sent on a channel, with its content.
@@ -67,8 +68,7 @@ pub(crate) struct Round {
     pub(super) exact: bool,
     /// By queue: the last position delivered.
     reached: BTreeMap<Name, u64>,
-    /// Queues of which a get was answered.
-    got: BTreeSet<Name>,
+    counts: Counts,
     /// By queue: the lowest priority of a consumer that it served.
     pub(super) served: BTreeMap<Name, i16>,
     /// Queues of which a get was told that they are empty. What others took before it, their gets and consumers, may be seen
@@ -94,6 +94,7 @@ impl Model {
         if !round.exact {
             return Ok(());
         }
+        round.counts.check()?;
         let none_came = round.empty.contains(LETTERS_TO);
         for name in round.empty {
             let Some(queue) = self.queues.get_mut(name) else { continue };
@@ -242,13 +243,7 @@ impl Model {
             (Reply::Get { queue, no_ack, .. }, Sent::GetOk { tag, redelivered, left, content }) => {
                 let (queue, no_ack) = (*queue, *no_ack);
                 self.got(client, number, queue, no_ack, tag, redelivered, &content, round)?;
-                let (least, most) = self.ready_range(queue);
-                // Gets that waited for one block are answered in one step, and seen in any order.
-                let alone = round.got.insert(queue) && !self.is_got_by_others(queue);
-                if round.exact && alone && !(least..=most).contains(&(left as usize)) {
-                    let what = format!("get-ok of {queue} says {left} left, not {least} to {most}");
-                    return violation("counts are right", what);
-                }
+                round.counts.told(queue, left, self.ready_range(queue));
                 Ok(())
             }
             (Reply::Get { queue, asked_op, .. }, Sent::GetEmpty) => {
@@ -420,6 +415,7 @@ impl Model {
             *reached = (*reached).max(position);
         }
         found.deliver(position, client, number);
+        round.counts.took(queue);
         if no_ack {
             found.settle(position, op);
         }

@@ -50,6 +50,12 @@ impl Queue {
         }
     }
 
+    /// Whether this message may have died by itself, and leave a letter.
+    fn is_leaving(&self, id: u32) -> bool {
+        self.ready()
+            .any(|instance| instance.leaving && (instance.id, instance.letter) == (id, None))
+    }
+
     /// Whether somebody has this message.
     fn is_out(&self, id: u32) -> bool {
         self.instances.values().any(|instance| {
@@ -90,19 +96,26 @@ impl Model {
         &mut self,
         settled: impl Iterator<Item = Pending>,
     ) -> Result<(), Violation> {
+        let op = self.op;
         for pending in settled {
             if let Some(full) = pending.refused_by {
                 let what = format!("message {} is confirmed, and {full} was full", pending.id);
                 return violation("a full queue refuses", what);
             }
             for name in pending.may_refuse {
+                let mut leaving = false;
                 if let Some(queue) = self.queues.get_mut(name) {
                     queue.accepted(pending.id);
+                    leaving = queue.is_leaving(pending.id);
                 }
                 if self.refused_letters.remove(&(name, pending.id))
                     && let Some(to) = self.queues.get_mut(LETTERS_TO)
                 {
                     to.never_was(pending.id, Some(name));
+                    if leaving {
+                        // It was taken, and its time is over by now.
+                        to.letter_may_come(&self.messages[pending.id as usize], name, op);
+                    }
                 }
             }
         }
