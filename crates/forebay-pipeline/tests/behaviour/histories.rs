@@ -240,13 +240,14 @@ fn simplest(mut history: impl ValueTree<Value = Plan>, mut what: String) -> (Pla
     (plan, what)
 }
 
-/// `FOREBAY_HISTORIES` of them from seed `FOREBAY_HISTORY` on; the same ones and some new ones unless set.
+/// `FOREBAY_HISTORIES` of them from seed `FOREBAY_HISTORY` on; the same ones, and some from `FOREBAY_SEED` or any seed, unless set.
 #[test]
 fn what_is_promised_holds_whatever_happens() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
     let first = number("FOREBAY_HISTORY");
     let fixed = if first.is_some() { 0 } else { 500 };
-    let fresh = first.unwrap_or_else(|| RandomState::new().hash_one(0));
+    let fresh = first.or_else(|| number("FOREBAY_SEED"));
+    let fresh = fresh.unwrap_or_else(|| RandomState::new().hash_one(0));
     let count = number("FOREBAY_HISTORIES").unwrap_or(100);
     for seed in (0..fixed).chain((0..count).map(|place| fresh.wrapping_add(place))) {
         let history = history(seed);

@@ -486,7 +486,8 @@ fn sights(world: &World) -> [u64; 8] {
 fn each_publish_has_one_outcome_and_each_delivery_one_taker_whatever_the_broker_does() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
     let steps = number("FOREBAY_WORLD_STEPS").unwrap_or(400);
-    let fresh = number("FOREBAY_WORLD").unwrap_or_else(random_u64);
+    let fresh =
+        number("FOREBAY_WORLD").or_else(|| number("FOREBAY_SEED")).unwrap_or_else(random_u64);
     let fixed = if number("FOREBAY_WORLD").is_some() { 0 } else { 40 };
     let count = number("FOREBAY_WORLDS").unwrap_or(10);
     let mut seen = [0; 8];

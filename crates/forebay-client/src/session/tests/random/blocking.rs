@@ -493,7 +493,8 @@ fn live(seed: u64, steps: u64) -> [u64; 7] {
 fn who_blocks_hears_the_truth_and_gets_each_delivery_once_whatever_the_broker_does() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
     let steps = number("FOREBAY_WORLD_STEPS").unwrap_or(400);
-    let fresh = number("FOREBAY_WORLD").unwrap_or_else(random_u64);
+    let fresh =
+        number("FOREBAY_WORLD").or_else(|| number("FOREBAY_SEED")).unwrap_or_else(random_u64);
     let fixed = if number("FOREBAY_WORLD").is_some() { 0 } else { 40 };
     let count = number("FOREBAY_WORLDS").unwrap_or(10);
     let mut seen = [0; 7];

@@ -337,7 +337,8 @@ async fn live(seed: u64) -> [u64; 5] {
 #[test]
 fn whoever_uses_a_connection_hears_the_truth_and_in_time_whatever_the_broker_does() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
-    let fresh = number("FOREBAY_WORLD").unwrap_or_else(random_u64);
+    let fresh =
+        number("FOREBAY_WORLD").or_else(|| number("FOREBAY_SEED")).unwrap_or_else(random_u64);
     let fixed = if number("FOREBAY_WORLD").is_some() { 0 } else { 20 };
     let count = number("FOREBAY_WORLDS").unwrap_or(5);
     let mut seen = [0; 5];
