@@ -10,7 +10,7 @@ use crate::violation::{Violation, violation};
 /// What one step took of each queue, and what its answers said is left.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    /// By queue: deliveries and answers to gets.
+    /// By queue: deliveries, answers to gets, and what is seen to have died, by its letter.
     taken: BTreeMap<Name, usize>,
     told: Vec<Told>,
 }

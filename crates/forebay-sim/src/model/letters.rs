@@ -12,6 +12,7 @@ use crate::names::{LETTERS_TO, Name};
 
 use super::Model;
 use super::channel::{Unacked, Verdict};
+use super::counts::Counts;
 use super::queue::{Absent, Queue};
 
 impl Model {
@@ -35,16 +36,23 @@ impl Model {
     }
 
     /// A doubtful message is there: it is not where else it might be.
-    pub(super) fn is_there(&mut self, queue: Name, id: u32, letter: Option<Name>) {
+    pub(super) fn is_there(
+        &mut self,
+        queue: Name,
+        id: u32,
+        letter: Option<Name>,
+        counts: &mut Counts,
+    ) {
         let op = self.op;
         self.refused_letters.remove(&(letter.unwrap_or(queue), id));
-        if let Some((other, other_letter)) = self.elsewhere(queue, letter)
-            && let Some(other) = self.queues.get_mut(other)
+        if let Some((name, other_letter)) = self.elsewhere(queue, letter)
+            && let Some(other) = self.queues.get_mut(name)
             && let Some(instance) = other.doubtful(id, other_letter)
         {
             if instance.leaving {
                 // In this life: a crash may bring it back.
                 other.has_died(id, op);
+                counts.took(name);
             } else {
                 self.found_letters += u64::from(!instance.loose);
                 other.never_was(id, other_letter);

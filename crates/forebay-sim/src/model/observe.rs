@@ -328,9 +328,11 @@ impl Model {
             let what = format!("client {client}: {name} holds {held} of {}", consumer.prefetch);
             return violation("prefetch", what);
         }
+        // What comes before its answer may have been on its way before the channel's limit was heard.
+        let limit_holds = !channel.replies.iter().any(|reply| matches!(reply, Reply::QosOk));
         let held = channel.held_by(None);
         let limit = usize::from(channel.prefetch_global);
-        if limit != 0 && held > limit {
+        if limit_holds && limit != 0 && held > limit {
             let what = format!("client {client}: channel {number} holds {held} of {limit}");
             return violation("prefetch", what);
         }
@@ -421,7 +423,7 @@ impl Model {
         }
         if doubtful {
             found.came_by(position, op);
-            self.is_there(queue, message.id, letter);
+            self.is_there(queue, message.id, letter, &mut round.counts);
         }
         if no_ack {
             return self.took(client, number, tag, None);
