@@ -5,7 +5,7 @@
 //!   RabbitMQ     what it should have to do together, [crate::rabbitmq_work]; 15 ms / W^(1/6) while nobody tells what it carries;
 //!                less s, and 1 ms at least
 //!   others       2.4 s / V, 1 ms at least
-//!   narrow link  1.2 s / V (2.4 s if the broker does not tell its visits), between 1 and 100 ms
+//!   narrow link  100 ms / V^(1/4), 1 ms at least (2.4 s / V, 1 to 100 ms, if the broker does not tell its visits)
 //!
 //!   V = W * (1 + mean size / 500 B), and 20 ms at most but where the link is narrow
 //! ```
@@ -33,8 +33,8 @@ const OURS_VISIT_US: f64 = 250_000.0;
 /// Beside it on our broker: whatever the window, and for each byte of a message.
 const OURS_US: f64 = 300.0;
 const OURS_BYTE_US: f64 = 0.3;
-/// The same law where the link is narrow.
-const BATCH_US: f64 = 1_200_000.0;
+/// Before a narrow link small windows, too, may wait the less the larger they are, or one of eight stays beside those of one.
+const NARROW_ROOT: f64 = 0.25;
 /// Of brokers that do not tell their visits; a message costs more there, and so does what is done for many at once.
 const BATCH_SILENT_US: f64 = 2_400_000.0;
 const BATCH_MIN_US: f64 = 1_000.0;
@@ -69,7 +69,9 @@ pub(crate) fn batch_wait_us(
             let wait_us = OURS_US + bytes_us + OURS_VISIT_US / visits;
             return wait_us.min(BATCH_MAX_US);
         }
-        BrokerKind::FairVisits { .. } => BATCH_US,
+        BrokerKind::FairVisits { .. } => {
+            return (ALLOWANCE_MAX_US / visits.powf(NARROW_ROOT)).max(BATCH_MIN_US);
+        }
         BrokerKind::RabbitMq | BrokerKind::Unknown => BATCH_SILENT_US,
     };
     let most_us = if narrow { ALLOWANCE_MAX_US } else { BATCH_MAX_US };

@@ -5,11 +5,13 @@
 //!   s       least (latency - net) of the last 5 to 10 s, not above 4 * least ever + 0.5 ms;
 //!           where the broker tells what its commits take, that; before RabbitMQ not above half the time of what makes it quick, nor
 //!           above the least that any publisher of the process has seen, if that is more
+//!           over a distance, where the broker tells that n publish: at most 8 ms + 1 ms * n + 2.5 commit times that it tells
+//!           where the link is narrow: at most the least (latency - the kernel's last reading) of the last 5 to 10 s
 //!   least ever  of s, and not less than the commit time that the broker tells: 0 elsewhere, and on a quick disk
 //!   base    net + s
 //!   target  base + min(max(commits, batches), 100 ms) + min(net, 4 ms) + min(0.15 net, 20 ms)
 //!           where it is told their sum in place of their maximum
-//!           and if that is more, but 400 ms above the base at most: sig * visit / W
+//!           and if that is more, but 400 ms above the base at most, or 1 ms * n over a distance: sig * visit / W
 //!           or, 16 ms above it at most: sig * fill / W
 //!           or, over a distance: base + min(sig * visits / W, 0.8 net, which counts as 20 to 30 ms)
 //!           or, there: base + min(sig * visits of few / W, 20 ms)
@@ -49,7 +51,8 @@
 //!   200 B with what waits 6 ms has 90 % over 10 ms.
 //! - **A narrow link** is full, and one publisher has less than 1.6 MB/s of it. What varies there is the link's queue and not the
 //!   service time. Who knows a longer way than others would take it all; where small windows may wait up to 100 ms, they
-//!   become equal.
+//!   become equal. Twenty who begin together never see a confirm that did not wait for the others: what their kernels see of
+//!   that queue is none of the broker's time, and what n publishers may make a broker take is known where it tells n.
 //! - **min(net, 4 ms), 0.15 net.** TCP's segments and acknowledgements need some milliseconds, and a longer way's
 //!   rounds vary more.
 //! - **The broker's commit time.** A disk that becomes slow would be taken for a queue: with a flush of 8 ms in place of
@@ -77,7 +80,7 @@ use crate::commit_cost::CommitTime;
 use crate::commit_fill::{FILL_MAX_US, fill_messages};
 use crate::crowd::Crowd;
 use crate::kernel_reading::KernelReading;
-use crate::network_rtt::{DISTANT_MIN_US, NetworkRtt};
+use crate::network_rtt::{DISTANT_MIN_US, Known, NetworkRtt};
 use crate::rabbitmq_work::RabbitMqWork;
 use crate::slow_disk::SlowDisk;
 use crate::together::Together;
@@ -126,6 +129,11 @@ const PART_LEAST: u32 = 300;
 const PART_MOST: u32 = 2_000;
 /// So many times the commit before is another disk.
 const COMMIT_SLOWER: f64 = 1.5;
+/// Over a distance, at a broker that tells how many publishers it has, a message takes so long at most, so much more for each
+/// of them whose visit it waits for, and so many commits.
+const SERVICE_TOLD_US: f64 = 8_000.0;
+const SERVICE_TOLD_EACH_US: f64 = 1_000.0;
+const SERVICE_TOLD_COMMITS: f64 = 2.5;
 /// A broker is believed so much: bounds the harm of one that tells nonsense.
 const COMMIT_MAX_US: f64 = 1_000_000.0;
 const SERVICE_MIN_US: u64 = 10;
@@ -153,6 +161,8 @@ pub(crate) struct DelayTarget {
     broker: BrokerKind,
     network: NetworkRtt,
     service: WindowedMin,
+    /// The same beyond the kernel's round trip as it is, the link's queue and all.
+    beyond: WindowedMin,
     /// The quickest confirm since the last round or reading. All that is kept of the others is that they were slower.
     quickest_us: u64,
     service_least: f64,
@@ -189,6 +199,7 @@ impl DelayTarget {
             broker: BrokerKind::Unknown,
             network: NetworkRtt::default(),
             service: WindowedMin::new(SERVICE_BUCKET_US),
+            beyond: WindowedMin::new(SERVICE_BUCKET_US),
             quickest_us: u64::MAX,
             service_least: f64::INFINITY,
             former_service_least: f64::INFINITY,
@@ -288,6 +299,8 @@ impl DelayTarget {
         self.network.confirmed(now_us, rtt_us);
         let network_us = self.network_us(rtt_us as f64) as u64;
         self.service.add(now_us, (rtt_us - network_us.min(rtt_us)).max(SERVICE_MIN_US));
+        let beyond_us = rtt_us.saturating_sub(self.network.last_us());
+        self.beyond.add(now_us, beyond_us.max(SERVICE_MIN_US));
     }
 
     /// A round is over: its mean latency, the least of the last ones, and the window and size of message it was for.
@@ -313,10 +326,19 @@ impl DelayTarget {
         if let Some(work) = work {
             service_us = service_us.min(work.service_max_us().max(SERVICE_MIN_US as f64));
         }
+        let near = network_us < DISTANT_MIN_US as f64;
+        if self.narrow
+            && let Some(beyond_us) = self.beyond.get()
+        {
+            service_us = service_us.min(beyond_us as f64);
+        }
+        if !near {
+            let most_us = self.broker_most_us();
+            (service_us, least_us) = (service_us.min(most_us), least_us.min(most_us));
+        }
         let visit_bytes = if self.narrow { 0.0 } else { self.broker.visit_bytes() as f64 };
         let messages = visit_bytes / (size_bytes + OVERHEAD_BYTES);
         let known_us = Crowd::believable_us(service_us, self.commit_us);
-        let near = network_us < DISTANT_MIN_US as f64;
         self.crowd.set(near, (standing_us - network_us - known_us) / window, messages);
         if self.crowd.is_known() {
             (service_us, least_us) = (known_us, least_us.min(known_us));
@@ -363,7 +385,11 @@ impl DelayTarget {
         let carried_us = |messages: f64| standing_us * messages / window;
         let in_flight_us = |messages: f64| carried_us(messages) - self.base_us;
         let visit_messages = part * messages * self.crowd.visits();
-        let visit_us = in_flight_us(visit_messages).min(VISIT_ALLOWANCE_MAX_US);
+        let visit_most_us = match self.publishers {
+            Some(publishers) if !near => SERVICE_TOLD_EACH_US * publishers,
+            _ => VISIT_ALLOWANCE_MAX_US,
+        };
+        let visit_us = in_flight_us(visit_messages).min(visit_most_us.min(VISIT_ALLOWANCE_MAX_US));
         let fill_us = in_flight_us(fill_messages).min(FILL_MAX_US);
         if !near {
             let part_us = (VISITS_DISTANT_PART * network_us)
@@ -416,6 +442,24 @@ impl DelayTarget {
         slower
     }
 
+    /// What a broker that tells how many publishers it has may take for a message; infinite of others.
+    fn broker_most_us(&self) -> f64 {
+        let most_us = |publishers| {
+            SERVICE_TOLD_US
+                + SERVICE_TOLD_EACH_US * publishers
+                + SERVICE_TOLD_COMMITS * self.commit_us
+        };
+        self.publishers.map_or(f64::INFINITY, most_us)
+    }
+
+    fn known(&self) -> Known {
+        Known {
+            narrow: self.narrow,
+            alone: self.publishers == Some(1.0),
+            broker_most_us: self.broker_most_us(),
+        }
+    }
+
     /// What is measured is the base: nothing of our own is in the queue, and still no latency is lower.
     pub(crate) fn rebase(&mut self) {
         self.service_least = self.service.get().map_or(self.service_least, |us| us as f64);
@@ -432,7 +476,7 @@ impl DelayTarget {
     ) -> bool {
         self.quickest_us = u64::MAX;
         let before_us = self.network.get();
-        let longer = self.network.set(now_us, reading, window, latency_us);
+        let longer = self.network.set(now_us, reading, window, latency_us, self.known());
         if longer {
             self.former_service_least = self.service_least;
         }

@@ -20,6 +20,11 @@
 //! broker's visits are dear there, however many messages they bring. TCP that fills a router's queue (Cubic) shows it by
 //! the round trip; one that does not (BBR) by the bytes that it has not sent yet.
 //!
+//! Before such a link a longer round trip is a queue, ours or that of others who publish there: it is no longer route where the link
+//! was full and narrow as it began to rise, unless the broker tells that nobody else publishes and a single message is in flight. Who
+//! took it for one began startup anew, with a hundred times the knee's window, on a new connection that had not seen the route empty.
+//! Nor is it one within the first twenty readings: twenty who begin together never see a short one.
+//!
 //! Another connection's first round trip tells a longer route from a late peer after all ([`crate::Renewal`]). One that is refuted is
 //! forgotten ([`NetworkRtt::refute`]): that round trip is the least there is then.
 //!
@@ -49,11 +54,16 @@ const LONGER_READINGS: u32 = 8;
 /// room for.
 const LONGER_SHARE: f64 = 0.6;
 const HELD_BACK_READINGS: u32 = 3;
-/// A link is full where its queue is this share of what a message waits beside the route's own time,
+/// A link is full where its queue is this share of what a message waits beside the route's own time, or any where the broker tells
+/// that it cannot take half of that,
 const FULL_SHARE: f64 = 0.75;
 /// or bytes that are not sent yet wait for it; and for so long after that was last seen, or windows of one message would
 /// be eight again and fill the queue.
 const FULL_US: u64 = 10_000_000;
+/// A queue lasts for so many readings.
+const STANDING_READINGS: usize = 3;
+/// A route is not taken for a longer one before that: who begins does not know yet how long it is without a queue.
+const SETTLED_READINGS: usize = 20;
 /// On one machine the kernel's round trip is a scheduler's turn, and says nothing of a link.
 pub(crate) const DISTANT_MIN_US: u64 = 2_000;
 /// Readings over which a rise is seen.
@@ -107,8 +117,21 @@ pub(crate) struct NetworkRtt {
     held_back: u8, // a bit for each of the recent readings, the last one's lowest
     full: bool,
     full_until_us: u64,
+    /// The link was full and narrow when readings began to be those of a longer route.
+    long_for_queue: bool,
     /// [NetworkRtt::get]: each message asks for it, and it changes with a reading.
     believed_us: Option<u64>,
+}
+
+/// What else is known as a reading is taken.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Known {
+    /// Messages wait for a link that carries little.
+    pub(crate) narrow: bool,
+    /// The broker tells that nobody else publishes.
+    pub(crate) alone: bool,
+    /// What it may take at most by what it tells; infinite if it does not.
+    pub(crate) broker_most_us: f64,
 }
 
 /// A reading and the window under which it was taken.
@@ -156,6 +179,7 @@ impl Default for NetworkRtt {
             held_back: 0,
             full: false,
             full_until_us: 0,
+            long_for_queue: false,
             believed_us: None,
         }
     }
@@ -170,6 +194,7 @@ impl NetworkRtt {
         reading: Option<KernelReading>,
         window: f64,
         latency_us: f64,
+        known: Known,
     ) -> bool {
         let Some(reading) = reading.filter(|reading| reading.rtt_us > 0) else {
             *self = NetworkRtt::default();
@@ -217,7 +242,10 @@ impl NetworkRtt {
         if long && self.long == 0 {
             // What was confirmed before says nothing of a route that has only just become longer.
             self.quickest = WindowedMin::new(QUICKEST_BUCKET_US);
+            self.long_for_queue = self.full && known.narrow;
         }
+        let own_queue = self.long_for_queue && !(known.alone && window < 2.0);
+        let long = long && !own_queue && self.taken >= SETTLED_READINGS;
         self.long =
             if long && !self.outlasts_confirms(LONGER_QUICKEST) { self.long + 1 } else { 0 };
         let longer = self.taken > 1 && self.long >= LONGER_READINGS;
@@ -241,9 +269,10 @@ impl NetworkRtt {
         self.believed_us = self.believed_us();
         let route_us = self.believed_us.unwrap_or(0);
         let waits_us = (latency_us - route_us as f64).max(0.0);
-        let standing_us = self.recent.iter().copied().min().unwrap_or(0); // 0 until there are as many
+        let standing_us = self.standing_us();
         let queued_us = standing_us.saturating_sub(route_us) as f64;
-        let queues = standing_us > self.longest_own_us() && queued_us >= FULL_SHARE * waits_us;
+        let is_most = queued_us >= FULL_SHARE * waits_us || waits_us > 2.0 * known.broker_most_us;
+        let queues = standing_us > self.longest_own_us() && is_most;
         if route_us >= DISTANT_MIN_US && (queues || self.unsent_bytes > 0) {
             self.full_until_us = now_us + FULL_US;
         }
@@ -294,6 +323,20 @@ impl NetworkRtt {
         let (mut recent, known) = (self.recent, self.taken.min(READINGS));
         recent[..known].sort_unstable();
         (recent, known)
+    }
+
+    /// The least of the last readings; 0 until there are as many, which is more than the handshake's.
+    fn standing_us(&self) -> u64 {
+        if self.taken <= STANDING_READINGS {
+            return 0;
+        }
+        let last = (1..=STANDING_READINGS).map(|back| self.recent[(self.taken - back) % READINGS]);
+        last.min().unwrap_or(0)
+    }
+
+    /// The last reading, a queue and all.
+    pub(crate) fn last_us(&self) -> u64 {
+        if self.taken == 0 { 0 } else { self.recent[(self.taken - 1) % READINGS] }
     }
 
     /// As of the last reading, once.

@@ -195,20 +195,34 @@ impl Pfw {
                 Step::Grow(factor) => self.window = self.bounded(factor * self.window),
                 Step::End(factor) => self.end_startup(factor),
             }
-        } else if let Some(messages) = self.delay.too_many() {
-            self.cut((1.0 - messages / self.window).max(CUT_MIN_UNSENT));
-        } else if standing_us > self.delay.us() {
-            if self.delay.is_distant() {
-                self.edge = Edge::at(self.window);
-            }
-            let least = if self.delay.is_narrow() { CUT_MIN_NARROW } else { CUT_MIN };
-            self.cut((self.delay.us() / standing_us).max(least));
+        } else if let Some(factor) =
+            self.too_many().into_iter().chain(self.too_long(standing_us)).reduce(f64::min)
+        {
+            self.cut(factor);
         } else if round.limited() && !stalled {
             self.grow(mean_us);
         }
         self.start_probe_if_stale(now_us, mean_us, &round);
         self.clamp(before + 1.0);
         self.rebase_at_floor(now_us);
+    }
+
+    /// What is left of a window of which messages wait in the kernel for a narrow link.
+    fn too_many(&mut self) -> Option<f64> {
+        let messages = self.delay.too_many()?;
+        Some((1.0 - messages / self.window).max(CUT_MIN_UNSENT))
+    }
+
+    /// What is left of one whose confirms take longer than they shall.
+    fn too_long(&mut self, standing_us: f64) -> Option<f64> {
+        if standing_us <= self.delay.us() {
+            return None;
+        }
+        if self.delay.is_distant() {
+            self.edge = Edge::at(self.window);
+        }
+        let least = if self.delay.is_narrow() { CUT_MIN_NARROW } else { CUT_MIN };
+        Some((self.delay.us() / standing_us).max(least))
     }
 
     /// Without the kernel nobody can see that a route became longer than the cap on `s` allows. Then the

@@ -470,6 +470,63 @@ fn what_waits_in_the_kernel_for_a_narrow_link_is_too_much() {
 }
 
 #[test]
+fn before_a_narrow_link_its_queue_is_no_service_time() {
+    let mut target = behind_a_full_link(120_000.0);
+    // A start by twenty: no confirm was quicker than their queue, which the kernel sees by and by.
+    let us = |target: &mut DelayTarget, rtt_us| {
+        for reading in 1..10 {
+            let told = KernelReading { unsent_bytes: 1, ..KernelReading::of(rtt_us) };
+            target.set_network(reading * 100_000, Some(told), 8.0, 200_000.0);
+            target.add(reading * 100_000, 200_000);
+        }
+        target.service = WindowedMin::new(SERVICE_BUCKET_US);
+        target.service_least = f64::INFINITY;
+        target.service.add(1_000_000, 150_000);
+        target.set(200_000.0, 200_000.0, 20.0, 1_000.0);
+        target.base_us()
+    };
+    assert!(us(&mut target, 190_000) < 50_000.0, "{}", target.base_us());
+}
+
+#[test]
+fn over_a_distance_a_broker_takes_no_longer_than_it_tells_of_its_publishers() {
+    let base_us = |network_us, told: Option<u32>| {
+        let mut target = DelayTarget::new(false, u64::MAX);
+        target.set_broker(telling(65_536));
+        if let Some(publishers) = told {
+            target.set_commit(CommitTime { publishers, ..CommitTime::default() });
+        }
+        target.set_network(0, Some(KernelReading::of(network_us)), 8.0, 200_000.0);
+        target.add(0, 200_000);
+        target.set(200_000.0, 200_000.0, 8.0, 200.0);
+        target.base_us()
+    };
+    assert!(base_us(33_000, None) > 199_000.0);
+    assert!((base_us(33_000, Some(20)) - 61_000.0).abs() < 10.0, "{}", base_us(33_000, Some(20)));
+    assert!((base_us(33_000, Some(1)) - 42_000.0).abs() < 10.0);
+    let near = (base_us(100, Some(20)), base_us(100, None));
+    assert!((near.0 - near.1).abs() < 1.0, "next door it may be busy: {near:?}");
+}
+
+#[test]
+fn over_a_distance_nobody_waits_longer_than_the_visits_to_all_take() {
+    let target_us = |told: Option<u32>| {
+        let mut target = DelayTarget::new(false, u64::MAX);
+        target.set_broker(telling(65_536));
+        if let Some(publishers) = told {
+            target.set_commit(CommitTime { publishers, ..CommitTime::default() });
+        }
+        target.set_network(0, Some(KernelReading::of(33_000)), 8.0, 34_000.0);
+        target.add(0, 34_000);
+        target.set(900_000.0, 900_000.0, 8.0, 200.0);
+        target.us()
+    };
+    assert!(target_us(None) > 400_000.0);
+    assert!(target_us(Some(20)) < 100_000.0);
+    assert!(target_us(Some(1_000)) > 400_000.0);
+}
+
+#[test]
 fn what_the_user_allows_is_the_most() {
     let mut target = DelayTarget::new(true, 500);
     target.add(0, 1_000);

@@ -6,6 +6,19 @@ fn rtt(rtt_us: u64) -> Option<KernelReading> {
     Some(KernelReading::of(rtt_us))
 }
 
+/// A broker that tells nothing, and a link that may carry much.
+const UNKNOWN: Known = Known { narrow: false, alone: false, broker_most_us: f64::INFINITY };
+
+fn set(
+    network: &mut NetworkRtt,
+    now_us: u64,
+    reading: Option<KernelReading>,
+    window: f64,
+    latency_us: f64,
+) -> bool {
+    network.set(now_us, reading, window, latency_us, UNKNOWN)
+}
+
 /// The kernel has seen a shorter one in the last minutes.
 fn rtt_beside(least_rtt_us: u64, rtt_us: u64) -> Option<KernelReading> {
     Some(KernelReading { least_rtt_us, ..KernelReading::of(rtt_us) })
@@ -16,7 +29,7 @@ fn the_second_largest_of_five_counts() {
     let mut network = NetworkRtt::default();
     assert_eq!(network.get(), None);
     for (reading, counts) in [(5, 5), (90, 5), (6, 6), (7, 7), (8, 8), (8, 8), (1, 8), (50, 8)] {
-        network.set(0, rtt(reading), 8.0, 0.0);
+        set(&mut network, 0, rtt(reading), 8.0, 0.0);
         assert_eq!(network.get(), Some(counts));
     }
 }
@@ -25,7 +38,7 @@ fn the_second_largest_of_five_counts() {
 fn a_longer_route_is_told_once() {
     let mut network = NetworkRtt::default();
     let readings = [100, 101, 900, 901].into_iter().chain((0..30).map(|us| 10_000 + us));
-    let longer: Vec<bool> = readings.map(|us| network.set(0, rtt(us), 8.0, 0.0)).collect();
+    let longer: Vec<bool> = readings.map(|us| set(&mut network, 0, rtt(us), 8.0, 0.0)).collect();
     assert_eq!(longer.iter().filter(|&&told| told).count(), 1);
     assert!(!longer[..4 + LONGER_READINGS as usize].contains(&true), "{longer:?}");
     assert!(network.get() >= Some(10_000));
@@ -38,7 +51,13 @@ fn what_our_own_window_adds_is_no_longer_route() {
         // It doubles with every reading, and the queue with it.
         let window = 8.0 * f64::from(1u32 << (reading / 10).min(10));
         let queue_us = 100 * (window as u64 - 8);
-        assert!(!network.set(reading * 100_000, rtt(10_000 + reading + queue_us), window, 0.0));
+        assert!(!set(
+            &mut network,
+            reading * 100_000,
+            rtt(10_000 + reading + queue_us),
+            window,
+            0.0
+        ));
     }
     assert!(network.get() <= Some(11_600));
 }
@@ -53,7 +72,7 @@ fn a_longer_route_is_told_though_there_always_was_a_queue() {
         let route_us = if reading < 100 { 10_000 } else { 100_000 };
         let queue_us = if reading < 5 { 0 } else { 6_000 };
         let rtt_us = route_us + queue_us + reading;
-        let longer = network.set(reading * 100_000, rtt(rtt_us), window, rtt_us as f64);
+        let longer = set(&mut network, reading * 100_000, rtt(rtt_us), window, rtt_us as f64);
         assert!(!longer || reading > 100, "with reading {reading}");
         told += u32::from(longer);
     }
@@ -67,7 +86,8 @@ fn a_broker_that_reads_later_and_later_is_no_longer_route() {
     for reading in 0..200 {
         let window = if reading < 20 { 10.0 } else { 70.0 };
         let rtt_us = 60 + reading + 500 * (reading / 5) * (reading / 5);
-        assert!(!network.set(
+        assert!(!set(
+            &mut network,
             reading * 100_000,
             rtt_beside(50, rtt_us),
             window,
@@ -81,12 +101,12 @@ fn a_reading_that_is_less_than_most_of_the_latency_is_no_longer_route() {
     let mut network = NetworkRtt::default();
     for reading in 0..100 {
         let rtt_us = if reading < 20 { 50 + reading } else { 2_500 + reading };
-        assert!(!network.set(reading * 100_000, rtt(rtt_us), 100.0, 6_000.0));
+        assert!(!set(&mut network, reading * 100_000, rtt(rtt_us), 100.0, 6_000.0));
     }
     assert!(network.get() <= Some(1_050));
     let mut longer = false;
     for reading in 100..110 {
-        longer |= network.set(reading * 100_000, rtt(2_500 + reading), 100.0, 3_000.0);
+        longer |= set(&mut network, reading * 100_000, rtt(2_500 + reading), 100.0, 3_000.0);
     }
     assert!(longer);
 }
@@ -101,7 +121,7 @@ fn no_route_to_this_machine_becomes_longer() {
             (0..10).for_each(|confirm| network.confirmed(now_us, 41_300 + 3_000 * confirm));
             let reading =
                 KernelReading { same_machine, least_rtt_us: 50, ..KernelReading::of(rtt_us) };
-            network.set(now_us, Some(reading), 54.0, 55_000.0)
+            set(&mut network, now_us, Some(reading), 54.0, 55_000.0)
         };
         ((0..100).filter(|&reading| read(reading)).count(), network.get())
     };
@@ -115,13 +135,13 @@ fn no_route_to_this_machine_becomes_longer() {
 fn late(network: &mut NetworkRtt, reading: u64) -> bool {
     let now_us = reading * 100_000;
     (0..10).for_each(|confirm| network.confirmed(now_us, 7_000 + 1_000 * confirm));
-    network.set(now_us, rtt_beside(1, 13_000 + reading % 7), 20.0, 12_000.0)
+    set(network, now_us, rtt_beside(1, 13_000 + reading % 7), 20.0, 12_000.0)
 }
 
 #[test]
 fn a_peer_that_acknowledges_late_is_near() {
     let mut network = NetworkRtt::default();
-    network.set(0, rtt_beside(1, 500), 200.0, 0.0);
+    set(&mut network, 0, rtt_beside(1, 500), 200.0, 0.0);
     for reading in 1..300 {
         assert!(!late(&mut network, reading));
         assert!(network.get() <= Some(1_002), "reading {reading}: {:?}", network.get());
@@ -136,8 +156,13 @@ fn a_longer_route_is_seen_before_the_kernel_forgets_the_one_before() {
         let rtt_us = if reading < 20 { 100 } else { 10_000 } + reading % 7;
         network.confirmed(reading * 100_000, rtt_us + 500);
         let latency_us = rtt_us as f64 + 800.0;
-        longer +=
-            u32::from(network.set(reading * 100_000, rtt_beside(100, rtt_us), 8.0, latency_us));
+        longer += u32::from(set(
+            &mut network,
+            reading * 100_000,
+            rtt_beside(100, rtt_us),
+            8.0,
+            latency_us,
+        ));
     }
     assert_eq!(longer, 1);
     assert!(network.get() >= Some(10_000));
@@ -159,7 +184,8 @@ fn a_longer_route_is_seen_behind_a_machine_that_acknowledges_late() {
         network.confirmed(reading * 100_000, rtt_us + 2_000);
         let rtt_us = rtt_us + reading % 7;
         let latency_us = rtt_us as f64 + 4_000.0;
-        longer += u32::from(network.set(
+        longer += u32::from(set(
+            &mut network,
             reading * 100_000,
             rtt_beside(50, rtt_us),
             window as f64,
@@ -174,7 +200,7 @@ fn a_longer_route_is_seen_behind_a_machine_that_acknowledges_late() {
 fn a_link_is_full_while_its_queue_is_most_of_the_wait_and_ten_seconds_longer() {
     let mut network = NetworkRtt::default();
     let mut read = |reading: u64, rtt_us, latency_us| {
-        network.set(reading * 100_000, rtt(rtt_us + reading % 2), 8.0, latency_us);
+        set(&mut network, reading * 100_000, rtt(rtt_us + reading % 2), 8.0, latency_us);
         network.is_full()
     };
     assert!(!(0..10).any(|reading| read(reading, 33_000, 34_000.0)));
@@ -189,10 +215,10 @@ fn a_link_is_full_while_its_queue_is_most_of_the_wait_and_ten_seconds_longer() {
 fn bytes_that_are_not_sent_show_a_full_link_unless_it_is_one_machine() {
     for (rtt_us, full) in [(33_000, true), (100, false)] {
         let mut network = NetworkRtt::default();
-        network.set(0, rtt(rtt_us), 8.0, 0.0);
+        set(&mut network, 0, rtt(rtt_us), 8.0, 0.0);
         assert!(!network.is_full());
         let reading = KernelReading { unsent_bytes: 10_000, ..KernelReading::of(rtt_us + 1) };
-        network.set(100_000, Some(reading), 8.0, rtt_us as f64);
+        set(&mut network, 100_000, Some(reading), 8.0, rtt_us as f64);
         assert_eq!(network.is_full(), full);
         assert_eq!((network.take_unsent(), network.take_unsent()), (10_000, 0));
     }
@@ -208,7 +234,7 @@ fn a_longer_route_is_seen_behind_what_tcp_holds_back() {
             (0..10).for_each(|confirm| network.confirmed(now_us, latency_us - 500 * confirm));
             let unsent_bytes = if reading < 30 { 0 } else { unsent(reading) };
             let told = KernelReading { unsent_bytes, ..KernelReading::of(rtt_us + reading % 7) };
-            network.set(now_us, Some(told), 1_200.0, latency_us as f64)
+            set(&mut network, now_us, Some(told), 1_200.0, latency_us as f64)
         };
         (0..60).filter(|&reading| read(reading)).count()
     };
@@ -222,8 +248,8 @@ fn a_queue_that_goes_again_is_no_longer_route() {
     let mut network = NetworkRtt::default();
     for reading in 0..100 {
         let queue_us = if reading % 20 < LONGER_READINGS as u64 { 50_000 } else { 0 };
-        network.set(reading * 100_000, rtt(10_000 + reading), 8.0, 0.0);
-        assert!(!network.set(reading * 100_000, rtt(10_000 + reading + queue_us), 8.0, 0.0));
+        set(&mut network, reading * 100_000, rtt(10_000 + reading), 8.0, 0.0);
+        assert!(!set(&mut network, reading * 100_000, rtt(10_000 + reading + queue_us), 8.0, 0.0));
     }
 }
 
@@ -231,10 +257,10 @@ fn a_queue_that_goes_again_is_no_longer_route() {
 fn a_value_that_stands_still_is_not_believed_until_it_moves() {
     let mut network = NetworkRtt::default();
     for _ in 0..=FROZEN_READINGS {
-        network.set(0, rtt(50), 8.0, 0.0);
+        set(&mut network, 0, rtt(50), 8.0, 0.0);
     }
     assert_eq!(network.get(), None);
-    network.set(0, rtt(51), 8.0, 0.0);
+    set(&mut network, 0, rtt(51), 8.0, 0.0);
     assert!(network.get().is_some());
 }
 
@@ -242,8 +268,8 @@ fn a_value_that_stands_still_is_not_believed_until_it_moves() {
 fn none_and_zero_forget_what_was() {
     for nothing in [None, rtt(0)] {
         let mut network = NetworkRtt::default();
-        network.set(0, rtt(50), 8.0, 0.0);
-        network.set(0, nothing, 8.0, 0.0);
+        set(&mut network, 0, rtt(50), 8.0, 0.0);
+        set(&mut network, 0, nothing, 8.0, 0.0);
         assert_eq!(network.get(), None);
     }
 }
@@ -257,7 +283,7 @@ fn read(
 ) -> usize {
     let mut longer = |reading: &u64| {
         let told = rtt(rtt_us + reading % 7);
-        network.set(reading * 100_000, told, window, 1.2 * rtt_us as f64)
+        set(network, reading * 100_000, told, window, 1.2 * rtt_us as f64)
     };
     readings.filter(|reading| longer(reading)).count()
 }
@@ -313,4 +339,48 @@ proptest! {
         let again = read(&mut network, 60..60 + rest_readings, times * route_us, window);
         prop_assert_eq!(again, 0);
     }
+}
+
+/// Of a publisher whose readings rise from 33 to 160 ms when it is so far, and stay there; how often a longer route is told.
+fn risen(at: u64, unsent_bytes: u64, window: f64, known: Known) -> usize {
+    let mut network = NetworkRtt::default();
+    let mut longer = |reading: &u64| {
+        let rtt_us = if *reading < at { 33_000 } else { 160_000 };
+        let told = KernelReading { unsent_bytes, ..KernelReading::of(rtt_us + reading % 7) };
+        network.set(reading * 100_000, Some(told), window, 1.1 * rtt_us as f64, known)
+    };
+    (0..100).filter(|reading| longer(reading)).count()
+}
+
+#[test]
+fn before_a_narrow_link_that_was_full_a_longer_round_trip_is_a_queue() {
+    let narrow = Known { narrow: true, ..UNKNOWN };
+    assert_eq!(risen(50, 1, 4.0, UNKNOWN), 1, "it carries much");
+    assert_eq!(risen(50, 0, 4.0, narrow), 1, "it was not full");
+    assert_eq!(risen(50, 1, 4.0, narrow), 0);
+    assert_eq!(risen(50, 1, 1.0, narrow), 0, "it may be that of others");
+    assert_eq!(risen(50, 1, 1.0, Known { alone: true, ..narrow }), 1, "there is nobody else");
+}
+
+#[test]
+fn who_has_only_begun_takes_a_longer_round_trip_for_a_queue() {
+    let narrow = Known { narrow: true, ..UNKNOWN };
+    assert_eq!(risen(4, 0, 4.0, narrow), 0);
+    assert_eq!(risen(SETTLED_READINGS as u64, 0, 4.0, narrow), 1);
+}
+
+#[test]
+fn a_link_is_full_where_the_broker_cannot_take_so_long() {
+    let full_after = |broker_most_us| {
+        let mut network = NetworkRtt::default();
+        let mut full = |reading: &u64| {
+            let rtt_us = 33_000 + (reading * 30_000).min(90_000);
+            let known = Known { broker_most_us, ..UNKNOWN };
+            network.set(reading * 100_000, rtt(rtt_us), 8.0, 600_000.0, known);
+            network.is_full()
+        };
+        (0..50).find(|reading| full(reading))
+    };
+    assert_eq!(full_after(f64::INFINITY), None, "it may be the broker");
+    assert_eq!(full_after(28_000.0), Some(STANDING_READINGS as u64));
 }
