@@ -3,8 +3,9 @@
 //! ```text
 //! round k: every host once, starting with one that differs between clients; before the round a pause of
 //!          a random part, half at least, of min(100 ms * 2^k, 10 s), unless it begins with another than 100 ms
+//! after a connection that ended: another host first, and the same only while it is asked over which message it ends
 //! ```
-//! All clients of a broker lose it at the same moment; the random part keeps them from coming back at the
+//! A host that lets in and closes at once would otherwise be the only one that is ever tried. All clients of a broker lose it at the same moment; the random part keeps them from coming back at the
 //! same moment ("Exponential Backoff And Jitter", AWS Architecture Blog, 2015).
 
 /// The pause before the first round, in milliseconds.
@@ -27,6 +28,9 @@ impl Default for Recovery {
 /// The longest pause.
 const PAUSE_MAX_MS: u64 = 10_000;
 
+/// How long a host that keeps ending connections is asked over which message, before another is. Longer than it takes for one.
+const SUSPECTS_PATIENCE_US: u64 = 120_000_000;
+
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Attempt {
@@ -47,14 +51,23 @@ pub(crate) struct Retry {
     first_round: u32,
     random: u64,
     start: usize,
+    /// Since when the same host is asked over which message connections end.
+    stays_since_us: Option<u64>,
 }
 
 impl Retry {
     /// For `places` hosts; `seed` differs between clients.
     pub(crate) fn new(places: usize, recovery: Recovery, seed: u64) -> Retry {
         let places = places.max(1);
-        let mut retry =
-            Retry { places, recovery, made: 0, first_round: 0, random: seed | 1, start: 0 };
+        let mut retry = Retry {
+            places,
+            recovery,
+            made: 0,
+            first_round: 0,
+            random: seed | 1,
+            start: 0,
+            stays_since_us: None,
+        };
         retry.start = (retry.next_random() % retry.places as u64) as usize;
         retry
     }
@@ -87,6 +100,19 @@ impl Retry {
         } else {
             (round * self.places as u32, round)
         };
+    }
+
+    /// It was to `place`. Another host is next; which differs, as all clients of a host lose it at once. But while suspects are
+    /// tried it is the same, as over which message connections end one host alone can tell, if it is not ill itself.
+    pub(crate) fn ended_at(&mut self, place: usize, tries_suspects: bool, now_us: u64) {
+        let since_us = self.stays_since_us.take().unwrap_or(now_us);
+        if tries_suspects && now_us - since_us < SUSPECTS_PATIENCE_US {
+            self.stays_since_us = Some(since_us);
+            self.start = place;
+            return;
+        }
+        let others = (self.places - 1).max(1) as u64;
+        self.start = place + 1 + (self.next_random() % others) as usize;
     }
 
     /// xorshift64: any spread will do.
@@ -146,6 +172,37 @@ mod tests {
                 let quick = retry.next().unwrap();
                 assert!(quick.pause_ms <= PAUSE_FIRST_MS && quick.number == 1, "{quick:?}");
             }
+        }
+    }
+
+    /// One that is stopping lets in and closes, and so does what stands before one that is away.
+    #[test]
+    fn a_host_that_keeps_hanging_up_leaves_the_others_their_turn() {
+        for (places, was_of_use) in [(1, true), (2, false), (2, true), (3, false), (3, true)] {
+            let mut retry = Retry::new(places, Recovery::default(), 5);
+            let mut tried = vec![0; places];
+            let mut last = None;
+            for _ in 0..30 {
+                let place = retry.next().unwrap().place;
+                assert!(last != Some(place) || places == 1);
+                last = Some(place);
+                tried[place] += 1;
+                retry.connected(was_of_use, 20);
+                retry.ended_at(place, false, 0);
+            }
+            assert!(tried.iter().all(|times| *times >= 5), "{tried:?}");
+            // Whoever looks for a message does so at one host, and not for ever.
+            let mut stays = 0;
+            let place = retry.next().unwrap().place;
+            for turn in 0..100 {
+                retry.connected(was_of_use, 20);
+                retry.ended_at(place, true, turn * 10_000_000);
+                stays += u32::from(retry.next().unwrap().place == place);
+                if stays < turn as u32 + 1 {
+                    break;
+                }
+            }
+            assert_eq!(stays, if places == 1 { 100 } else { 12 });
         }
     }
 

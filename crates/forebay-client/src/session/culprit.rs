@@ -155,6 +155,11 @@ impl Session {
         }
     }
 
+    /// Messages go out few at a time, to see over which one connections end.
+    pub(crate) fn is_trying_suspects(&self) -> bool {
+        self.trial.is_some()
+    }
+
     /// Which host the connection was to that is about to be lost.
     pub(crate) fn was_at(&mut self, place: usize) {
         if self.last_place.replace(place) != Some(place) {

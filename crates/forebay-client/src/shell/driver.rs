@@ -151,6 +151,8 @@ impl Driver {
                         session.reconnects += 1;
                     });
                     retry.connected(was_of_use, lasted.as_millis() as u64);
+                    let tries = self.link.with(|session| session.is_trying_suspects());
+                    retry.ended_at(place, tries, self.link.now_us());
                 }
             }
         }
