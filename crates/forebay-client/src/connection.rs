@@ -3,12 +3,13 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use forebay_wire::{AmqpUri, UriError};
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::{Notify, broadcast, oneshot};
 use tracing::Instrument;
 
 use crate::caller::Caller;
@@ -51,6 +52,8 @@ struct Shared {
     consuming: tokio::sync::Mutex<Option<Arc<Guard>>>,
     /// [`Connection::close`] was called: nothing more is opened.
     closed: AtomicBool,
+    /// Told then, for who is opening something.
+    closing: Notify,
 }
 
 /// What a further socket is opened with.
@@ -248,7 +251,8 @@ impl Connection {
         };
         let pool = Pool::new(setup.clone(), main.clone(), max);
         let consuming = tokio::sync::Mutex::new(None);
-        let shared = Shared { setup, main, pool, consuming, closed: AtomicBool::new(false) };
+        let (closed, closing) = Default::default();
+        let shared = Shared { setup, main, pool, consuming, closed, closing };
         Ok(Connection { shared: Arc::new(shared) })
     }
 
@@ -366,8 +370,9 @@ impl Connection {
     /// # Cancellation
     /// A dropped future changes nothing: the connection closes all the same.
     pub async fn close(self) -> Result<(), CloseError> {
-        // Before anything is waited for, all of them are told; who is dialling for a consumer looks at `closed` afterwards.
+        // Before anything is waited for, all of them are told, and so is who is dialling for a consumer.
         self.shared.closed.store(true, Ordering::SeqCst);
+        self.shared.closing.notify_waiters();
         let (mut guards, mut unheard) = self.shared.pool.close();
         guards.push(self.shared.main.clone());
         let told = |guard: Arc<Guard>| {
@@ -437,6 +442,8 @@ impl Connection {
     pub(crate) async fn consuming(&self) -> Result<Arc<Guard>, OpenError> {
         let is_closed = || self.shared.closed.load(Ordering::SeqCst);
         let mut consuming = self.shared.consuming.lock().await;
+        let mut closing = pin!(self.shared.closing.notified());
+        closing.as_mut().enable(); // from here on
         if is_closed() {
             // Who closed it may not have waited for this lock.
             consuming.take().inspect(|guard| guard.link.close());
@@ -448,11 +455,12 @@ impl Connection {
                 return Ok(guard.clone());
             }
         }
-        let guard = self.shared.setup.open(" (consuming)").await?;
-        if is_closed() {
-            // Dropped, it is closed again.
-            return Err(OpenError::Lost(Lost::ClosedByUs));
-        }
+        // Who closes it waits for this lock, and not for hosts that do not answer. What is dropped is closed again.
+        let guard = tokio::select! {
+            biased;
+            () = closing => return Err(OpenError::Lost(Lost::ClosedByUs)),
+            opened = self.shared.setup.open(" (consuming)") => opened?,
+        };
         *consuming = Some(guard.clone());
         Ok(guard)
     }

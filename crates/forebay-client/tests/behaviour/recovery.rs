@@ -7,11 +7,12 @@ use std::time::Duration;
 use forebay_wire::{WireMethod, connection, queue};
 use tokio::sync::Notify;
 
-use crate::rig::peer::{Knock, Sent, connected, door};
+use crate::rig::peer::{Knock, Peer, Sent, connected, door};
 use crate::rig::{Broker, soon};
 use forebay_client::{
-    Binding, CloseError, Connection, Exchange, Happening, Lost, NotPublishedReason, Options, Queue,
-    Route, Topology, Unconfirmed, UnknownReason, Window,
+    Binding, BuildConsumerError, CloseError, Connection, Exchange, Happening, Lost,
+    NotPublishedReason, OpenError, Options, Queue, Route, Topology, Unconfirmed, UnknownReason,
+    Window,
 };
 
 #[tokio::test]
@@ -251,8 +252,8 @@ async fn closing_while_it_connects_again_ends_at_once() {
     ));
 }
 
-#[tokio::test]
-async fn closing_does_not_wait_for_a_stream_that_is_never_made() {
+/// A connection whose first stream is made, with its other end; all others never are, and each is told.
+async fn connected_once() -> (Connection, Peer, Arc<Notify>) {
     let (mut door, knock) = door();
     let dialling = Arc::new(Notify::new());
     let make = {
@@ -267,10 +268,29 @@ async fn closing_does_not_wait_for_a_stream_that_is_never_made() {
     };
     let builder = Connection::builder().recovery_pause(Duration::from_millis(1));
     let opening = tokio::spawn(builder.over("the test", Options::default(), make));
-    drop(door.next().await);
-    let connection = soon("an open connection", opening).await.unwrap().unwrap();
+    let peer = door.next().await;
+    (soon("an open connection", opening).await.unwrap().unwrap(), peer, dialling)
+}
+
+#[tokio::test]
+async fn closing_does_not_wait_for_a_stream_that_is_never_made() {
+    let (connection, peer, dialling) = connected_once().await;
+    drop(peer);
     soon("another attempt", dialling.notified()).await;
     assert_eq!(soon("closed", connection.close()).await, Ok(()));
+}
+
+#[tokio::test]
+async fn closing_does_not_wait_for_the_stream_of_a_consumer_either_and_tells_who_wants_it() {
+    let (connection, mut peer, dialling) = connected_once().await;
+    let building = tokio::spawn(connection.consumer("q").build());
+    soon("a second stream", dialling.notified()).await;
+    let closing = tokio::spawn(connection.close());
+    peer.expect("connection.close").await;
+    peer.send(0, &connection::CloseOk::default()).await;
+    assert_eq!(soon("closed", closing).await.unwrap(), Ok(()));
+    let refused = soon("an answer", building).await.unwrap().unwrap_err();
+    assert_eq!(refused, BuildConsumerError::NotOpened(OpenError::Lost(Lost::ClosedByUs)));
 }
 
 #[tokio::test]
