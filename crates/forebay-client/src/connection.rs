@@ -165,6 +165,11 @@ impl ConnectionBuilder {
         self
     }
 
+    #[cfg(test)]
+    pub(crate) fn options(self, options: Options) -> Self {
+        ConnectionBuilder { options, ..self }
+    }
+
     /// Connects to `uri`.
     ///
     /// # Errors
@@ -199,8 +204,8 @@ impl ConnectionBuilder {
         F: Fn() -> S + Send + Sync + 'static,
         S: Future<Output = io::Result<Box<dyn ByteStream>>> + Send + 'static,
     {
-        let make = move || -> StreamFuture { Box::pin(make()) };
-        let dialer = Dialer::Made { address: address.into(), make: Arc::new(make) };
+        let make = move |_| -> StreamFuture { Box::pin(make()) };
+        let dialer = Dialer::Made { addresses: vec![address.into()], make: Arc::new(make) };
         let name = self.options.connection_name.or(options.connection_name.clone());
         let options = Options { connection_name: name, ..options };
         let connections_max = Some(self.connections_max.unwrap_or(1));
@@ -231,7 +236,10 @@ impl Connection {
         ConnectionBuilder::default()
     }
 
-    async fn with(builder: ConnectionBuilder, dialer: Dialer) -> Result<Connection, OpenError> {
+    pub(crate) async fn with(
+        builder: ConnectionBuilder,
+        dialer: Dialer,
+    ) -> Result<Connection, OpenError> {
         let (happenings, _) = broadcast::channel(HAPPENINGS_KEPT);
         let setup = Setup {
             dialer,

@@ -23,8 +23,16 @@ pub type StreamFuture = Pin<Box<dyn Future<Output = io::Result<Box<dyn ByteStrea
 /// Where streams come from.
 #[derive(Clone)]
 pub(crate) enum Dialer {
-    Hosts { hosts: Vec<(String, u16)>, timeout: Duration, tls: Option<Tls> },
-    Made { address: String, make: Arc<dyn Fn() -> StreamFuture + Send + Sync> },
+    Hosts {
+        hosts: Vec<(String, u16)>,
+        timeout: Duration,
+        tls: Option<Tls>,
+    },
+    /// `make` is told to which of the addresses; there is one, but in tests.
+    Made {
+        addresses: Vec<String>,
+        make: Arc<dyn Fn(usize) -> StreamFuture + Send + Sync>,
+    },
 }
 
 impl Dialer {
@@ -42,7 +50,7 @@ impl Dialer {
     pub(crate) fn places(&self) -> usize {
         match self {
             Dialer::Hosts { hosts, .. } => hosts.len(),
-            Dialer::Made { .. } => 1,
+            Dialer::Made { addresses, .. } => addresses.len(),
         }
     }
 
@@ -53,17 +61,17 @@ impl Dialer {
                 let (host, port) = &hosts[place % hosts.len()];
                 format!("{host}:{port}")
             }
-            Dialer::Made { address, .. } => address.clone(),
+            Dialer::Made { addresses, .. } => addresses[place % addresses.len()].clone(),
         }
     }
 
     /// Opens a stream to one of them.
     pub(crate) async fn dial(&self, place: usize) -> Result<Stream, OpenError> {
         match self {
-            Dialer::Made { address, make } => match make().await {
+            Dialer::Made { make, .. } => match make(place).await {
                 Ok(stream) => Ok(Stream::Other(stream)),
                 Err(error) => Err(OpenError::NotConnected {
-                    address: address.clone(),
+                    address: self.address(place),
                     reason: error.to_string(),
                 }),
             },

@@ -182,13 +182,8 @@ impl World {
                 self.stuck = self.percent(30);
             }
             94 => {
-                self.rabbit.alarm = self.percent(40);
-                if let Some(conn) = &mut self.conn {
-                    match self.rabbit.alarm {
-                        true => self.rabbit.block(conn),
-                        false => self.rabbit.unblock(conn),
-                    }
-                }
+                let (host, alarm) = (self.random.below(self.away.len()), self.percent(40));
+                self.rabbit.set_alarm(host, alarm, self.conn.iter_mut());
             }
             95 => self.rabbit.is_full = self.percent(30),
             96 => {
@@ -341,7 +336,7 @@ impl World {
         }
         self.rabbit.has_exchange = true;
         self.rabbit.is_full = false;
-        self.rabbit.alarm = false;
+        self.rabbit.alarms.clear();
         for queue in ["q0", "q1", "q2"] {
             self.rabbit.declare(queue);
         }

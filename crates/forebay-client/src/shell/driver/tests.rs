@@ -48,10 +48,10 @@ fn logged_in() -> Driver {
     receive(&link, &bytes(0, &start));
     receive(&link, &bytes(0, &connection::Tune::default()));
     receive(&link, &bytes(0, &connection::OpenOk::default()));
-    let make = || -> crate::StreamFuture { Box::pin(std::future::pending()) };
+    let make = |_| -> crate::StreamFuture { Box::pin(std::future::pending()) };
     Driver {
         link,
-        dialer: Dialer::Made { address: "nowhere".into(), make: Arc::new(make) },
+        dialer: Dialer::Made { addresses: vec!["nowhere".into()], make: Arc::new(make) },
         options,
         topology: Arc::default(),
         recovery: None,

@@ -168,7 +168,7 @@ fn connect(hub: &End) -> Option<Connection> {
     {
         let mut hub = hub.hub();
         let channel_max = if hub.random.in_percent(30) { 2 } else { 2047 };
-        (hub.conn, hub.cut) = (Conn::new(channel_max, 0), false);
+        (hub.conn, hub.cut) = (Conn::new(0, channel_max, 0), false);
     }
     Connection::over(hub.clone(), hub.clone(), Options::default()).ok()
 }
@@ -461,7 +461,7 @@ fn live(seed: u64, steps: u64) -> [u64; 7] {
     let hub = End(Arc::new(Mutex::new(Hub {
         random: Random(seed ^ 1),
         rabbit: Rabbit::new(),
-        conn: Conn::new(2047, 0),
+        conn: Conn::new(0, 2047, 0),
         cut: false,
         well: true,
         faults: Random(!seed).next() | Random(seed ^ 7).next(),

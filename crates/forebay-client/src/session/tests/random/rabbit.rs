@@ -14,6 +14,8 @@ use crate::REPUBLISHED_HEADER;
 
 /// The frames of its connections, head and end included.
 pub(super) const FRAME_BYTES_MAX: u32 = 4096;
+/// It fails over what ends with this.
+pub(super) const POISON: &str = "|poison";
 const REPLY_TO: &str = "amq.rabbitmq.reply-to";
 
 /// A message that arrived, each time.
@@ -67,8 +69,8 @@ pub(super) struct Rabbit {
     pub(super) has_exchange: bool,
     /// It rejects what is published.
     pub(super) is_full: bool,
-    /// It takes no publishes.
-    pub(super) alarm: bool,
+    /// Its hosts that take no publishes.
+    pub(super) alarms: BTreeSet<usize>,
     pub(super) channels_closed: u64,
     pub(super) returns: u64,
     pub(super) redeliveries: u64,
@@ -78,6 +80,8 @@ pub(super) struct Rabbit {
 
 /// A connection as it sees it.
 pub(super) struct Conn {
+    /// To which of its hosts.
+    pub(super) host: usize,
     pub(super) channel_max: u16,
     heartbeat: u16,
     pub(super) input: Vec<u8>,
@@ -143,8 +147,9 @@ struct Unacked {
 }
 
 impl Conn {
-    pub(super) fn new(channel_max: u16, heartbeat: u16) -> Conn {
+    pub(super) fn new(host: usize, channel_max: u16, heartbeat: u16) -> Conn {
         Conn {
+            host,
             channel_max,
             heartbeat,
             input: Vec::new(),
@@ -408,6 +413,10 @@ impl Rabbit {
             return;
         }
         let text = String::from_utf8_lossy(&content.body).into_owned();
+        if text.ends_with(POISON) {
+            self.close(conn, 541);
+            return;
+        }
         let name = text.split('|').next().unwrap().to_owned();
         let (publisher, place) = name.split_once('-').unwrap();
         let place = place.parse::<u32>().unwrap();
@@ -458,7 +467,7 @@ impl Rabbit {
             self.returns += 1;
             send_back(conn, number, &content);
         }
-        if self.alarm && !conn.blocked {
+        if !conn.blocked {
             self.block(conn);
         }
     }

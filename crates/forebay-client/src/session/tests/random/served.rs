@@ -39,7 +39,7 @@ impl World {
         self.session.begin(options, topology);
         let roomy = self.well || self.faults >> 20 & 1 == 0;
         let channel_max = if roomy { 2047 } else { [2, 4, 6][self.random.below(3)] };
-        self.conn = Some(Conn::new(channel_max, HEARTBEAT_S));
+        self.conn = Some(Conn::new(self.place, channel_max, HEARTBEAT_S));
         self.login_until_us = self.now_us + 10_000_000;
         self.next_beat_us = u64::MAX;
     }

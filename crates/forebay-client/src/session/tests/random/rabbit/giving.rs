@@ -13,9 +13,29 @@ use super::{Chan, Conn, FRAME_BYTES_MAX, Pending, Rabbit, Unacked};
 impl Rabbit {
     /// Stops a connection that has published.
     pub(in super::super) fn block(&mut self, conn: &mut Conn) {
-        if self.alarm && conn.open && conn.published && !conn.blocked && !conn.closing {
+        let alarm = self.alarms.contains(&conn.host);
+        if alarm && conn.open && conn.published && !conn.blocked && !conn.closing {
             conn.blocked = true;
             conn.tell(0, &connection::Blocked { reason: ShortStr::truncated("low on memory") });
+        }
+    }
+
+    /// One of its hosts has no memory, or has some again.
+    pub(in super::super) fn set_alarm<'c>(
+        &mut self,
+        host: usize,
+        alarm: bool,
+        conns: impl Iterator<Item = &'c mut Conn>,
+    ) {
+        match alarm {
+            true => self.alarms.insert(host),
+            false => self.alarms.remove(&host),
+        };
+        for conn in conns.filter(|conn| conn.host == host) {
+            match alarm {
+                true => self.block(conn),
+                false => self.unblock(conn),
+            }
         }
     }
 

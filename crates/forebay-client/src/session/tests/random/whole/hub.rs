@@ -19,7 +19,10 @@ pub(super) struct Hub {
     pub(super) rabbit: Rabbit,
     pub(super) lines: Vec<Line>,
     pub(super) ghosts: Vec<Conn>,
-    pub(super) refuses: bool,
+    /// How each of its hosts is.
+    pub(super) hosts: Vec<Host>,
+    /// The users let go of everything when all is lost for the first time, or after a few rounds.
+    pub(super) gives_up: bool,
     /// What happens in this world: a bit for each.
     pub(super) faults: u64,
     /// Chaos is over: tasks ask for nothing new.
@@ -31,6 +34,31 @@ pub(super) struct Hub {
     pub(super) unasked: Vec<String>,
     pub(super) replies: u64,
     pub(super) taken: u64,
+    /// How often somebody came to a host that was ill.
+    pub(super) dialled: u64,
+    /// Messages to be published over which the broker fails.
+    pub(super) poisons_left: usize,
+    /// Of those, what was told so.
+    pub(super) culprits: u64,
+}
+
+/// How a host is to who comes to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Host {
+    Well,
+    Refuses,
+    /// Nothing comes back from it until who dials has waited for long enough.
+    Vanishes,
+    /// It takes the stream, and says no more before the login is complete.
+    Hangs,
+    /// It lets in, and closes.
+    Bounces,
+}
+
+impl Host {
+    pub(super) fn ill(random: &mut Random) -> Host {
+        [Host::Refuses, Host::Vanishes, Host::Hangs, Host::Bounces][random.below(4)]
+    }
 }
 
 /// A connection: the broker's end of its stream.
@@ -38,6 +66,8 @@ pub(super) struct Line {
     stream: DuplexStream,
     conn: Conn,
     stuck_until: Option<Instant>,
+    /// Of the client's frames before it hangs.
+    answers_left: Option<usize>,
 }
 
 pub(super) type Shared = Arc<Mutex<Hub>>;
@@ -76,10 +106,14 @@ impl Hub {
                 }
             }
             let frames = if self.well || gone { 10_000 } else { self.random.below(20) };
-            for _ in 0..frames {
+            for _ in 0..line.answers_left.unwrap_or(frames) {
                 if !self.rabbit.work(&mut line.conn) {
                     break;
                 }
+                line.answers_left = line.answers_left.map(|left| left - 1);
+            }
+            if self.hosts[line.conn.host] == Host::Bounces {
+                self.rabbit.close(&mut line.conn, 320);
             }
             let answers = if self.well { 10_000 } else { self.random.below(6) };
             for _ in 0..answers {
@@ -112,7 +146,7 @@ impl Hub {
     }
 
     pub(super) fn spoil(&mut self) {
-        let what = self.random.below(16);
+        let what = self.random.below(17);
         if self.faults >> what & 1 == 0 {
             return;
         }
@@ -148,18 +182,23 @@ impl Hub {
                 self.lines[at].stuck_until = Some(Instant::now() + Duration::from_millis(ms));
             }
             (8 | 9, _) => {
-                self.rabbit.alarm = self.random.in_percent(40);
-                let Hub { rabbit, lines, .. } = self;
-                for line in lines {
-                    match rabbit.alarm {
-                        true => rabbit.block(&mut line.conn),
-                        false => rabbit.unblock(&mut line.conn),
-                    }
-                }
+                let host = self.random.below(self.hosts.len());
+                let alarm = self.random.in_percent(40);
+                let conns = self.lines.iter_mut().map(|line| &mut line.conn);
+                self.rabbit.set_alarm(host, alarm, conns);
             }
             (10, _) => self.rabbit.is_full = self.random.in_percent(30),
             (11, _) => self.rabbit.has_exchange = self.random.in_percent(70),
-            (12, _) => self.refuses = self.random.in_percent(40),
+            (12 | 14, _) => {
+                let host = self.random.below(self.hosts.len());
+                let ill = self.random.in_percent(40);
+                self.hosts[host] = if ill { Host::ill(&mut self.random) } else { Host::Well };
+            }
+            (15, _) => {
+                let host = self.random.below(self.hosts.len());
+                self.hosts[host] = Host::ill(&mut self.random);
+                self.cut(host);
+            }
             (13, _) => {
                 if let Some(ghost) = self.ghosts.pop() {
                     self.end_ghost(ghost);
@@ -175,10 +214,28 @@ impl Hub {
         self.rabbit.end(&mut ghost);
     }
 
+    /// A host dies, with all its connections.
+    fn cut(&mut self, host: usize) {
+        for Line { mut conn, .. } in self.lines.extract_if(.., |line| line.conn.host == host) {
+            conn.input.truncate(self.random.below(conn.input.len() + 1));
+            self.ghosts.push(conn);
+        }
+    }
+
+    /// One host is well for good, and others are, or are left as ill as a host may be.
     pub(super) fn heal(&mut self) {
         self.well = true;
-        self.refuses = false;
-        self.rabbit.alarm = false;
+        let sound = self.random.below(self.hosts.len());
+        for host in 0..self.hosts.len() {
+            // Who gives up does so at a host that lets in and closes.
+            if host == sound || self.gives_up || self.random.in_percent(50) {
+                self.hosts[host] = Host::Well;
+                self.rabbit.alarms.remove(&host);
+            } else {
+                self.hosts[host] = Host::ill(&mut self.random);
+                self.cut(host);
+            }
+        }
         self.rabbit.is_full = false;
         self.rabbit.has_exchange = true;
         QUEUES.iter().for_each(|queue| self.rabbit.declare(queue));
@@ -186,7 +243,7 @@ impl Hub {
             self.end_ghost(ghost);
         }
         for line in &mut self.lines {
-            line.stuck_until = None;
+            (line.stuck_until, line.answers_left) = (None, None);
             self.rabbit.unblock(&mut line.conn);
         }
         // The next ones have channels for all.
@@ -194,6 +251,12 @@ impl Hub {
         {
             self.rabbit.end(&mut conn);
         }
+    }
+
+    pub(super) fn takes_poison(&mut self, random: &mut Random) -> bool {
+        let takes = self.poisons_left > 0 && random.in_percent(5);
+        self.poisons_left -= usize::from(takes);
+        takes
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -204,7 +267,10 @@ impl Hub {
     pub(super) fn tell(&self) -> String {
         let ready = QUEUES.map(|queue| self.rabbit.ready(queue));
         let unacked: Vec<_> = self.lines.iter().map(|line| Rabbit::unacked(&line.conn)).collect();
-        format!("ready {ready:?}, unacked {unacked:?}")
+        {
+            let hosts = &self.hosts;
+            format!("ready {ready:?}, unacked {unacked:?}, {hosts:?}, gives up: {}", self.gives_up)
+        }
     }
 
     pub(super) fn hear(&mut self, name: String, outcome: Result<Confirmed, Unconfirmed>) {
@@ -215,10 +281,14 @@ impl Hub {
             Err(Unconfirmed::Rejected) => answered(Fate::Rejected),
             Err(Unconfirmed::Returned(_)) => answered(Fate::Returned),
             Err(Unconfirmed::Withdrawn) => arrivals.is_empty(),
-            Err(Unconfirmed::Unknown(UnknownReason::Lost(_))) => self.closing,
+            Err(Unconfirmed::Unknown(UnknownReason::Lost(_))) => self.closing || self.gives_up,
             Err(Unconfirmed::Unknown(_)) => true,
         };
         assert!(true_so_far, "{name} is {outcome:?}, and there were {arrivals:?}");
+        self.culprits += u64::from(matches!(
+            &outcome,
+            Err(Unconfirmed::Unknown(UnknownReason::ConnectionsEnded { .. }))
+        ));
         self.told.push((name, outcome));
     }
 
@@ -246,24 +316,32 @@ pub(super) async fn broker(hub: Shared) {
     }
 }
 
-pub(super) fn dial(hub: &Shared) -> StreamFuture {
+pub(super) fn dial(hub: &Shared, host: usize) -> StreamFuture {
     let hub = hub.clone();
     Box::pin(async move {
         let pause = {
             let mut hub = lock(&hub);
-            if hub.well { 1 } else { [1, 100, 3_000][hub.random.below(3)] }
+            match hub.hosts[host] {
+                Host::Vanishes => 10_000,
+                _ if hub.well => 1,
+                _ => [1, 100, 3_000][hub.random.below(3)],
+            }
         };
         sleep(Duration::from_millis(pause)).await;
         let mut hub = lock(&hub);
-        if hub.refuses {
+        let is = hub.hosts[host];
+        hub.dialled += u64::from(is != Host::Well);
+        if matches!(is, Host::Refuses | Host::Vanishes) {
             return Err(io::Error::other("refused"));
         }
+        let answers_left = (is == Host::Hangs).then(|| hub.random.below(4));
         let well = hub.well;
         let bytes = if well { 65_536 } else { [100, 4_000, 65_536][hub.random.below(3)] };
         let roomy = well || hub.faults >> 20 & 1 == 0;
         let channel_max = if roomy { 2047 } else { [3, 5][hub.random.below(2)] };
         let (ours, stream) = tokio::io::duplex(bytes);
-        hub.lines.push(Line { stream, conn: Conn::new(channel_max, 10), stuck_until: None });
+        let conn = Conn::new(host, channel_max, 10);
+        hub.lines.push(Line { stream, conn, stuck_until: None, answers_left });
         Ok(Box::new(ours) as Box<dyn ByteStream>)
     })
 }
