@@ -131,8 +131,6 @@ pub(crate) struct Channel {
     pub(crate) prefetch: u16,
     pub(crate) prefetch_global: u16,
     pub(crate) last_tag: u64,
-    /// A publish was refused. What is settled behind it is told at once, and may be told again with others.
-    pub(crate) refused: bool,
     pub(crate) unacked: BTreeMap<u64, Unacked>,
     pub(crate) consumers: BTreeMap<Name, Consumer>,
     pub(crate) replies: VecDeque<Reply>,
@@ -160,7 +158,6 @@ impl Channel {
             prefetch: 0,
             prefetch_global: 0,
             last_tag: 0,
-            refused: false,
             unacked: BTreeMap::new(),
             consumers: BTreeMap::new(),
             replies: VecDeque::new(),

@@ -138,7 +138,6 @@ impl Model {
         let Some(pending) = outstanding.remove(&tag).filter(|_| !multiple) else {
             return violation("every publish settles", format!("{who}, and it is not outstanding"));
         };
-        channel.refused = true;
         self.refused += 1;
         match pending.may_refuse[..] {
             [] => violation("every publish settles", format!("{who} by no full queue")),
