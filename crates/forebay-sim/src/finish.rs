@@ -51,7 +51,7 @@ impl World {
 
     fn come_to_rest(&mut self) -> Step {
         let mut random = Random::new(self.trace.hash());
-        let mut idle = 0;
+        let (mut idle, mut delivered) = (0, 0);
         for round in 0..ROUNDS_MAX {
             // Messages that came back and lie before a run stay in memory until somebody takes them, and
             // publishers may wait for that (docs/guide.md, "Memory").
@@ -70,8 +70,15 @@ impl World {
             let rest = (0..self.clients.len())
                 .all(|client| self.links[client].is_none() || self.clients[client].is_idle())
                 && self.model.check_told().is_ok();
-            idle = if rest { idle + 1 } else { 0 };
+            // Who needs no acks takes in silence.
+            let takes = self.model.delivered > delivered;
+            delivered = self.model.delivered;
+            idle = if rest && !takes { idle + 1 } else { 0 };
             if idle > 20 {
+                // Acks of others may wait with publishes for room in the memory.
+                if self.links.iter().flatten().all(|link| link.upstream_bytes() == 0) {
+                    self.check_nobody_is_left_idle()?;
+                }
                 if self.broker.shard.status().queues_holding == 0 {
                     return Ok(());
                 }

@@ -1,6 +1,6 @@
 //! What must hold at every step, whatever happens: bounds, and work for those who can do it.
 
-use forebay_broker::{ConnectionId, Gate};
+use forebay_broker::{ConnectionId, Gate, QueueStatus};
 use forebay_flow::BalanceState;
 
 use crate::link::UPSTREAM_MAX_BYTES;
@@ -54,12 +54,24 @@ impl World {
     /// After a turn no consumer with credit is left waiting for a message that is in memory
     /// and stays there, but while a busy broker gathers.
     pub(crate) fn check_nobody_idle(&mut self) -> Step {
+        self.look_for_idle(|queue| queue.cold + queue.spilling == 0)
+    }
+
+    /// When all have come to rest without faults, what lies on disk has been read for whoever could take it. Here is seen who was
+    /// not woken: while others publish and settle, the next of them wakes him.
+    pub(crate) fn check_nobody_is_left_idle(&mut self) -> Step {
+        self.look_for_idle(|_| true)
+    }
+
+    /// Looks for consumers with credit of those queues in which something waits.
+    fn look_for_idle(&self, is_looked_at: impl Fn(&QueueStatus) -> bool) -> Step {
+        // What a timer has just brought, a dead letter for one, is delivered in the next turn.
         let busy = self.broker.shard.next_deadline_us().is_some_and(|at| at <= self.now_us);
         if busy || self.broker.shard.is_gathering() || self.stopping {
             return Ok(());
         }
         for queue in &self.broker.shard.status().queues {
-            if queue.ready == 0 || queue.consumers == 0 || queue.cold + queue.spilling > 0 {
+            if queue.ready == 0 || queue.consumers == 0 || !is_looked_at(queue) {
                 continue;
             }
             // What has died by itself is not delivered, and stays until there is room for its letter, or a little longer.
