@@ -57,7 +57,11 @@ impl World {
             DiskError::Write,
             DiskError::Sync,
             DiskError::Read,
+            DiskError::Create,
+            DiskError::Allocate,
             DiskError::Name,
+            DiskError::Remove,
+            DiskError::Names,
         ]) {
             // A failed sync takes what it was to make durable: no promise of the weaker policies.
             DiskError::Sync if swarm.options.durability != Durability::Always => DiskError::Write,

@@ -32,8 +32,16 @@ pub enum DiskError {
     Sync,
     /// A read fails.
     Read,
+    /// A file cannot be made.
+    Create,
+    /// There is no room to be had for what will be written.
+    Allocate,
     /// A name cannot be changed.
     Name,
+    /// A file cannot be removed.
+    Remove,
+    /// A change of names cannot be made durable.
+    Names,
 }
 
 /// One thing that happens.

@@ -157,13 +157,17 @@ impl World {
             }
             Event::Die { death, seed } => self.die(death, &mut Random::new(seed)),
             Event::Fail(error) => {
-                let (call, kind) = match error {
-                    DiskError::Write => (Call::Write, std::io::ErrorKind::Other),
-                    DiskError::Sync => (Call::Sync, std::io::ErrorKind::Other),
-                    DiskError::Read => (Call::Read, std::io::ErrorKind::Other),
-                    DiskError::Name => (Call::Rename, std::io::ErrorKind::Other),
+                let call = match error {
+                    DiskError::Write => Call::Write,
+                    DiskError::Sync => Call::Sync,
+                    DiskError::Read => Call::Read,
+                    DiskError::Create => Call::Create,
+                    DiskError::Allocate => Call::Allocate,
+                    DiskError::Name => Call::Rename,
+                    DiskError::Remove => Call::Remove,
+                    DiskError::Names => Call::SyncDir,
                 };
-                self.disk.fail(call, 0, kind);
+                self.disk.fail(call, 0, std::io::ErrorKind::Other);
                 self.fault_pending = true;
                 Ok(())
             }
