@@ -10,6 +10,7 @@ mod channel;
 mod consumers;
 pub(crate) mod content;
 mod counts;
+mod declare;
 mod letters;
 pub(crate) mod limit;
 pub(crate) mod observe;

@@ -2,20 +2,18 @@
 
 use crate::command::{ChannelCommand, Command};
 use crate::message::Published;
-use crate::names::{DEFAULT, LETTERS_TO, Name, REPLY_TAG, REPLY_TO};
+use crate::names::{LETTERS_TO, Name, REPLY_TAG, REPLY_TO};
 
 use super::Model;
 use super::channel::{Channel, Consumer, Dying, Held, Mode, Pending, Reply, Unacked, Verdict};
 use super::refusal::Room;
-use super::topology::Target;
 
-const NOT_FOUND: u16 = 404;
+pub(super) const NOT_FOUND: u16 = 404;
 const ACCESS_REFUSED: u16 = 403;
-const RESOURCE_LOCKED: u16 = 405;
-const PRECONDITION_FAILED: u16 = 406;
+pub(super) const PRECONDITION_FAILED: u16 = 406;
 
 /// What a channel gets for a command: an answer, silence, or an error.
-type Outcome = Result<Option<Reply>, u16>;
+pub(super) type Outcome = Result<Option<Reply>, u16>;
 
 /// What becomes of a message.
 #[derive(Debug, Default)]
@@ -323,93 +321,7 @@ impl Model {
                 }
                 Ok(Some(Reply::RecoverOk))
             }
-            ChannelCommand::DeclareQueue {
-                queue,
-                durable,
-                exclusive,
-                auto_delete,
-                passive,
-                ..
-            } => {
-                let found = self.queues.get_mut(queue).ok_or(NOT_FOUND)?;
-                if found.exists {
-                    if found.exclusive.is_some_and(|owner| owner != client) {
-                        return Err(RESOURCE_LOCKED);
-                    }
-                    if !passive && (found.durable, found.auto_delete) != (durable, auto_delete) {
-                        return Err(PRECONDITION_FAILED);
-                    }
-                } else if passive {
-                    return Err(NOT_FOUND);
-                } else {
-                    found.exists = true;
-                    found.declared_op = op;
-                    found.durable = durable;
-                    found.auto_delete = auto_delete;
-                    found.exclusive = exclusive.then_some(client);
-                }
-                found.used();
-                let ready = certain.then(|| found.ready_range());
-                Ok(Some(Reply::DeclareOk(ready)))
-            }
-            ChannelCommand::DeleteQueue(queue) => {
-                if !self.queues.get(queue).is_some_and(|queue| queue.exists) {
-                    return Ok(Some(Reply::DeleteOk(Some((0, 0)))));
-                }
-                self.usable(client, queue)?;
-                let ready = certain.then(|| self.ready_range(queue));
-                self.delete_queue(queue);
-                Ok(Some(Reply::DeleteOk(ready)))
-            }
-            ChannelCommand::Purge(queue) => {
-                self.usable(client, queue)?;
-                let ready = certain.then(|| self.ready_range(queue));
-                if let Some(queue) = self.queues.get_mut(queue) {
-                    queue.purge(op, certain);
-                }
-                if queue == LETTERS_TO {
-                    self.letters_may_be_lost();
-                }
-                Ok(Some(Reply::PurgeOk(ready)))
-            }
-            ChannelCommand::Bind { queue, exchange, key } => {
-                self.usable(client, queue)?;
-                self.exchange(exchange)?;
-                self.topology.bind(exchange, key, Target::Queue(queue));
-                Ok(Some(Reply::BindOk))
-            }
-            ChannelCommand::Unbind { queue, exchange, key } => {
-                self.topology.unbind(exchange, key, Target::Queue(queue));
-                Ok(Some(Reply::UnbindOk))
-            }
-            ChannelCommand::BindExchange { destination, source, key } => {
-                self.exchange(destination)?;
-                self.exchange(source)?;
-                self.topology.bind(source, key, Target::Exchange(destination));
-                Ok(Some(Reply::ExchangeBindOk))
-            }
-            ChannelCommand::DeclareExchange { exchange, kind, alternate } => {
-                self.topology.declare_exchange(exchange, kind, alternate);
-                Ok(Some(Reply::ExchangeDeclareOk))
-            }
-            ChannelCommand::DeleteExchange(exchange) => {
-                self.topology.delete_exchange(exchange);
-                Ok(Some(Reply::ExchangeDeleteOk))
-            }
-        }
-    }
-
-    fn exchange(&self, name: Name) -> Result<(), u16> {
-        if self.topology.has_exchange(name) && name != DEFAULT { Ok(()) } else { Err(NOT_FOUND) }
-    }
-
-    fn usable(&self, client: usize, queue: Name) -> Result<(), u16> {
-        match self.queues.get(queue) {
-            Some(found) if found.exists => match found.exclusive {
-                Some(owner) if owner != client => Err(RESOURCE_LOCKED),
-                _ => Ok(()),
-            },
-            _ => Err(NOT_FOUND),
+            _ => self.declare(client, command),
         }
     }
 
