@@ -219,6 +219,7 @@ impl World {
                 self.statistics.asked += 1;
                 return Ok(());
             }
+            Method::ChannelFlowOk(m) => Sent::FlowOk { active: m.active },
             other => Sent::Ok(other.name()),
         };
         self.sent(client, channel, sent, round)

@@ -51,6 +51,8 @@ pub(crate) struct Channel {
     outstanding: usize,
     published: u64,
     settled: u64,
+    /// Its consumers get nothing.
+    pub(crate) paused: bool,
     pub(crate) unacked: BTreeSet<u64>,
     pub(crate) consumers: BTreeSet<Name>,
     pub(crate) no_ack: BTreeSet<Name>,
@@ -340,6 +342,9 @@ impl Client {
             Job::Consume => {
                 if self.finishing {
                     settle_all(channel, &mut say);
+                    if std::mem::take(&mut channel.paused) {
+                        say(ChannelCommand::Flow { active: true });
+                    }
                     return commands;
                 }
                 if swarm.balance && !channel.prepared {
@@ -387,6 +392,7 @@ impl Client {
             && self.channels.iter().all(|channel| {
                 channel.unacked.is_empty()
                     && channel.replies_due == 0
+                    && !channel.paused
                     && channel.state == State::Open
                     && (channel.job != Job::Confirm
                         || channel.prepared && channel.settled == channel.published)
@@ -408,6 +414,7 @@ impl Channel {
             outstanding: 0,
             published: 0,
             settled: 0,
+            paused: false,
             unacked: BTreeSet::new(),
             consumers: BTreeSet::new(),
             no_ack: BTreeSet::new(),

@@ -42,6 +42,11 @@ pub(crate) enum ChannelCommand {
     CloseOk,
     /// `channel.flow-ok`: the client is there.
     FlowOk,
+    /// `channel.flow`: the channel's consumers get nothing, or again.
+    Flow {
+        /// Whether they get something.
+        active: bool,
+    },
     /// `confirm.select`
     ConfirmSelect,
     /// `tx.select`
@@ -173,6 +178,7 @@ impl Command {
                 let capabilities = TableBuf::new()
                     .with("consumer_cancel_notify", Value::Bool(true))
                     .with("connection.blocked", Value::Bool(true))
+                    .with("forebay.pause", Value::Bool(true))
                     .with("forebay.leases", Value::Bool(*leases))
                     .with("forebay.commit_times", Value::Bool(*leases));
                 let properties =
@@ -224,6 +230,7 @@ impl ChannelCommand {
             }
             ChannelCommand::CloseOk => put(&channel::CloseOk::default()),
             ChannelCommand::FlowOk => put(&channel::FlowOk { active: true }),
+            ChannelCommand::Flow { active } => put(&channel::Flow { active }),
             ChannelCommand::ConfirmSelect => put(&confirm::Select::default()),
             ChannelCommand::TxSelect => put(&tx::Select::default()),
             ChannelCommand::Commit => put(&tx::Commit::default()),

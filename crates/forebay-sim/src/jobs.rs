@@ -125,6 +125,10 @@ pub(crate) fn consume(
             channel.consumers.remove(tag);
             say(ChannelCommand::Cancel(tag));
         }
+        _ if swarm.pauses && random.one_in(if channel.paused { 4 } else { 16 }) => {
+            say(ChannelCommand::Flow { active: channel.paused });
+            channel.paused = !channel.paused;
+        }
         _ if random.one_in(4) => {
             let none = swarm.prefetch_max == 0 && random.one_in(2);
             let count =

@@ -116,6 +116,8 @@ pub struct Swarm {
     pub single_active: bool,
     /// Consumers have priorities.
     pub consumer_priorities: bool,
+    /// Channels of consumers are paused now and then.
+    pub pauses: bool,
     /// In some queues only so many messages may wait.
     pub limits: bool,
     /// In some queues the bodies that wait have no more than so many bytes; 0: in none.
@@ -230,6 +232,7 @@ impl Swarm {
             refuses: random.one_in(2),
             single_active: random.one_in(4),
             consumer_priorities: random.one_in(3),
+            pauses: random.one_in(4),
             // A few, some, or as much as is written to runs before it is too much.
             limit_bytes: match random.one_in(3) {
                 true => random.pick(&[2 * body_bytes, 8 * body_bytes, 100_000]),

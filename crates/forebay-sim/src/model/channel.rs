@@ -84,6 +84,7 @@ pub(crate) enum Reply {
     CommitOk(Vec<Pending>),
     RollbackOk,
     QosOk,
+    FlowOk(bool),
     ConsumeOk(Name),
     CancelOk(Name),
     /// get-ok or get-empty, of the queue as it was when it was asked.
@@ -131,6 +132,10 @@ pub(crate) struct Channel {
     pub(crate) prefetch: u16,
     pub(crate) prefetch_global: u16,
     pub(crate) last_tag: u64,
+    /// Its client has paused it.
+    pub(crate) paused: bool,
+    /// The client was told so: nothing more comes, even if it was on its way.
+    pub(crate) told_paused: bool,
     pub(crate) unacked: BTreeMap<u64, Unacked>,
     pub(crate) consumers: BTreeMap<Name, Consumer>,
     pub(crate) replies: VecDeque<Reply>,
@@ -158,6 +163,8 @@ impl Channel {
             prefetch: 0,
             prefetch_global: 0,
             last_tag: 0,
+            paused: false,
+            told_paused: false,
             unacked: BTreeMap::new(),
             consumers: BTreeMap::new(),
             replies: VecDeque::new(),

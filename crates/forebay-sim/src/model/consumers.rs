@@ -37,7 +37,7 @@ impl Model {
         let free = consumer.no_ack
             || below(consumer.prefetch, channel.held_by(this) + dying)
                 && below(channel.prefetch_global, channel.held_by(None));
-        free && !consumer.cancelled && !channel.failed
+        free && !consumer.cancelled && !channel.failed && !channel.paused
     }
 
     /// A consumer of this queue that could take a message.

@@ -44,6 +44,9 @@ pub(crate) enum Sent<'a> {
         content: Content<'a>,
     },
     GetEmpty,
+    FlowOk {
+        active: bool,
+    },
     Return {
         code: u16,
         content: Content<'a>,
@@ -217,6 +220,12 @@ impl Model {
                 violation("counts are right", format!("client {client}: {count}, not {due:?}"))
             }
             (Reply::ConsumeOk(tag), Sent::ConsumeOk(sent)) if tag.as_bytes() == sent => Ok(()),
+            (Reply::FlowOk(active), Sent::FlowOk { active: sent }) if *active == sent => {
+                if let Some(channel) = self.channel(client, number) {
+                    channel.told_paused = !sent;
+                }
+                Ok(())
+            }
             (Reply::CancelOk(tag), Sent::CancelOk(sent)) if tag.as_bytes() == sent => {
                 if let Some(channel) = self.channel(client, number) {
                     channel.consumers.remove(tag);
@@ -301,6 +310,10 @@ impl Model {
             let what = format!("client {client}: delivery to {tag_name:?}, which does not consume");
             return violation("protocol", what);
         };
+        if channel.told_paused {
+            let what = format!("client {client}: delivery to {name} on channel {number}");
+            return violation("who has paused gets nothing", what);
+        }
         if consumer.cancelled && exact {
             let what = format!("client {client}: delivery to {name} after its end");
             return violation("protocol", what);

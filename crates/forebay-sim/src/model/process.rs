@@ -250,6 +250,12 @@ impl Model {
                 }
                 Ok(Some(Reply::QosOk))
             }
+            ChannelCommand::Flow { active } => {
+                if let Some(channel) = self.channel(client, number) {
+                    channel.paused = !active;
+                }
+                Ok(Some(Reply::FlowOk(active)))
+            }
             ChannelCommand::Consume { queue: REPLY_TO, tag, .. } => {
                 let Some(channel) = self.channel(client, number) else { return Ok(None) };
                 if channel.reply_consumer.replace(op).is_some() {
