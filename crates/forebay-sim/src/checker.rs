@@ -191,6 +191,9 @@ impl World {
                 self.model.told_to_close(client, round);
                 return Ok(());
             }
+            Method::ConnectionClose(close) if self.model.ends_with(client, close.reply_code) => {
+                return Ok(());
+            }
             Method::ConnectionClose(close) => {
                 let what = format!("client {client}: {} {}", close.reply_code, close.reply_text);
                 return violation("nobody is cut off without a reason", what);

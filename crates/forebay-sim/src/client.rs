@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, VecDeque};
 use forebay_wire::{ContentHeader, FrameKind, Method, read_frame};
 
 use crate::command::{ChannelCommand, Command};
-use crate::jobs::{churn, consume, message, settle, settle_all, some_queue};
+use crate::jobs::{churn, consume, message, refused_message, settle, settle_all, some_queue};
 use crate::message::{Published, is_reply_name};
 use crate::names::{
     DURABLE_QUEUES, EXCLUSIVE_QUEUES, MISSING, Name, REPLY_TAG, REPLY_TO, WRONG_TAG, known,
@@ -251,9 +251,12 @@ impl Client {
             return commands;
         }
         if swarm.mistakes && !self.finishing && random.one_in(100) && channel.replies_due == 0 {
-            say(match random.below(3) {
-                0 => ChannelCommand::Ack { tag: 1 << 40, multiple: random.one_in(2) },
-                1 => ChannelCommand::Consume {
+            say(match random.below(6) {
+                // All its connection may do is end.
+                0 => ChannelCommand::Recover { requeue: false },
+                1 => ChannelCommand::Publish(refused_message(swarm, random, next_id)),
+                2 | 3 => ChannelCommand::Ack { tag: 1 << 40, multiple: random.one_in(2) },
+                4 => ChannelCommand::Consume {
                     queue: MISSING,
                     tag: WRONG_TAG,
                     no_ack: false,
@@ -328,7 +331,7 @@ impl Client {
                     // What came back with the rollback is given back for good.
                     channel.recover_due = false;
                     channel.unacked.clear();
-                    say(ChannelCommand::Recover);
+                    say(ChannelCommand::Recover { requeue: true });
                 } else if random.one_in(3) {
                     say(ChannelCommand::Get { queue: some_queue(random), no_ack: false });
                 } else if !channel.unacked.is_empty() && random.one_in(2) {

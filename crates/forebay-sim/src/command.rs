@@ -31,6 +31,19 @@ pub(crate) enum Command {
     Channel(u16, ChannelCommand),
 }
 
+/// What an exchange is declared as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exchange {
+    /// `direct`, `topic` or `fanout`.
+    pub(crate) kind: Name,
+    /// Where goes what nothing here wants.
+    pub(crate) alternate: Option<Name>,
+    /// Nobody publishes to it.
+    pub(crate) internal: bool,
+    /// It goes with its last binding.
+    pub(crate) auto_delete: bool,
+}
+
 /// One request on a channel.
 #[derive(Clone, Debug)]
 pub(crate) enum ChannelCommand {
@@ -102,8 +115,11 @@ pub(crate) enum ChannelCommand {
         /// Back to the queue, or dropped.
         requeue: bool,
     },
-    /// `basic.recover` with requeue.
-    Recover,
+    /// `basic.recover`
+    Recover {
+        /// Back to the queues; to the same consumer, which no broker does, if not.
+        requeue: bool,
+    },
     /// `queue.declare`
     DeclareQueue {
         /// The queue.
@@ -122,7 +138,12 @@ pub(crate) enum ChannelCommand {
         single_active: bool,
     },
     /// `queue.delete`
-    DeleteQueue(Name),
+    DeleteQueue {
+        /// The queue.
+        queue: Name,
+        /// Only if nobody consumes it.
+        if_unused: bool,
+    },
     /// `queue.purge`
     Purge(Name),
     /// `queue.bind`
@@ -152,17 +173,31 @@ pub(crate) enum ChannelCommand {
         /// The binding key.
         key: Name,
     },
+    /// `exchange.unbind`
+    UnbindExchange {
+        /// Where to.
+        destination: Name,
+        /// Where from.
+        source: Name,
+        /// The binding key.
+        key: Name,
+    },
     /// `exchange.declare`
     DeclareExchange {
         /// The exchange.
         exchange: Name,
-        /// `direct`, `topic` or `fanout`.
-        kind: Name,
-        /// Its alternate exchange.
-        alternate: Option<Name>,
+        /// What it is.
+        made: Exchange,
+        /// Only asks.
+        passive: bool,
     },
     /// `exchange.delete`
-    DeleteExchange(Name),
+    DeleteExchange {
+        /// The exchange.
+        exchange: Name,
+        /// Only if nothing is bound to it.
+        if_unused: bool,
+    },
 }
 
 fn short(name: &'static str) -> ShortStr<'static> {
@@ -268,7 +303,7 @@ impl ChannelCommand {
             ChannelCommand::Nack { tag, multiple, requeue } => {
                 put(&basic::Nack { delivery_tag: tag, multiple, requeue });
             }
-            ChannelCommand::Recover => put(&basic::Recover { requeue: true }),
+            ChannelCommand::Recover { requeue } => put(&basic::Recover { requeue }),
             ChannelCommand::DeclareQueue {
                 queue,
                 durable,
@@ -295,8 +330,8 @@ impl ChannelCommand {
                     ..queue::Declare::default()
                 });
             }
-            ChannelCommand::DeleteQueue(queue) => {
-                put(&queue::Delete { queue: short(queue), ..queue::Delete::default() });
+            ChannelCommand::DeleteQueue { queue, if_unused } => {
+                put(&queue::Delete { queue: short(queue), if_unused, ..queue::Delete::default() });
             }
             ChannelCommand::Purge(queue) => {
                 put(&queue::Purge { queue: short(queue), ..queue::Purge::default() });
@@ -319,8 +354,14 @@ impl ChannelCommand {
                 routing_key: short(key),
                 ..exchange::Bind::default()
             }),
-            ChannelCommand::DeclareExchange { exchange, kind, alternate } => {
-                let arguments = match alternate {
+            ChannelCommand::UnbindExchange { destination, source, key } => put(&exchange::Unbind {
+                destination: short(destination),
+                source: short(source),
+                routing_key: short(key),
+                ..exchange::Unbind::default()
+            }),
+            ChannelCommand::DeclareExchange { exchange, made, passive } => {
+                let arguments = match made.alternate {
                     Some(name) => {
                         TableBuf::new().with("alternate-exchange", Value::LongStr(name.as_bytes()))
                     }
@@ -328,15 +369,20 @@ impl ChannelCommand {
                 };
                 put(&exchange::Declare {
                     exchange: short(exchange),
-                    type_name: short(kind),
+                    type_name: short(made.kind),
                     durable: true,
+                    internal: made.internal,
+                    auto_delete: made.auto_delete,
+                    passive,
                     arguments: arguments.as_table(),
                     ..exchange::Declare::default()
                 });
             }
-            ChannelCommand::DeleteExchange(exchange) => {
-                put(&exchange::Delete { exchange: short(exchange), ..exchange::Delete::default() });
-            }
+            ChannelCommand::DeleteExchange { exchange, if_unused } => put(&exchange::Delete {
+                exchange: short(exchange),
+                if_unused,
+                ..exchange::Delete::default()
+            }),
         }
     }
 }

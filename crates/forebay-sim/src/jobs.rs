@@ -6,8 +6,9 @@ use crate::client::Channel;
 use crate::command::ChannelCommand;
 use crate::message::Published;
 use crate::names::{
-    CONSUMER_PRIORITIES, DEFAULT, DIRECT, DURABLE_QUEUES, EXPIRATIONS, EXTRA_KEYS, FANOUT, KEYS,
-    Name, PASSING_EXCHANGES, PASSING_QUEUES, PATTERNS, TAGS, TOPIC, TRANSIENT_QUEUES,
+    ALTERNATE, CONSUMER_PRIORITIES, DEFAULT, DIRECT, DURABLE_QUEUES, EXPIRATIONS, EXTRA_KEYS,
+    FANOUT, KEYS, MISSING, Name, PASSING_EXCHANGES, PASSING_QUEUES, PATTERNS, TAGS, TOPIC,
+    TRANSIENT_QUEUES,
 };
 use crate::random::Random;
 use crate::swarm::{Job, Swarm};
@@ -52,6 +53,13 @@ pub(crate) fn message(
     }
 }
 
+/// A message to an exchange that is not there, or that takes none from publishers.
+pub(crate) fn refused_message(swarm: &Swarm, random: &mut Random, id: u32) -> Published {
+    let message = message(swarm, random, id, &mut VecDeque::new());
+    let exchange = if swarm.internal && random.one_in(2) { ALTERNATE } else { MISSING };
+    Published { exchange, ..message }
+}
+
 pub(crate) fn some_queue(random: &mut Random) -> Name {
     match random.below(6) {
         0 => random.pick(&TRANSIENT_QUEUES),
@@ -77,7 +85,7 @@ pub(crate) fn settle(
     let silent = channel.replies_due == 0;
     if silent && channel.job != Job::Transact && swarm.requeue_one_in > 0 && random.one_in(200) {
         channel.unacked.clear();
-        say(ChannelCommand::Recover);
+        say(ChannelCommand::Recover { requeue: true });
         return;
     }
     let at = if random.one_in(2) { 0 } else { random.index(channel.unacked.len()) };
@@ -157,15 +165,17 @@ pub(crate) fn churn(
     };
     let queue = random.pick(&PASSING_QUEUES);
     let exchange = random.pick(&PASSING_EXCHANGES);
-    match random.below(16) {
+    // Perhaps from one that comes and goes, or in a circle.
+    let source = random.pick(&[TOPIC, TOPIC, PASSING_EXCHANGES[0], PASSING_EXCHANGES[1]]);
+    match random.below(20) {
         0..3 => say(declare(queue, true, false, random.one_in(8), false)),
-        3 => say(ChannelCommand::DeleteQueue(queue)),
+        3 => say(ChannelCommand::DeleteQueue { queue, if_unused: random.one_in(2) }),
         4 => say(ChannelCommand::Purge(some_queue(random))),
         5 => say(declare(some_queue(random), true, false, false, true)),
         6 => {
-            // The queue comes back empty, bound as before.
+            // The queue comes back empty, bound as before, or somebody uses it, and all of that is in vain.
             let queue = random.pick(&DURABLE_QUEUES);
-            say(ChannelCommand::DeleteQueue(queue));
+            say(ChannelCommand::DeleteQueue { queue, if_unused: random.one_in(2) });
             say(declare(queue, true, false, false, false));
             for (exchange, key, _) in swarm.bindings.iter().filter(|(_, _, to)| *to == queue) {
                 say(ChannelCommand::Bind { queue, exchange, key });
@@ -178,13 +188,13 @@ pub(crate) fn churn(
         }
         8 if *has_exclusive => say(ChannelCommand::Get { queue: exclusive, no_ack: true }),
         9 => {
-            let kind = if exchange == PASSING_EXCHANGES[0] { "fanout" } else { "topic" };
-            say(ChannelCommand::DeclareExchange { exchange, kind, alternate: None });
+            let made = swarm.exchange(exchange);
+            say(ChannelCommand::DeclareExchange { exchange, made, passive: false });
             let key = random.pick(&PATTERNS);
-            say(ChannelCommand::BindExchange { destination: exchange, source: TOPIC, key });
+            say(ChannelCommand::BindExchange { destination: exchange, source, key });
             say(ChannelCommand::Bind { queue: some_queue(random), exchange, key });
         }
-        10 => say(ChannelCommand::DeleteExchange(exchange)),
+        10 => say(ChannelCommand::DeleteExchange { exchange, if_unused: random.one_in(2) }),
         11 | 12 => {
             let key = random.pick(&PATTERNS);
             say(ChannelCommand::Bind { queue: some_queue(random), exchange: TOPIC, key });
@@ -194,6 +204,18 @@ pub(crate) fn churn(
             say(ChannelCommand::Unbind { queue: some_queue(random), exchange: TOPIC, key });
         }
         14 => say(declare(random.pick(&DURABLE_QUEUES), true, false, false, true)),
+        15 => {
+            let key = random.pick(&PATTERNS);
+            say(ChannelCommand::UnbindExchange { destination: exchange, source, key });
+        }
+        16 | 17 => {
+            let key = random.pick(&PATTERNS);
+            say(ChannelCommand::Unbind { queue: some_queue(random), exchange, key });
+        }
+        18 => {
+            let made = swarm.exchange(exchange);
+            say(ChannelCommand::DeclareExchange { exchange, made, passive: true });
+        }
         // One that has gone, perhaps, as nobody used it.
         _ => say(declare(random.pick(&TRANSIENT_QUEUES), false, false, false, false)),
     }

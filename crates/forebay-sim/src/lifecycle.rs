@@ -9,7 +9,7 @@ use crate::command::{ChannelCommand, Command};
 use crate::event::{Death, End};
 use crate::model::base_queues;
 use crate::names::{
-    ALTERNATE, DIRECT, FANOUT, Name, PASSING_EXCHANGES, PASSING_QUEUES, PATTERNS, TOPIC,
+    BASE_EXCHANGES, FANOUT, Name, PASSING_EXCHANGES, PASSING_QUEUES, PATTERNS, TOPIC,
 };
 use crate::random::Random;
 use crate::violation::violation;
@@ -201,21 +201,17 @@ impl World {
     /// Somebody declares the base topology, deletes what came and went, and counts what is there.
     fn declare_base(&mut self) -> Step {
         self.model.at(self.lived_us + self.now_us, self.turns);
-        self.model.base_declared(&self.swarm.bindings);
+        self.model.base_declared(&self.swarm);
         let mut commands = vec![ChannelCommand::Open];
         for queue in PASSING_QUEUES {
-            commands.push(ChannelCommand::DeleteQueue(queue));
+            commands.push(ChannelCommand::DeleteQueue { queue, if_unused: false });
         }
         for exchange in PASSING_EXCHANGES {
-            commands.push(ChannelCommand::DeleteExchange(exchange));
+            commands.push(ChannelCommand::DeleteExchange { exchange, if_unused: false });
         }
-        for (exchange, kind, alternate) in [
-            (DIRECT, "direct", Some(ALTERNATE)),
-            (TOPIC, "topic", None),
-            (FANOUT, "fanout", None),
-            (ALTERNATE, "fanout", None),
-        ] {
-            commands.push(ChannelCommand::DeclareExchange { exchange, kind, alternate });
+        for exchange in BASE_EXCHANGES {
+            let made = self.swarm.exchange(exchange);
+            commands.push(ChannelCommand::DeclareExchange { exchange, made, passive: false });
         }
         commands.push(ChannelCommand::BindExchange { destination: TOPIC, source: FANOUT, key: "" });
         let mut counted: Vec<Name> = Vec::new();

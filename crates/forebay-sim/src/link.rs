@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use crate::command::Command;
+use crate::names::{ALTERNATE, MISSING};
 
 /// Bytes that a client may have on the way; it waits with more.
 pub(crate) const UPSTREAM_MAX_BYTES: usize = 64 * 1024;
@@ -102,14 +103,14 @@ impl Link {
                     Get { .. }
                         | Purge(_)
                         | DeclareQueue { .. }
-                        | DeleteQueue(_)
+                        | DeleteQueue { .. }
                         | Cancel(_)
                         | Close
                         | Nack { requeue: false, .. }
                 )
             )
         };
-        let mut end = bytes.min(self.upstream.len());
+        let mut end = self.whole_if_refused(bytes.min(self.upstream.len()));
         let first = self.commands.iter().position(|(_, command)| answers(command));
         if let Some(first) = first {
             // To the end of the one before it, or to its own.
@@ -119,6 +120,21 @@ impl Link {
         self.fed += end as u64;
         let rest = self.upstream.split_off(end);
         std::mem::replace(&mut self.upstream, rest)
+    }
+
+    /// Where a piece ends that would end at `end`. A publish is refused before its body has come, and the model knows of it when it
+    /// has: so such a one goes in one piece.
+    fn whole_if_refused(&self, end: usize) -> usize {
+        use crate::command::ChannelCommand::Publish;
+        let upto = self.fed + end as u64;
+        match self.commands.iter().find(|(at, _)| *at > upto) {
+            Some((at, Command::Channel(_, Publish(message))))
+                if [MISSING, ALTERNATE].contains(&message.exchange) =>
+            {
+                (at - self.fed) as usize
+            }
+            _ => end,
+        }
     }
 
     /// The broker was given what was taken and holds `held` bytes of it: what it has carried out.

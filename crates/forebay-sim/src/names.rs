@@ -14,6 +14,8 @@ pub(crate) const TOPIC: Name = "e.topic";
 pub(crate) const FANOUT: Name = "e.fanout";
 /// See [`DIRECT`].
 pub(crate) const ALTERNATE: Name = "e.alternate";
+/// Those of every world.
+pub(crate) const BASE_EXCHANGES: [Name; 4] = [DIRECT, TOPIC, FANOUT, ALTERNATE];
 /// Exchanges that come and go.
 pub(crate) const PASSING_EXCHANGES: [Name; 2] = ["p.fanout", "p.topic"];
 /// An exchange that is never there.

@@ -6,12 +6,13 @@ use forebay_broker::topology::Policy;
 use forebay_store::{Durability, Options};
 use forebay_wire::Value;
 
+use crate::command::Exchange;
 use crate::model::BaseBinding;
 use crate::model::limit::Limit;
 use crate::names::{
     ALTERNATE, DIRECT, DURABLE_QUEUES, EXCLUSIVE_QUEUES, EXPIRING, FANOUT, LETTERS_FROM,
-    LETTERS_TO, LIMIT_MESSAGES, LIMITED, LIMITED_BYTES, Name, PASSING_QUEUES, PATTERNS,
-    PRIORITIZED, PRIORITY_MAX, SINGLE_ACTIVE, TOPIC, TRANSIENT_QUEUES, UNUSED_GO,
+    LETTERS_TO, LIMIT_MESSAGES, LIMITED, LIMITED_BYTES, Name, PASSING_EXCHANGES, PASSING_QUEUES,
+    PATTERNS, PRIORITIZED, PRIORITY_MAX, SINGLE_ACTIVE, TOPIC, TRANSIENT_QUEUES, UNUSED_GO,
 };
 use crate::random::Random;
 
@@ -118,6 +119,10 @@ pub struct Swarm {
     pub consumer_priorities: bool,
     /// Channels of consumers are paused now and then.
     pub pauses: bool,
+    /// Nobody publishes to the exchange that is an alternate of others, nor to one of those that come and go.
+    pub internal: bool,
+    /// Exchanges that come and go do so with their last binding.
+    pub auto_delete: bool,
     /// In some queues only so many messages may wait.
     pub limits: bool,
     /// In some queues the bodies that wait have no more than so many bytes; 0: in none.
@@ -233,6 +238,8 @@ impl Swarm {
             single_active: random.one_in(4),
             consumer_priorities: random.one_in(3),
             pauses: random.one_in(4),
+            internal: random.one_in(2),
+            auto_delete: random.one_in(2),
             // A few, some, or as much as is written to runs before it is too much.
             limit_bytes: match random.one_in(3) {
                 true => random.pick(&[2 * body_bytes, 8 * body_bytes, 100_000]),
@@ -312,6 +319,28 @@ impl Swarm {
     /// After how long a queue goes that nobody uses, in microseconds.
     pub(crate) fn expires_us(&self, queue: Name) -> Option<u64> {
         (self.expires_ms > 0 && UNUSED_GO.contains(&queue)).then_some(self.expires_ms * 1_000)
+    }
+
+    /// What an exchange is in this world.
+    pub(crate) fn exchange(&self, exchange: Name) -> Exchange {
+        let made = |kind| Exchange { kind, alternate: None, internal: false, auto_delete: false };
+        match exchange {
+            DIRECT => Exchange { alternate: Some(ALTERNATE), ..made("direct") },
+            TOPIC => made("topic"),
+            FANOUT => made("fanout"),
+            ALTERNATE => Exchange { internal: self.internal, ..made("fanout") },
+            _ if exchange == PASSING_EXCHANGES[0] => Exchange {
+                internal: self.internal,
+                auto_delete: self.auto_delete,
+                ..made("fanout")
+            },
+            // What nothing here wants goes to the other, if that is there.
+            _ => Exchange {
+                alternate: Some(PASSING_EXCHANGES[0]),
+                auto_delete: self.auto_delete,
+                ..made("topic")
+            },
+        }
     }
 
     /// The queues whose dead messages go elsewhere.

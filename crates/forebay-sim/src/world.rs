@@ -258,7 +258,8 @@ impl World {
         {
             let piece = link.take(bytes);
             link.heard_us = self.now_us;
-            bytes -= piece.len();
+            // One that goes whole may be more.
+            bytes = bytes.saturating_sub(piece.len());
             self.received(client, &piece)?;
         }
         Ok(())

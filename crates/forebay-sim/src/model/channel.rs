@@ -101,6 +101,7 @@ pub(crate) enum Reply {
     BindOk,
     UnbindOk,
     ExchangeBindOk,
+    ExchangeUnbindOk,
     ExchangeDeclareOk,
     ExchangeDeleteOk,
     /// `channel.close` with this code.
@@ -117,6 +118,7 @@ impl Reply {
                 | Reply::BindOk
                 | Reply::UnbindOk
                 | Reply::ExchangeBindOk
+                | Reply::ExchangeUnbindOk
                 | Reply::ExchangeDeclareOk
                 | Reply::ExchangeDeleteOk
                 | Reply::CommitOk(_)
@@ -195,6 +197,8 @@ pub(crate) struct Connection {
     pub(crate) channels: BTreeMap<u16, Channel>,
     /// Replies outstanding that wait for the disk.
     pub(crate) barriers: usize,
-    /// The client has asked to close.
+    /// The client has asked to close, or what it said ends the connection.
     pub(crate) closing: bool,
+    /// With this code, which it has not been told yet.
+    pub(crate) refused: Option<u16>,
 }

@@ -44,11 +44,14 @@ impl Model {
                 let ready = certain.then(|| found.ready_range());
                 Ok(Some(Reply::DeclareOk(ready)))
             }
-            ChannelCommand::DeleteQueue(queue) => {
+            ChannelCommand::DeleteQueue { queue, if_unused } => {
                 if !self.queues.get(queue).is_some_and(|queue| queue.exists) {
                     return Ok(Some(Reply::DeleteOk(Some((0, 0)))));
                 }
                 self.usable(client, queue)?;
+                if if_unused && self.queues.get(queue).is_some_and(|q| !q.consumers.is_empty()) {
+                    return Err(PRECONDITION_FAILED);
+                }
                 let ready = certain.then(|| self.ready_range(queue));
                 self.delete_queue(queue);
                 Ok(Some(Reply::DeleteOk(ready)))
@@ -80,11 +83,22 @@ impl Model {
                 self.topology.bind(source, key, Target::Exchange(destination));
                 Ok(Some(Reply::ExchangeBindOk))
             }
-            ChannelCommand::DeclareExchange { exchange, kind, alternate } => {
-                self.topology.declare_exchange(exchange, kind, alternate);
+            ChannelCommand::UnbindExchange { destination, source, key } => {
+                self.topology.unbind(source, key, Target::Exchange(destination));
+                Ok(Some(Reply::ExchangeUnbindOk))
+            }
+            ChannelCommand::DeclareExchange { exchange, made, passive } => {
+                if passive {
+                    self.exchange(exchange)?;
+                } else {
+                    self.topology.declare_exchange(exchange, made);
+                }
                 Ok(Some(Reply::ExchangeDeclareOk))
             }
-            ChannelCommand::DeleteExchange(exchange) => {
+            ChannelCommand::DeleteExchange { exchange, if_unused } => {
+                if if_unused && self.topology.leads_somewhere(exchange) {
+                    return Err(PRECONDITION_FAILED);
+                }
                 self.topology.delete_exchange(exchange);
                 Ok(Some(Reply::ExchangeDeleteOk))
             }

@@ -190,8 +190,8 @@ impl Model {
     }
 
     /// After a restart somebody has declared the base topology and deleted what came and went.
-    pub(crate) fn base_declared(&mut self, bindings: &[BaseBinding]) {
-        self.topology.declare_base();
+    pub(crate) fn base_declared(&mut self, swarm: &Swarm) {
+        self.topology.declare_base(swarm);
         for (name, durable) in base_queues() {
             if let Some(queue) = self.queues.get_mut(name) {
                 queue.exists = true;
@@ -199,7 +199,7 @@ impl Model {
                 queue.used();
             }
         }
-        for (exchange, key, queue) in bindings {
+        for (exchange, key, queue) in &swarm.bindings {
             self.topology.bind(exchange, key, Target::Queue(queue));
         }
         for name in PASSING_QUEUES {
@@ -274,6 +274,10 @@ impl Model {
     /// At rest nothing is due any more on the connections that are left.
     pub(crate) fn check_told(&self) -> Result<(), Violation> {
         for (client, connection) in &self.connections {
+            if let Some(code) = connection.refused {
+                let what = format!("client {client}: connection.close with {code}");
+                return violation("every request is answered", what);
+            }
             for (number, channel) in &connection.channels {
                 let at = format!("client {client}, channel {number}");
                 if let channel::Mode::Confirm { outstanding, .. } = &channel.mode

@@ -128,6 +128,12 @@ impl Model {
         self.connections.get(&client).is_none_or(|connection| connection.closing)
     }
 
+    /// A connection is told to end with this code: false if nothing its client said is the reason.
+    pub(crate) fn ends_with(&mut self, client: usize, code: u16) -> bool {
+        let connection = self.connections.get_mut(&client);
+        connection.is_some_and(|c| c.refused.take_if(|refused| *refused == code).is_some())
+    }
+
     /// Holds a method against what could have been sent.
     pub(crate) fn observe(
         &mut self,
@@ -534,6 +540,7 @@ impl Reply {
             Reply::BindOk => "queue.bind-ok",
             Reply::UnbindOk => "queue.unbind-ok",
             Reply::ExchangeBindOk => "exchange.bind-ok",
+            Reply::ExchangeUnbindOk => "exchange.unbind-ok",
             Reply::ExchangeDeclareOk => "exchange.declare-ok",
             Reply::ExchangeDeleteOk => "exchange.delete-ok",
             _ => return None,

@@ -10,6 +10,7 @@ use super::refusal::Room;
 
 pub(super) const NOT_FOUND: u16 = 404;
 const ACCESS_REFUSED: u16 = 403;
+const NOT_IMPLEMENTED: u16 = 540;
 pub(super) const PRECONDITION_FAILED: u16 = 406;
 
 /// What a channel gets for a command: an answer, silence, or an error.
@@ -35,14 +36,20 @@ impl Model {
         self.credit_came = true;
         match command {
             Command::Handshake { .. } | Command::Heartbeat | Command::CloseConnectionOk => {}
-            Command::CloseConnection => {
-                self.leaves(client, Channel::takes);
-                self.connected(client);
-                if let Some(connection) = self.connections.get_mut(&client) {
-                    connection.closing = true;
-                }
-            }
+            Command::CloseConnection => self.ends(client, None),
             Command::Channel(number, command) => self.process_channel(client, *number, command),
+        }
+    }
+
+    /// All that counts from now on is that the connection ends, as the client asked or with this code.
+    fn ends(&mut self, client: usize, refused: Option<u16>) {
+        if self.is_closing(client) {
+            return;
+        }
+        self.leaves(client, Channel::takes);
+        self.connected(client);
+        if let Some(connection) = self.connections.get_mut(&client) {
+            (connection.closing, connection.refused) = (true, refused);
         }
     }
 
@@ -71,6 +78,9 @@ impl Model {
                 return;
             }
             _ if channel.failed => return,
+            ChannelCommand::Recover { requeue: false } => {
+                return self.ends(client, Some(NOT_IMPLEMENTED));
+            }
             ChannelCommand::Close => {
                 let mut closed = Channel::new();
                 closed.failed = true;
@@ -314,7 +324,7 @@ impl Model {
                 let verdict = if requeue { Verdict::Requeued } else { Verdict::Rejected };
                 self.settle(client, number, tag, multiple, verdict)
             }
-            ChannelCommand::Recover => {
+            ChannelCommand::Recover { .. } => {
                 let unacked = match self.channel(client, number) {
                     Some(channel) => std::mem::take(&mut channel.unacked),
                     None => return Ok(None),
@@ -334,6 +344,9 @@ impl Model {
     fn publish(&mut self, client: usize, number: u16, message: Published) -> Outcome {
         if !self.topology.has_exchange(message.exchange) {
             return Err(NOT_FOUND);
+        }
+        if self.topology.is_internal(message.exchange) {
+            return Err(ACCESS_REFUSED);
         }
         if message.wants_reply && !self.asks(client, number, message.id) {
             return Err(PRECONDITION_FAILED);

@@ -2,19 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::names::{ALTERNATE, DEFAULT, DIRECT, FANOUT, Name, TOPIC};
+use crate::command::Exchange;
+use crate::names::{BASE_EXCHANGES, DEFAULT, FANOUT, Name, TOPIC};
+use crate::swarm::Swarm;
 
 /// Where a binding leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Target {
     Queue(Name),
     Exchange(Name),
-}
-
-#[derive(Clone, Debug)]
-struct Exchange {
-    kind: Name,
-    alternate: Option<Name>,
 }
 
 /// The exchanges of a world and what is bound to them.
@@ -29,18 +25,36 @@ impl Topology {
         name == DEFAULT || self.exchanges.contains_key(name)
     }
 
-    pub(crate) fn declare_exchange(&mut self, name: Name, kind: Name, alternate: Option<Name>) {
-        self.exchanges.entry(name).or_insert(Exchange { kind, alternate });
+    /// Whether somebody may publish to it.
+    pub(crate) fn is_internal(&self, name: Name) -> bool {
+        self.exchanges.get(name).is_some_and(|exchange| exchange.internal)
+    }
+
+    /// Whether something is bound to it.
+    pub(crate) fn leads_somewhere(&self, name: Name) -> bool {
+        self.bindings.iter().any(|(source, ..)| *source == name)
+    }
+
+    pub(crate) fn declare_exchange(&mut self, name: Name, made: Exchange) {
+        self.exchanges.entry(name).or_insert(made);
     }
 
     pub(crate) fn delete_exchange(&mut self, name: Name) {
         self.exchanges.remove(name);
-        self.bindings
-            .retain(|(source, _, target)| *source != name && *target != Target::Exchange(name));
+        self.bindings.retain(|(source, ..)| *source != name);
+        self.delete_target(Target::Exchange(name));
     }
 
     pub(crate) fn delete_queue(&mut self, name: Name) {
-        self.bindings.retain(|(_, _, target)| *target != Target::Queue(name));
+        self.delete_target(Target::Queue(name));
+    }
+
+    fn delete_target(&mut self, gone: Target) {
+        let to_it = |(_, _, target): &&(Name, Name, Target)| *target == gone;
+        let bindings: Vec<_> = self.bindings.iter().filter(to_it).copied().collect();
+        for (source, key, target) in bindings {
+            self.unbind(source, key, target);
+        }
     }
 
     pub(crate) fn bind(&mut self, source: Name, key: Name, target: Target) {
@@ -48,7 +62,11 @@ impl Topology {
     }
 
     pub(crate) fn unbind(&mut self, source: Name, key: Name, target: Target) {
-        self.bindings.remove(&(source, key, target));
+        let was_there = self.bindings.remove(&(source, key, target));
+        let goes = self.exchanges.get(source).is_some_and(|exchange| exchange.auto_delete);
+        if was_there && goes && !self.leads_somewhere(source) {
+            self.delete_exchange(source);
+        }
     }
 
     /// The queues that a message with these keys goes to; each once. `queue_exists` tells of the default exchange's.
@@ -88,11 +106,10 @@ impl Topology {
     }
 
     /// The durable exchanges that every world has, and the bindings between them.
-    pub(crate) fn declare_base(&mut self) {
-        self.declare_exchange(DIRECT, "direct", Some(ALTERNATE));
-        self.declare_exchange(TOPIC, "topic", None);
-        self.declare_exchange(FANOUT, "fanout", None);
-        self.declare_exchange(ALTERNATE, "fanout", None);
+    pub(crate) fn declare_base(&mut self, swarm: &Swarm) {
+        for exchange in BASE_EXCHANGES {
+            self.declare_exchange(exchange, swarm.exchange(exchange));
+        }
         self.bind(FANOUT, "", Target::Exchange(TOPIC));
     }
 }
@@ -125,11 +142,28 @@ fn topic(pattern: &[&str], key: &[&str]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::names::{ALTERNATE, DIRECT, PASSING_EXCHANGES};
+
+    #[test]
+    fn an_exchange_goes_with_its_last_binding_and_takes_others_along() {
+        let [last, first] = PASSING_EXCHANGES;
+        let swarm = Swarm { auto_delete: true, ..Swarm::new(0) };
+        let mut topology = Topology::default();
+        for exchange in [first, last] {
+            topology.declare_exchange(exchange, swarm.exchange(exchange));
+        }
+        topology.bind(first, "#", Target::Exchange(last));
+        topology.bind(last, "", Target::Queue("d0"));
+        topology.unbind(last, "", Target::Queue("d1"));
+        assert!(topology.has_exchange(last));
+        topology.delete_queue("d0");
+        assert!(!topology.has_exchange(last) && !topology.has_exchange(first));
+    }
 
     #[test]
     fn a_topic_matches_words_and_the_alternate_takes_what_nothing_matched() {
         let mut topology = Topology::default();
-        topology.declare_base();
+        topology.declare_base(&Swarm::new(0));
         topology.bind(TOPIC, "a.*", Target::Queue("d0"));
         topology.bind(TOPIC, "#.b", Target::Queue("d1"));
         topology.bind(ALTERNATE, "", Target::Queue("d2"));
