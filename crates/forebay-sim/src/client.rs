@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, VecDeque};
 use forebay_wire::{ContentHeader, FrameKind, Method, read_frame};
 
 use crate::command::{ChannelCommand, Command};
-use crate::jobs::{churn, consume, message, refused_message, settle, settle_all, some_queue};
+use crate::jobs::{churn, consume, message, next, refused_message, settle, settle_all, some_queue};
 use crate::message::{Published, is_reply_name};
 use crate::names::{
     DURABLE_QUEUES, EXCLUSIVE_QUEUES, MISSING, Name, REPLY_TAG, REPLY_TO, WRONG_TAG, known,
@@ -51,6 +51,8 @@ pub(crate) struct Channel {
     outstanding: usize,
     published: u64,
     settled: u64,
+    /// Where its last publish went, by exchange and key.
+    pub(crate) last: Option<(Name, Name)>,
     /// Its consumers get nothing.
     pub(crate) paused: bool,
     pub(crate) unacked: BTreeSet<u64>,
@@ -283,7 +285,7 @@ impl Client {
                 for id in (next_id..).take(1 + random.below(swarm.burst_messages) as usize) {
                     channel.outstanding += 1;
                     channel.published += 1;
-                    say(ChannelCommand::Publish(message(swarm, random, id, &mut self.wait)));
+                    say(ChannelCommand::Publish(next(swarm, channel, random, id, &mut self.wait)));
                 }
             }
             Job::Request => {
@@ -417,6 +419,7 @@ impl Channel {
             outstanding: 0,
             published: 0,
             settled: 0,
+            last: None,
             paused: false,
             unacked: BTreeSet::new(),
             consumers: BTreeSet::new(),

@@ -53,6 +53,24 @@ pub(crate) fn message(
     }
 }
 
+/// A message, often to where the last one of this channel went: the broker remembers its queues.
+pub(crate) fn next(
+    swarm: &Swarm,
+    channel: &mut Channel,
+    random: &mut Random,
+    id: u32,
+    wait: &mut VecDeque<Name>,
+) -> Published {
+    let again = channel.last.filter(|_| random.one_in(3));
+    let mut message = message(swarm, random, id, wait);
+    if message.is_reply() {
+        return message;
+    }
+    (message.exchange, message.key) = again.unwrap_or((message.exchange, message.key));
+    channel.last = Some((message.exchange, message.key));
+    message
+}
+
 /// A message to an exchange that is not there, or that takes none from publishers.
 pub(crate) fn refused_message(swarm: &Swarm, random: &mut Random, id: u32) -> Published {
     let message = message(swarm, random, id, &mut VecDeque::new());
