@@ -269,10 +269,15 @@ mod tests {
         let (reader, sink) = pipe().unwrap();
         let (tell, told) = sync_channel(1);
         let writer = LineWriter::start(sink, move |count| tell.send(count).unwrap()).unwrap();
-        // A pipe has room for 64 KiB, and twice the backlog waits.
         let line = [&[b'x'; 1023][..], b"\n"].concat();
-        let pushed = 3 * BACKLOG_BYTES / line.len();
-        for _ in 0..pushed {
+        // A pipe has room for 64 KiB: once something is there the thread stays in the middle of what it has taken,
+        let first = 128;
+        writer.push(&line.repeat(first));
+        let mark = Mark { missing: 0, bytes: Some(1) };
+        assert!(writer.wait(mark, PATIENCE));
+        // and twice the backlog waits behind it.
+        let pushed = first + 3 * BACKLOG_BYTES / line.len();
+        for _ in first..pushed {
             writer.push(&line);
         }
         assert!(!writer.flush(NONE), "nobody has read");
