@@ -175,7 +175,9 @@ async fn begun_over_a_cut(queue: Queue, transient: bool, late: bool) -> Vec<Stri
     go_on.add_permits(1 << 20);
     running.control().drain(PATIENCE);
     running.join().await.unwrap();
-    connection.close().await.unwrap();
+    // The last that was published late was not waited for, and may have come to no queue.
+    let closed = connection.close().await;
+    assert!(late || closed.is_ok(), "{closed:?}");
     let mut begun = std::mem::take(&mut *begun.lock().unwrap());
     begun.retain(|body| body != "late");
     begun
