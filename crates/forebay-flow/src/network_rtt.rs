@@ -271,8 +271,9 @@ impl NetworkRtt {
         let waits_us = (latency_us - route_us as f64).max(0.0);
         let standing_us = self.standing_us();
         let queued_us = standing_us.saturating_sub(route_us) as f64;
-        let is_most = queued_us >= FULL_SHARE * waits_us || waits_us > 2.0 * known.broker_most_us;
-        let queues = standing_us > self.longest_own_us() && is_most;
+        let is_the_links =
+            queued_us >= FULL_SHARE * waits_us || waits_us > 2.0 * known.broker_most_us;
+        let queues = standing_us > self.longest_own_us() && is_the_links;
         if route_us >= DISTANT_MIN_US && (queues || self.unsent_bytes > 0) {
             self.full_until_us = now_us + FULL_US;
         }
