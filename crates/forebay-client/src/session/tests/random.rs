@@ -4,6 +4,7 @@
 mod blocking;
 mod dice;
 mod rabbit;
+mod seeds;
 mod served;
 mod users;
 mod whole;
@@ -13,7 +14,6 @@ use self::rabbit::{Conn, Fate, Rabbit, Said};
 use self::users::{Publisher, Taker, Told};
 use super::*;
 use crate::outcome::{Unconfirmed, UnknownReason};
-use crate::shell::random_u64;
 
 /// Why a channel is closed without a reason.
 const SPOILT: &str = "SPOILT";
@@ -475,24 +475,10 @@ fn sights(world: &World) -> [u64; 8] {
     ]
 }
 
-/// `FOREBAY_WORLDS` worlds from `FOREBAY_WORLD` on, each of `FOREBAY_WORLD_STEPS` steps; the same few and some new ones unless set.
-/// To shrink one that fails, ask for that one alone with fewer steps.
 #[test]
 fn each_publish_has_one_outcome_and_each_delivery_one_taker_whatever_the_broker_does() {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
-    let steps = number("FOREBAY_WORLD_STEPS").unwrap_or(400);
-    let fresh =
-        number("FOREBAY_WORLD").or_else(|| number("FOREBAY_SEED")).unwrap_or_else(random_u64);
-    let fixed = if number("FOREBAY_WORLD").is_some() { 0 } else { 40 };
-    let count = number("FOREBAY_WORLDS").unwrap_or(10);
-    let mut seen = [0; 8];
-    let mut failed = Vec::new();
-    for seed in (0..fixed).chain((0..count).map(|place| fresh.wrapping_add(place))) {
-        match std::panic::catch_unwind(|| sights(&run(seed, steps))) {
-            Ok(sights) => seen.iter_mut().zip(sights).for_each(|(sum, more)| *sum += more),
-            Err(_) => failed.push(seed),
-        }
+    let steps = seeds::steps();
+    if let Some(seen) = seeds::all_hold(40, 10, |seed| sights(&run(seed, steps))) {
+        assert!(seen.iter().all(|count| *count > 10), "{seen:?}");
     }
-    assert!(failed.is_empty(), "FOREBAY_WORLD={failed:?} FOREBAY_WORLDS=1");
-    assert!(fixed == 0 || seen.iter().all(|count| *count > 10), "{seen:?}");
 }

@@ -491,20 +491,8 @@ fn live(seed: u64, steps: u64) -> [u64; 7] {
 
 #[test]
 fn who_blocks_hears_the_truth_and_gets_each_delivery_once_whatever_the_broker_does() {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
-    let steps = number("FOREBAY_WORLD_STEPS").unwrap_or(400);
-    let fresh =
-        number("FOREBAY_WORLD").or_else(|| number("FOREBAY_SEED")).unwrap_or_else(random_u64);
-    let fixed = if number("FOREBAY_WORLD").is_some() { 0 } else { 40 };
-    let count = number("FOREBAY_WORLDS").unwrap_or(10);
-    let mut seen = [0; 7];
-    let mut failed = Vec::new();
-    for seed in (0..fixed).chain((0..count).map(|place| fresh.wrapping_add(place))) {
-        match std::panic::catch_unwind(|| live(seed, steps)) {
-            Ok(sights) => seen.iter_mut().zip(sights).for_each(|(sum, more)| *sum += more),
-            Err(_) => failed.push(seed),
-        }
+    let steps = seeds::steps();
+    if let Some(seen) = seeds::all_hold(40, 10, |seed| live(seed, steps)) {
+        assert!(seen.iter().all(|count| *count > 10), "{seen:?}");
     }
-    assert!(failed.is_empty(), "FOREBAY_WORLD={failed:?} FOREBAY_WORLDS=1");
-    assert!(fixed == 0 || seen.iter().all(|count| *count > 10), "{seen:?}");
 }

@@ -383,23 +383,11 @@ async fn live(seed: u64) -> [u64; 7] {
 
 #[test]
 fn whoever_uses_a_connection_hears_the_truth_and_in_time_whatever_the_broker_does() {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
-    let fresh =
-        number("FOREBAY_WORLD").or_else(|| number("FOREBAY_SEED")).unwrap_or_else(random_u64);
-    let fixed = if number("FOREBAY_WORLD").is_some() { 0 } else { 20 };
-    let count = number("FOREBAY_WORLDS").unwrap_or(5);
-    let mut seen = [0; 7];
-    let mut failed = Vec::new();
-    for seed in (0..fixed).chain((0..count).map(|place| fresh.wrapping_add(place))) {
-        let ran = std::panic::catch_unwind(|| {
-            let mut runtime = tokio::runtime::Builder::new_current_thread();
-            runtime.enable_time().start_paused(true).build().unwrap().block_on(live(seed))
-        });
-        match ran {
-            Ok(sights) => seen.iter_mut().zip(sights).for_each(|(sum, more)| *sum += more),
-            Err(_) => failed.push(seed),
-        }
+    let in_its_time = |seed| {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_time().start_paused(true).build().unwrap().block_on(live(seed))
+    };
+    if let Some(seen) = seeds::all_hold(20, 5, in_its_time) {
+        assert!(seen[..6].iter().all(|count| *count > 10) && seen[6] > 0, "{seen:?}");
     }
-    assert!(failed.is_empty(), "FOREBAY_WORLD={failed:?} FOREBAY_WORLDS=1");
-    assert!(fixed == 0 || seen[..6].iter().all(|count| *count > 10) && seen[6] > 0, "{seen:?}");
 }
