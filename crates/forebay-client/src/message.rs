@@ -373,6 +373,10 @@ impl Extra {
 
 /// By the system's clock, in microseconds.
 pub(crate) fn since_1970_us() -> u64 {
+    #[cfg(test)]
+    if let Some(at_us) = crate::system_clock::by_hand::now_us() {
+        return at_us;
+    }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }

@@ -25,6 +25,45 @@ impl SystemClock {
     }
 }
 
+/// The system's clock of a test whose time is turned by hand: it goes with tokio's. And what is drawn is the same each time.
+#[cfg(test)]
+pub(crate) mod by_hand {
+    use std::cell::Cell;
+
+    use tokio::time::Instant;
+
+    thread_local! {
+        static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
+        static DRAWN: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// From now on, on this thread, to the end of what is given back.
+    pub(crate) fn turn(seed: u64) -> Turned {
+        BEGAN.set(Some(Instant::now()));
+        DRAWN.set(seed);
+        Turned
+    }
+
+    pub(crate) struct Turned;
+
+    impl Drop for Turned {
+        fn drop(&mut self) {
+            BEGAN.set(None);
+        }
+    }
+
+    pub(crate) fn draw() -> Option<u64> {
+        BEGAN.get()?;
+        DRAWN.set(DRAWN.get().wrapping_add(1));
+        Some(DRAWN.get().wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    pub(crate) fn now_us() -> Option<u64> {
+        let began = BEGAN.get()?;
+        Some(1_700_000_000_000_000 + began.elapsed().as_micros() as u64)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

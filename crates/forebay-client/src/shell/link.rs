@@ -280,5 +280,9 @@ impl Locked {
 
 /// 64 bits that nobody else has: the standard library seeds its hashers from the system's random numbers.
 pub(crate) fn random_u64() -> u64 {
+    #[cfg(test)]
+    if let Some(drawn) = crate::system_clock::by_hand::draw() {
+        return drawn;
+    }
     RandomState::new().hash_one(0_u8)
 }

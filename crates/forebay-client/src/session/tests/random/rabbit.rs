@@ -1,6 +1,7 @@
 //! A RabbitMQ as small as may be: it does what a client may see of one, when it is told to, and refuses what one would refuse.
 
 mod giving;
+mod rungs;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,6 +11,8 @@ use forebay_wire::{
     write_heartbeat, write_method,
 };
 
+pub(super) use self::rungs::name_of;
+use self::rungs::{Rungs, copy_of};
 use crate::REPUBLISHED_HEADER;
 
 /// The frames of its connections, head and end included.
@@ -50,6 +53,8 @@ pub(super) enum Said {
 #[derive(Debug)]
 struct Stored {
     position: u64,
+    arrived_ms: u64,
+    properties: Vec<u8>,
     body: Vec<u8>,
     redelivered: bool,
 }
@@ -74,6 +79,8 @@ pub(super) struct Rabbit {
     pub(super) channels_closed: u64,
     pub(super) returns: u64,
     pub(super) redeliveries: u64,
+    /// What it lets expire, and what came of that.
+    pub(super) rungs: Rungs,
     position: u64,
     delivery: u64,
 }
@@ -371,6 +378,11 @@ impl Rabbit {
                     self.close_channel(conn, number, 404, "NOT_FOUND - no queue");
                     return;
                 }
+                let arguments = Some(declare.arguments).filter(|_| !declare.passive);
+                if let Err((code, text)) = self.rungs.declared(&name, arguments) {
+                    self.close_channel(conn, number, code, text);
+                    return;
+                }
                 self.declare(&name);
                 let message_count = self.ready(&name) as u32;
                 let queue = ShortStr::truncated(&name);
@@ -417,11 +429,17 @@ impl Rabbit {
             self.close(conn, 541);
             return;
         }
-        let name = text.split('|').next().unwrap().to_owned();
-        let (publisher, place) = name.split_once('-').unwrap();
-        let place = place.parse::<u32>().unwrap();
-        if let Some(last) = chan.last.insert(publisher.to_owned(), place) {
-            assert!(last < place, "{publisher}-{last} before {name}");
+        let mut name = name_of(&content.body);
+        if let Some(copied) = copy_of(&content.routing_key, &content.body) {
+            self.rungs.copied(copied, &content.routing_key, &content.properties);
+            self.rungs.copied_late(copied, &content.body);
+            name = format!("{name}~{copied}");
+        } else {
+            let (publisher, place) = name.split_once('-').unwrap();
+            let place = place.parse::<u32>().unwrap();
+            if let Some(last) = chan.last.insert(publisher.to_owned(), place) {
+                assert!(last < place, "{publisher}-{last} before {name}");
+            }
         }
         let raw = RawProperties::trusted(&content.properties);
         let properties = raw.parse();
@@ -449,6 +467,8 @@ impl Rabbit {
                 self.position += 1;
                 queue.push_back(Stored {
                     position: self.position,
+                    arrived_ms: self.rungs.now_ms,
+                    properties: content.properties.clone(),
                     body: content.body.clone(),
                     redelivered: false,
                 });
@@ -457,6 +477,7 @@ impl Rabbit {
         };
         let arrivals = self.arrivals.entry(name.clone()).or_default();
         if let Some(first) = arrivals.first() {
+            self.rungs.may_be_two(&content.body);
             assert_eq!(first.message_id, message_id, "of {name}");
         }
         assert!(marked || arrivals.iter().all(|other| other.marked), "{name} twice without a mark");

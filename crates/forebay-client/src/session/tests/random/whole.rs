@@ -2,6 +2,7 @@
 //! publishing, on a clock that only goes when all of them wait.
 
 mod hub;
+mod ladder;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use super::*;
 use crate::outcome::{Confirmed, NotPublishedReason};
 use crate::pool::Pool;
 use crate::shell::Dialer;
+use crate::system_clock::by_hand;
 use crate::{
     CallError, Caller, Connection, Consumer, Delivery, Outcome, Publisher as Handle, Route, Window,
 };
@@ -234,28 +236,20 @@ fn hosts(random: &mut Random) -> Vec<Host> {
     hosts
 }
 
+/// On a clock that goes when everybody waits.
+fn in_its_time<T>(seed: u64, world: impl Future<Output = T>) -> T {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let _turned = by_hand::turn(seed);
+        world.await
+    })
+}
+
 async fn live(seed: u64) -> [u64; 7] {
     let mut random = Random(seed);
-    let hub = Arc::new(Mutex::new(Hub {
-        random: Random(seed ^ 1),
-        rabbit: Rabbit::new(),
-        lines: Vec::new(),
-        ghosts: Vec::new(),
-        hosts: hosts(&mut random),
-        gives_up: false,
-        faults: Random(!seed).next() | Random(seed ^ 7).next(),
-        well: true,
-        closing: false,
-        told: Vec::new(),
-        unsent: Vec::new(),
-        unasked: Vec::new(),
-        replies: 0,
-        taken: 0,
-        dialled: 0,
-        poisons_left: [0, 2][random.below(2)],
-        culprits: 0,
-    }));
-    QUEUES.iter().for_each(|queue| lock(&hub).rabbit.declare(queue));
+    let hosts = hosts(&mut random);
+    let hub = Arc::new(Mutex::new(Hub::new(seed, hosts, [0, 2][random.below(2)])));
     let broker = tokio::spawn(broker(hub.clone()));
     let dialled = hub.clone();
     let outgoing_bytes_max = [1, 3_000, 1 << 20][random.below(3)];
@@ -383,11 +377,7 @@ async fn live(seed: u64) -> [u64; 7] {
 
 #[test]
 fn whoever_uses_a_connection_hears_the_truth_and_in_time_whatever_the_broker_does() {
-    let in_its_time = |seed| {
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        runtime.enable_time().start_paused(true).build().unwrap().block_on(live(seed))
-    };
-    if let Some(seen) = seeds::all_hold(20, 5, in_its_time) {
+    if let Some(seen) = seeds::all_hold(20, 5, |seed| in_its_time(seed, live(seed))) {
         assert!(seen[..6].iter().all(|count| *count > 10) && seen[6] > 0, "{seen:?}");
     }
 }

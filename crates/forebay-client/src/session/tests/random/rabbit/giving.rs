@@ -8,7 +8,7 @@ use forebay_wire::{
 };
 
 use super::super::dice::Random;
-use super::{Chan, Conn, FRAME_BYTES_MAX, Pending, Rabbit, Unacked};
+use super::{Chan, Conn, FRAME_BYTES_MAX, Pending, Rabbit, Said, Unacked};
 
 impl Rabbit {
     /// Stops a connection that has published.
@@ -131,7 +131,8 @@ impl Rabbit {
         body.extend_from_slice(format!("#{}", self.delivery).as_bytes());
         let out = &mut conn.output;
         write_method(out, number, &deliver);
-        write_header_frame(out, number, 60, body.len() as u64, RawProperties::trusted(&[0, 0]));
+        let properties = RawProperties::trusted(&stored.properties);
+        write_header_frame(out, number, 60, body.len() as u64, properties);
         for part in body.chunks(FRAME_BYTES_MAX as usize - 8) {
             write_body_frame(out, number, part);
         }
@@ -141,17 +142,24 @@ impl Rabbit {
     }
 
     pub(super) fn requeue(&mut self, unacked: Unacked) {
-        let Unacked { queue, mut stored, .. } = unacked;
+        let Unacked { queue, mut stored, delivery, .. } = unacked;
         stored.redelivered = true;
-        if let Some(queue) = self.queues.get_mut(&queue) {
-            let at = queue.partition_point(|other| other.position < stored.position);
-            queue.insert(at, stored);
+        let acked = self.said.get(&delivery) == Some(&Said::Ack);
+        self.rungs.comes_back(delivery, &stored.body, acked);
+        match self.queues.get_mut(&queue) {
+            Some(queue) => {
+                let at = queue.partition_point(|other| other.position < stored.position);
+                queue.insert(at, stored);
+            }
+            None => self.rungs.gone(&stored.body),
         }
     }
 
     /// Its consumers are told; what they hold can still be acknowledged, and goes nowhere.
     pub(in super::super) fn delete(&mut self, queue: &str, conn: Option<&mut Conn>) {
-        self.queues.remove(queue);
+        for stored in self.queues.remove(queue).unwrap_or_default() {
+            self.rungs.gone(&stored.body);
+        }
         let Some(conn) = conn else { return };
         let mut told = Vec::new();
         for (&number, chan) in &mut conn.channels {

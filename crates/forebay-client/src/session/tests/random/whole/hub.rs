@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::super::*;
 use super::QUEUES;
+use crate::message::since_1970_us;
 use crate::outcome::Confirmed;
 use crate::{ByteStream, StreamFuture};
 
@@ -83,9 +84,34 @@ pub(super) fn state(hub: &Shared) -> (bool, bool) {
 }
 
 impl Hub {
+    pub(super) fn new(seed: u64, hosts: Vec<Host>, poisons: usize) -> Hub {
+        let mut rabbit = Rabbit::new();
+        QUEUES.iter().for_each(|queue| rabbit.declare(queue));
+        Hub {
+            random: Random(seed ^ 1),
+            rabbit,
+            lines: Vec::new(),
+            ghosts: Vec::new(),
+            hosts,
+            gives_up: false,
+            faults: Random(!seed).next() | Random(seed ^ 7).next(),
+            well: true,
+            closing: false,
+            told: Vec::new(),
+            unsent: Vec::new(),
+            unasked: Vec::new(),
+            replies: 0,
+            taken: 0,
+            dialled: 0,
+            poisons_left: poisons,
+            culprits: 0,
+        }
+    }
+
     /// What the broker does in a moment.
     pub(super) fn turn(&mut self) {
         let now = Instant::now();
+        self.rabbit.pass(since_1970_us() / 1_000);
         let mut cx = Context::from_waker(Waker::noop());
         let mut kept = Vec::new();
         for mut line in std::mem::take(&mut self.lines) {
