@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -64,6 +64,8 @@ pub(crate) struct Setup {
     recovery: Option<Recovery>,
     close_patience: Duration,
     topology: Arc<Mutex<Topology>>,
+    /// Which host let in one of its sockets last.
+    place: Arc<AtomicUsize>,
     happenings: broadcast::Sender<Happening>,
 }
 
@@ -247,6 +249,7 @@ impl Connection {
             recovery: builder.recovery,
             close_patience: builder.close_patience,
             topology: Arc::default(),
+            place: Arc::default(),
             happenings,
         };
         let main = setup.open("").await?;
@@ -486,6 +489,7 @@ impl Setup {
             dialer: self.dialer.clone(),
             options,
             topology: self.topology.clone(),
+            place: self.place.clone(),
             recovery: self.recovery,
             close_patience_us: u64::try_from(self.close_patience.as_micros()).unwrap_or(u64::MAX),
         };

@@ -12,7 +12,7 @@ mod leaving;
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -53,6 +53,8 @@ pub(crate) struct Driver {
     pub(crate) dialer: Dialer,
     pub(crate) options: Options,
     pub(crate) topology: Arc<Mutex<Topology>>,
+    /// Which host let in a socket of the same connection last: there it begins.
+    pub(crate) place: Arc<AtomicUsize>,
     /// `None`: the first loss is the last.
     pub(crate) recovery: Option<Recovery>,
     /// How long outcomes are waited for when the connection is closed.
@@ -94,12 +96,13 @@ impl Driver {
     async fn connect(&self, opened: oneshot::Sender<Result<(), OpenError>>) {
         let mut opened = Some(opened);
         let mut retry = self.retry();
-        // The first time each host gets one chance, in the order given; there is nothing to wait for.
-        let mut first_place = 0;
+        // The first time each host gets one chance, in the order given from there on; there is nothing to wait for.
+        let (mut first_place, places) = (self.place.load(Ordering::Relaxed), self.dialer.places());
+        let last_place = first_place + places - 1;
         let mut reason = String::new();
         loop {
             let (place, ended) = if opened.is_some() {
-                let place = first_place;
+                let place = first_place % places;
                 (place, self.connection(place, &mut opened).await)
             } else {
                 match self.pause(&mut retry, &reason).await {
@@ -116,16 +119,15 @@ impl Driver {
                     // Without what it was closed for, the same host may let us in.
                     let again = self.link.with(|session| session.take_leaves_out_more());
                     if opened.is_some() && again {
-                        first_place = place;
                         continue;
                     }
-                    if opened.is_some() && place + 1 >= self.dialer.places() {
+                    if opened.is_some() && first_place == last_place {
                         if let Some(opened) = opened.take() {
                             let _ = opened.send(Err(error));
                         }
                         return self.give_up(Lost::ClosedByUs);
                     }
-                    first_place = place + 1;
+                    first_place += 1;
                     reason = error.to_string();
                 }
                 Ended::Lost(lost, lasted) => {
@@ -199,6 +201,7 @@ impl Driver {
             let polled = serving.poll(cx);
             if serving.up && serving.announced.is_none() {
                 serving.announced = Some(Instant::now());
+                self.place.store(place, Ordering::Relaxed);
                 let reconnects = self.link.lock().session.reconnects;
                 let address = self.dialer.address(place);
                 self.link.announce(Happening::Connected { address, reconnects });

@@ -162,6 +162,23 @@ async fn of_several_hosts_the_first_that_answers_is_taken() {
 }
 
 #[tokio::test]
+async fn a_further_socket_begins_at_the_host_that_let_in_the_one_before() {
+    let broker = Broker::start();
+    let away = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let uri = format!("amqp://{},{}/%2f", away.local_addr().unwrap(), broker.address());
+    let (tried, mut tries) = tokio::sync::mpsc::channel(9);
+    tokio::spawn(async move {
+        // It hangs up.
+        while away.accept().await.is_ok() && tried.send(()).await.is_ok() {}
+    });
+    let connection = soon("the second host", Connection::open(&uri)).await.unwrap();
+    connection.declare(Topology::new().queue(Queue::durable("q"))).await.unwrap();
+    soon("the first try", tries.recv()).await.unwrap();
+    let _consumer = soon("a consumer", connection.consumer("q").build()).await.unwrap();
+    assert!(tries.try_recv().is_err(), "it waited for a host that is known to be away");
+}
+
+#[tokio::test]
 async fn after_closing_everything_says_so() {
     let broker = Broker::start();
     let connection = broker.connect().await;

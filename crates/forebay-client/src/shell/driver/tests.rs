@@ -54,6 +54,7 @@ fn logged_in() -> Driver {
         dialer: Dialer::Made { addresses: vec!["nowhere".into()], make: Arc::new(make) },
         options,
         topology: Arc::default(),
+        place: Arc::default(),
         recovery: None,
         close_patience_us: 0,
     }

@@ -11,7 +11,7 @@ use super::*;
 use crate::message::since_1970_us;
 use crate::{Again, ChannelFault, NotPutOff, OpenError, Rung, WaitLadder};
 
-/// For a connection or a consumer: all hosts may be tried before one lets in, and each for 10 s twice.
+/// For a connection: all hosts may be tried before one lets in, and each for 10 s twice.
 const PATIENCE: Duration = Duration::from_secs(70);
 
 /// What a program knows of what it put off.
@@ -247,7 +247,7 @@ impl Program {
             }
             let Some(consuming) = &mut consumer else {
                 let building = connection.consumer(self.queue).fixed_credit(30).build();
-                match timeout(PATIENCE, building).await {
+                match timeout(Duration::from_secs(5), building).await {
                     Ok(Ok(built)) => consumer = Some(built),
                     _ => sleep(Duration::from_millis(100)).await,
                 }
