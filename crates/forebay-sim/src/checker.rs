@@ -35,6 +35,17 @@ impl World {
         Ok(())
     }
 
+    /// Connections that have ended with a timer use no queue that has gone with the next one.
+    pub(crate) fn hear_who_ran_out_of_time(&mut self) -> Step {
+        self.model.at(self.lived_us + self.now_us, self.turns);
+        while let Some((id, how)) = self.broker.shard.next_closed() {
+            let client = id.0 as usize;
+            self.close(client, how)?;
+            self.model.told_to_close_before(client);
+        }
+        Ok(())
+    }
+
     /// The broker wants a connection closed: it goes with the end of the turn.
     fn close(&mut self, client: usize, how: CloseHow) -> Result<(), Violation> {
         let Some(link) = &mut self.links[client] else { return Ok(()) };

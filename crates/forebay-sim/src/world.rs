@@ -359,6 +359,7 @@ impl World {
     pub(crate) fn tick(&mut self) -> Step {
         let result = self.broker.shard.step(self.now_us, Input::Tick);
         if result.is_ok() {
+            self.hear_who_ran_out_of_time()?;
             self.look_for_unused_queues()?;
         }
         self.after(result)
@@ -391,6 +392,8 @@ impl World {
     pub(crate) fn after(&mut self, result: Result<(), StoreFailed>) -> Step {
         match result {
             Ok(()) => {
+                // Letters that are written now come now, not when the model was last told the time.
+                self.model.at(self.lived_us + self.now_us, self.turns);
                 let shard = &self.broker.shard;
                 self.model.letters_wait(shard.rejected_waiting(), shard.letters_waiting());
                 self.observe_all()

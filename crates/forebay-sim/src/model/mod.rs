@@ -63,6 +63,8 @@ pub(crate) struct Model {
     reply_names: BTreeMap<Vec<u8>, Requester>,
     /// In this step of the broker somebody may have got credit, or gone, after others were served.
     credit_came: bool,
+    /// Somebody's connection has ended in this step, which its round is to know.
+    told_before: bool,
     /// Dead letters delivered.
     pub(crate) letters: u64,
     /// Those of them that nobody rejected.
@@ -104,6 +106,7 @@ impl Model {
             requesters: BTreeMap::new(),
             reply_names: BTreeMap::new(),
             credit_came: false,
+            told_before: false,
             letters: 0,
             left: 0,
             found_letters: 0,
@@ -260,6 +263,13 @@ impl Model {
         if let Some(connection) = self.connections.get_mut(&client) {
             connection.closing = true;
         }
+    }
+
+    /// The same, before what the step has sent is observed.
+    pub(crate) fn told_to_close_before(&mut self, client: usize) {
+        self.op += 1;
+        self.told_before = true;
+        self.told_to_close(client, &mut observe::Round::default());
     }
 
     /// Queues in which something may wait.

@@ -85,7 +85,8 @@ impl Model {
         // What needs no ack is settled as it is delivered: later, and perhaps in a later batch, than
         // everything that was asked for before.
         self.op += 1;
-        Round { exact: self.certain(), ..Round::default() }
+        let told_before = std::mem::take(&mut self.told_before);
+        Round { exact: self.certain() && !told_before, ..Round::default() }
     }
 
     /// Everything that the step has sent was observed: nothing may have been passed over.
