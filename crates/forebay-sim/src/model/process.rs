@@ -144,9 +144,8 @@ impl Model {
             self.requeue(unacked);
         }
         if unseen {
-            for queue in self.queues.values_mut() {
-                queue.touched();
-            }
+            let op = self.op;
+            self.queues.values_mut().for_each(|queue| queue.touched(op));
         }
     }
 
@@ -333,7 +332,8 @@ impl Model {
                     self.requeue(unacked);
                 }
                 if !certain {
-                    self.queues.values_mut().for_each(super::Queue::touched);
+                    let op = self.op;
+                    self.queues.values_mut().for_each(|queue| queue.touched(op));
                 }
                 Ok(Some(Reply::RecoverOk))
             }

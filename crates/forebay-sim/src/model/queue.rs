@@ -415,12 +415,12 @@ impl Queue {
         }
     }
 
-    /// Ready messages may have been delivered unseen and come back.
-    pub(crate) fn touched(&mut self) {
+    /// Ready messages may have been delivered unseen and come back, behind others' deliveries of the same step.
+    pub(crate) fn touched(&mut self, op: u64) {
         for position in &self.ready {
-            if let Some(instance) = self.instances.get_mut(position)
-                && instance.flag == Flag::Unset
-            {
+            let Some(instance) = self.instances.get_mut(position) else { continue };
+            instance.back_op = op;
+            if instance.flag == Flag::Unset {
                 instance.flag = Flag::Either;
             }
         }
