@@ -217,7 +217,7 @@ impl ConnectionBuilder {
 
 impl Connection {
     /// Connects to a broker, for instance `amqp://guest:guest@localhost`. Several hosts may be given
-    /// (`amqp://a,b:5673/vhost`); the first that lets us in is taken, and after a loss any of them.
+    /// (`amqp://a,b:5673/vhost`); the first that lets us in is taken, also for further sockets, and after a loss any of them.
     ///
     /// Query parameters are RabbitMQ's: `heartbeat` (s), `connection_timeout` (ms), `channel_max`,
     /// `frame_max` (bytes), `auth_mechanism=external`, and for `amqps` `cacertfile`, `certfile`, `keyfile`

@@ -12,13 +12,8 @@ use crate::world::{Step, World};
 impl World {
     /// Checks everything that the last step of the broker has made ready to send.
     pub(crate) fn observe_all(&mut self) -> Step {
-        self.model.at(self.lived_us + self.now_us, self.turns);
+        self.hear_who_leaves()?;
         let mut round = self.model.begin_round();
-        while let Some((id, how)) = self.broker.shard.next_closed() {
-            let client = id.0 as usize;
-            self.close(client, how)?;
-            self.model.told_to_close(client, &mut round);
-        }
         while let Some(ConnectionId(client)) = self.broker.shard.next_dirty() {
             self.observe(client as usize, &mut round)?;
         }
@@ -35,13 +30,12 @@ impl World {
         Ok(())
     }
 
-    /// Connections that have ended with a timer use no queue that has gone with the next one.
-    pub(crate) fn hear_who_ran_out_of_time(&mut self) -> Step {
-        self.model.at(self.lived_us + self.now_us, self.turns);
+    /// Connections that the broker is done with since the last look.
+    pub(crate) fn hear_who_leaves(&mut self) -> Step {
         while let Some((id, how)) = self.broker.shard.next_closed() {
             let client = id.0 as usize;
             self.close(client, how)?;
-            self.model.told_to_close_before(client);
+            self.model.told_to_close(client);
         }
         Ok(())
     }
@@ -199,7 +193,8 @@ impl World {
     ) -> Result<(), Violation> {
         let sent = match method {
             Method::ConnectionClose(close) if close.reply_code == 320 => {
-                self.model.told_to_close(client, round);
+                self.model.told_to_close(client);
+                round.exact = false;
                 return Ok(());
             }
             Method::ConnectionClose(close) if self.model.ends_with(client, close.reply_code) => {

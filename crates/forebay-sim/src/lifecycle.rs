@@ -200,7 +200,7 @@ impl World {
 
     /// Somebody declares the base topology, deletes what came and went, and counts what is there.
     fn declare_base(&mut self) -> Step {
-        self.model.at(self.lived_us + self.now_us, self.turns);
+        self.tell_time();
         self.model.base_declared(&self.swarm);
         let mut commands = vec![ChannelCommand::Open];
         for queue in PASSING_QUEUES {
@@ -243,7 +243,7 @@ impl World {
             }
         }
         let counts = self.converse(commands)?;
-        self.model.at(self.lived_us + self.now_us, self.turns);
+        self.tell_time();
         self.model.base_was_used();
         for (queue, count) in counted.into_iter().zip(counts) {
             let (least, most) = self.model.ready_range(queue);

@@ -223,7 +223,7 @@ impl World {
         if let Some(client) = self.clients.get_mut(client) {
             client.reset();
         }
-        self.model.at(self.lived_us + self.now_us, self.turns);
+        self.tell_time();
         self.model.disconnected(client);
         self.step(Input::Disconnected { connection: ConnectionId(client as u32) })
     }
@@ -273,7 +273,7 @@ impl World {
         let commands =
             self.links[client].as_mut().map_or(Vec::new(), |link| link.carried_out(held));
         for command in &commands {
-            self.model.at(self.lived_us + self.now_us, self.turns);
+            self.tell_time();
             self.trace.processed(client, command);
             self.model.process(client, command);
         }
@@ -359,7 +359,9 @@ impl World {
     pub(crate) fn tick(&mut self) -> Step {
         let result = self.broker.shard.step(self.now_us, Input::Tick);
         if result.is_ok() {
-            self.hear_who_ran_out_of_time()?;
+            self.tell_time();
+            // Who was silent for too long uses no queue that went after that.
+            self.hear_who_leaves()?;
             self.look_for_unused_queues()?;
         }
         self.after(result)
@@ -379,8 +381,12 @@ impl World {
             false if model.has_letters(queue) => LETTERS_WAIT_US,
             false => 0,
         };
-        self.model.at(self.lived_us + self.now_us, self.turns);
         Ok(self.model.timers_ran(is_there, late_us)?)
+    }
+
+    /// The model knows what time it is.
+    pub(crate) fn tell_time(&mut self) {
+        self.model.at(self.lived_us + self.now_us, self.turns);
     }
 
     pub(crate) fn step(&mut self, input: Input<'_>) -> Step {
@@ -393,7 +399,7 @@ impl World {
         match result {
             Ok(()) => {
                 // Letters that are written now come now, not when the model was last told the time.
-                self.model.at(self.lived_us + self.now_us, self.turns);
+                self.tell_time();
                 let shard = &self.broker.shard;
                 self.model.letters_wait(shard.rejected_waiting(), shard.letters_waiting());
                 self.observe_all()

@@ -63,8 +63,8 @@ pub(crate) struct Model {
     reply_names: BTreeMap<Vec<u8>, Requester>,
     /// In this step of the broker somebody may have got credit, or gone, after others were served.
     credit_came: bool,
-    /// Somebody's connection has ended in this step, which its round is to know.
-    told_before: bool,
+    /// What went back with a connection may have been delivered in this very step.
+    someone_left: bool,
     /// Dead letters delivered.
     pub(crate) letters: u64,
     /// Those of them that nobody rejected.
@@ -106,7 +106,7 @@ impl Model {
             requesters: BTreeMap::new(),
             reply_names: BTreeMap::new(),
             credit_came: false,
-            told_before: false,
+            someone_left: false,
             letters: 0,
             left: 0,
             found_letters: 0,
@@ -252,9 +252,9 @@ impl Model {
     }
 
     /// The broker is done with a connection and listens to nothing more.
-    pub(crate) fn told_to_close(&mut self, client: usize, round: &mut observe::Round) {
-        // What went back may have been delivered in this very step.
-        round.exact = false;
+    pub(crate) fn told_to_close(&mut self, client: usize) {
+        self.op += 1;
+        self.someone_left = true;
         if self.is_closing(client) {
             return;
         }
@@ -263,13 +263,6 @@ impl Model {
         if let Some(connection) = self.connections.get_mut(&client) {
             connection.closing = true;
         }
-    }
-
-    /// The same, before what the step has sent is observed.
-    pub(crate) fn told_to_close_before(&mut self, client: usize) {
-        self.op += 1;
-        self.told_before = true;
-        self.told_to_close(client, &mut observe::Round::default());
     }
 
     /// Queues in which something may wait.

@@ -68,7 +68,7 @@ pub(crate) enum Sent<'a> {
 /// What one step of the broker has delivered, before it is known to be all.
 #[derive(Debug, Default)]
 pub(crate) struct Round {
-    pub(super) exact: bool,
+    pub(crate) exact: bool,
     /// By queue: the last position delivered.
     reached: BTreeMap<Name, u64>,
     counts: Counts,
@@ -85,13 +85,12 @@ impl Model {
         // What needs no ack is settled as it is delivered: later, and perhaps in a later batch, than
         // everything that was asked for before.
         self.op += 1;
-        let told_before = std::mem::take(&mut self.told_before);
-        Round { exact: self.certain() && !told_before, ..Round::default() }
+        Round { exact: self.certain() && !self.someone_left, ..Round::default() }
     }
 
     /// Everything that the step has sent was observed: nothing may have been passed over.
     pub(crate) fn end_round(&mut self, round: Round) -> Result<(), Violation> {
-        self.credit_came = false;
+        (self.credit_came, self.someone_left) = (false, false);
         self.check_replies()?;
         let op = self.op;
         let step_op = std::mem::replace(&mut self.step_op, op);

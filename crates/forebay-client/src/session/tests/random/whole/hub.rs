@@ -73,8 +73,8 @@ pub(super) struct Line {
 
 pub(super) type Shared = Arc<Mutex<Hub>>;
 
-pub(super) fn lock(hub: &Shared) -> std::sync::MutexGuard<'_, Hub> {
-    hub.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+pub(super) fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// All is well; somebody closes the connection.

@@ -64,7 +64,7 @@ fn mine(raw: RawProperties<'_>) -> bool {
 
 impl Program {
     fn story(&self) -> std::sync::MutexGuard<'_, Story> {
-        self.story.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        lock(&self.story)
     }
 
     /// What is said of attempts is what was said when it was put off, though others did.
