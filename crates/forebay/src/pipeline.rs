@@ -73,6 +73,7 @@ impl Queues for Connection {
 pub struct QueueSource {
     state: State,
     ladder: Ladder,
+    rungs_made_by_others: bool,
     /// Nobody set the credit, so it can be what the pipeline needs.
     free: bool,
     /// It is not corrected either.
@@ -115,6 +116,13 @@ impl QueueSource {
         self
     }
 
+    /// Who runs the broker has made the ladder's queues, and this user may not: [`WaitLadder::made_by_others`].
+    #[must_use]
+    pub fn ladder_made_by_others(mut self) -> QueueSource {
+        self.rungs_made_by_others = true;
+        self
+    }
+
     /// Messages are held here until their next attempt, unacknowledged, however long that takes.
     #[must_use]
     pub fn without_ladder(mut self) -> QueueSource {
@@ -127,6 +135,7 @@ impl From<ConsumerBuilder> for QueueSource {
     fn from(consumer: ConsumerBuilder) -> QueueSource {
         QueueSource {
             ladder: Ladder::Unset,
+            rungs_made_by_others: false,
             free: false,
             kept: false,
             limits: consumer.limits(),
@@ -196,7 +205,10 @@ impl Source for QueueSource {
                 _ if server.can("forebay.leases") => AckTimeout::Leases,
                 limit => AckTimeout::After(limit.unwrap_or(RABBITMQ_ACK_TIMEOUT)),
             };
-            let ladder = WaitLadder::new(fitting.connection(), fitting.queue());
+            let mut ladder = WaitLadder::new(fitting.connection(), fitting.queue());
+            if self.rungs_made_by_others {
+                ladder = ladder.made_by_others();
+            }
             let chosen = match &self.ladder {
                 Ladder::Off => None,
                 Ladder::Chosen(chosen) => chosen.clone(),

@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::channel::DeclareQueue;
 use crate::connection::Connection;
-use crate::error::{ChannelFault, DeclareError};
+use crate::error::{ChannelFault, DeclareError, Refusal};
 use crate::machine::Server;
 use crate::message::{Message, since_1970_us};
 use crate::outcome::{NotPublishedReason, Unconfirmed};
@@ -53,7 +53,8 @@ const PRECONDITION_FAILED: u16 = 406;
 /// a quorum queue that dead-letters at least once (`x-dead-letter-strategy`). Where a broker refuses that (RabbitMQ before 3.10) it is a classic
 /// queue: one that loses a message if the broker dies between taking it out and having it in the queue again.
 ///
-/// Needs permission to configure the rungs, unless they exist; to read them, and to write to the default exchange.
+/// Needs permission to configure the rungs, unless [others make them](WaitLadder::made_by_others); to read them, and to write to the
+/// default exchange.
 #[derive(Clone)]
 pub struct WaitLadder {
     shared: Arc<Shared>,
@@ -63,6 +64,7 @@ struct Shared {
     connection: Connection,
     queue: String,
     from_ms: u64,
+    made_by_others: bool,
     /// By [`Rung::index`]. Held while one is being declared, which stops nobody who needs another.
     declared: [Mutex<bool>; 16],
     state: Mutex<State>,
@@ -85,21 +87,35 @@ impl WaitLadder {
 
     /// For messages that came from `queue` by this connection. Nothing is asked of the broker before one is put off.
     pub fn new(connection: &Connection, queue: impl Into<String>) -> WaitLadder {
-        WaitLadder::made(connection.clone(), queue.into(), LADDER_FROM)
+        WaitLadder::made(connection.clone(), queue.into(), LADDER_FROM, false)
     }
 
-    fn made(connection: Connection, queue: String, from: Duration) -> WaitLadder {
+    fn made(
+        connection: Connection,
+        queue: String,
+        from: Duration,
+        made_by_others: bool,
+    ) -> WaitLadder {
         let from_ms = u64::try_from(from.as_millis()).unwrap_or(u64::MAX).max(1_000);
         let (declared, state) = Default::default();
-        let shared = Shared { connection, queue, from_ms, declared, state };
+        let shared = Shared { connection, queue, from_ms, made_by_others, declared, state };
         WaitLadder { shared: Arc::new(shared) }
     }
 
     /// Only for what is due in this time or later, at least 1 s; [`LADDER_FROM`] unless set.
     #[must_use]
     pub fn from_pause(self, pause: Duration) -> WaitLadder {
+        let Shared { connection, queue, made_by_others, .. } = &*self.shared;
+        WaitLadder::made(connection.clone(), queue.clone(), pause, *made_by_others)
+    }
+
+    /// Who runs the broker has made the rungs: one that this user may not declare (403) is taken as it is, if there is a queue of its
+    /// name. What that queue does with a message nobody can ask for without the permission, so a wrong one keeps or loses what it
+    /// is given. Otherwise nothing waits in a queue that was not declared as a rung.
+    #[must_use]
+    pub fn made_by_others(self) -> WaitLadder {
         let Shared { connection, queue, .. } = &*self.shared;
-        WaitLadder::made(connection.clone(), queue.clone(), pause)
+        WaitLadder::made(connection.clone(), queue.clone(), self.shortest(), true)
     }
 
     /// What is due sooner is better held.
@@ -225,17 +241,15 @@ impl Shared {
                 tried => tried,
             }
         };
-        if matches!(code(&tried), Some(ACCESS_REFUSED)) && self.exists(&name).await {
-            return Ok(()); // who may, has made it
-        }
-        tried
+        let may_not = code(&tried) == Some(ACCESS_REFUSED);
+        if may_not && self.made_by_others && self.exists(&name).await { Ok(()) } else { tried }
     }
 
     async fn declared(&self, name: &str, queue: Queue) -> Result<(), DeclareError> {
         let declaring = self.connection.declare(Topology::new().queue(queue));
         let silent = || DeclareError {
             what: Some(format!("queue '{name}'")),
-            fault: ChannelFault::Refused(crate::error::Refusal {
+            fault: ChannelFault::Refused(Refusal {
                 code: 0,
                 text: format!("no answer within {} s", PATIENCE.as_secs()),
             }),
@@ -287,7 +301,15 @@ pub enum NotPutOff {
 impl fmt::Display for NotPutOff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NotPutOff::NotDeclared(error) => error.fmt(f),
+            NotPutOff::NotDeclared(error) => {
+                error.fmt(f)?;
+                match error.fault {
+                    ChannelFault::Refused(Refusal { code: ACCESS_REFUSED, .. }) => {
+                        f.write_str("; a program whose rungs others make says `made_by_others`")
+                    }
+                    _ => Ok(()),
+                }
+            }
             NotPutOff::NotPublished(reason) => write!(f, "it was not sent: {reason}"),
             NotPutOff::Unconfirmed(unconfirmed) => unconfirmed.fmt(f),
             NotPutOff::OfUser { user } => write!(

@@ -34,6 +34,8 @@ struct Story {
     doubts: BTreeMap<String, u64>,
     /// Nothing is published any more.
     last: bool,
+    /// Programs are told that a queue of a rung's name is one.
+    made_by_others: bool,
     /// How often something was put off, and how often not: not declared, returned, and unknown.
     waits: u64,
     refused: u64,
@@ -235,7 +237,10 @@ impl Program {
         random: &mut Random,
     ) -> bool {
         let from = Duration::from_secs([1, 5][random.below(2)]);
-        let ladder = WaitLadder::new(connection, self.queue).from_pause(from);
+        let mut ladder = WaitLadder::new(connection, self.queue).from_pause(from);
+        if self.story().made_by_others {
+            ladder = ladder.made_by_others();
+        }
         let end = Instant::now() + Duration::from_secs([3, 20, 90, 1_000][random.below(4)]);
         let mut consumer = None;
         loop {
@@ -325,8 +330,7 @@ async fn publish(hub: Shared, name: String, handle: Handle, mut random: Random) 
 
 /// What else others do to rungs.
 async fn meddle(program: Program, mut random: Random) {
-    // Who may not make a rung takes what is there for one.
-    let may_deny = random.in_percent(30) && lock(&program.hub).rabbit.rungs().is_empty();
+    let may_deny = random.in_percent(30);
     while !lock(&program.hub).well {
         sleep(Duration::from_millis([100, 1_000, 3_000][random.below(3)])).await;
         let mut hub = lock(&program.hub);
@@ -353,6 +357,8 @@ async fn live(seed: u64) -> [u64; 8] {
         hub.rabbit.rungs.is_old = random.in_percent(25);
         if random.in_percent(30) {
             hub.rabbit.stand_in_the_way("q1.retry.8s");
+        } else {
+            lock(&story).made_by_others = random.in_percent(50);
         }
         if random.in_percent(60) {
             hub.faults &= !(1 << 4); // no queue is deleted
