@@ -449,7 +449,7 @@ fn the_list_names_every_workload() {
     let listed = text(&bench(&["list"]).stdout);
     let loads = ["stress-1", "stress-5", "backlog", "fanout", "rpc", "distance"];
     let experiments =
-        ["connections", "churn", "enqueue", "hoarding", "mailbox", "overhead", "marks"];
+        ["connections", "churn", "enqueue", "hoarding", "mailbox", "overhead", "marks", "machine"];
     for name in loads.into_iter().chain(experiments) {
         assert!(listed.contains(name), "{listed}");
     }

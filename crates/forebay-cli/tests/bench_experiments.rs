@@ -120,3 +120,19 @@ fn a_pipelines_overhead_is_measured_without_a_broker() {
     let refused = bench(&["run", "overhead", "--url", "amqp://localhost"]);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
 }
+
+#[test]
+fn a_machine_is_measured_without_a_broker_and_its_disk_where_it_is_told() {
+    let home = Dir::new("bench-machine");
+    let (json, _) = files(&home);
+    let [path, dir] = [&json, home.path()].map(|path| path.to_str().expect("UTF-8"));
+    let ran = bench(&["run", "machine", "--seconds", "0.2", "--dir", dir, "--json", path]);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let answer = &read(&json)["found"][0]["answers"][0]["Ok"];
+    let cases = answer["cases"].as_array().expect("cases").iter();
+    let names: Vec<&str> = cases.map(|case| case["name"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["arithmetic", "memory", "loopback", "disk"], "{answer}");
+    assert!(text(&ran.stdout).contains(dir), "{}", text(&ran.stdout));
+    let left = std::fs::read_dir(home.path()).expect("it is there").count();
+    assert_eq!(left, 1, "the record, and nothing of the disk's");
+}

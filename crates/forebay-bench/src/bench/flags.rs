@@ -221,6 +221,7 @@ impl Flags {
             url: String::new(),
             pid: None,
             queue_type: None,
+            dir: self.dir.clone(),
             length: Duration::from_secs_f64(self.seconds),
             connections: self.producers,
             size: self.size,

@@ -11,12 +11,14 @@ mod connections;
 mod enqueue;
 mod findings;
 mod hoarding;
+mod machine;
 mod mailbox;
 mod marks;
 mod overhead;
 mod queue;
 mod queue_source;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -45,7 +47,7 @@ pub(crate) struct Experiment {
     run: fn(&Place) -> Result<Findings, String>,
 }
 
-pub(crate) const EXPERIMENTS: [Experiment; 7] = [
+pub(crate) const EXPERIMENTS: [Experiment; 8] = [
     Experiment {
         name: "connections",
         about: "a thousand connections that do nothing (--producers says how many)",
@@ -109,6 +111,15 @@ pub(crate) const EXPERIMENTS: [Experiment; 7] = [
         takes: &["--size", "--messages"],
         run: marks::run,
     },
+    Experiment {
+        name: "machine",
+        about: "arithmetic, memory, the loopback interface and the disk, without a broker",
+        look_at: "how much the machine itself varies from second to second: what a rate that varies owes to it",
+        alone: true,
+        queues: &[],
+        takes: &[],
+        run: machine::run,
+    },
 ];
 
 impl Experiment {
@@ -139,6 +150,8 @@ pub(crate) struct Place {
     /// The broker's process, if it runs on this machine and we may look.
     pub(crate) pid: Option<u32>,
     pub(crate) queue_type: Option<String>,
+    /// Whose disk is measured.
+    pub(crate) dir: Option<PathBuf>,
     /// Of each measurement.
     pub(crate) length: Duration,
     pub(crate) connections: Option<usize>,
@@ -216,6 +229,7 @@ mod tests {
                 url: url.into(),
                 pid: None,
                 queue_type: None,
+                dir: None,
                 length,
                 connections: None,
                 size: None,
