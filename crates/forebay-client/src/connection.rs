@@ -395,10 +395,15 @@ impl Connection {
         };
         let mut closing: Vec<_> = guards.into_iter().map(told).collect();
         let consuming = match self.shared.consuming.try_lock() {
-            Ok(mut consuming) => consuming.take(),
-            Err(_) => self.shared.consuming.lock().await.take(),
+            Ok(mut consuming) => consuming.take().map(told),
+            // Whoever has it, and although nobody may wait here any more.
+            Err(_) => {
+                let shared = self.shared.clone();
+                let taken = async move { shared.consuming.lock().await.take().map(told) };
+                tokio::spawn(taken).await.unwrap_or(None)
+            }
         };
-        closing.extend(consuming.map(told));
+        closing.extend(consuming);
         let mut lost = None;
         for (guard, before) in closing {
             let driver = guard.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -517,3 +522,6 @@ impl fmt::Debug for ConnectionBuilder {
         f.debug_struct("ConnectionBuilder").field("options", &self.options).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;
