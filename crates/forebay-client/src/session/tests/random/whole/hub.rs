@@ -35,6 +35,8 @@ pub(super) struct Hub {
     pub(super) unasked: Vec<String>,
     pub(super) replies: u64,
     pub(super) taken: u64,
+    /// And settled by those who had stopped.
+    pub(super) drained: u64,
     /// How often somebody came to a host that was ill.
     pub(super) dialled: u64,
     /// Messages to be published over which the broker fails.
@@ -102,6 +104,7 @@ impl Hub {
             unasked: Vec::new(),
             replies: 0,
             taken: 0,
+            drained: 0,
             dialled: 0,
             poisons_left: poisons,
             culprits: 0,
