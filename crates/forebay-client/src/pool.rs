@@ -348,4 +348,4 @@ async fn keep(pool: Weak<Pool>) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -24,7 +24,7 @@ const THREADS: usize = 2;
 const SECOND: Duration = Duration::from_secs(1);
 /// What is wanted of a broker under overload cannot be had of a machine that varies more.
 const VARIES_PERCENT_MAX: f64 = 5.0;
-/// Steps of arithmetic between two looks at the clock of others.
+/// Steps of arithmetic between two looks at whether it is over.
 const STEPS: u64 = 10_000;
 /// Of each of two blocks that a thread copies from one to the other, in pieces: more than the caches next to it.
 const BLOCK_BYTES: usize = 32 << 20;
@@ -98,8 +98,10 @@ fn metered(
                 })
             })
             .collect();
+        thread::sleep(every); // threads begin, and the kernel finds them their pages
         let (mut rates, mut goes_on) = (Vec::new(), Ok(()));
-        let (begun, mut looked, mut before) = (Instant::now(), Instant::now(), 0);
+        let begun = Instant::now();
+        let (mut looked, mut before) = (begun, meter.done.load(Ordering::Relaxed));
         while goes_on.is_ok() && begun.elapsed() < place.length {
             thread::sleep(every);
             let (now, done) = (Instant::now(), meter.done.load(Ordering::Relaxed));

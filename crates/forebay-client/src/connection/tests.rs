@@ -2,26 +2,18 @@
 
 use std::time::Duration;
 
-use forebay_server::{Config, Data, Server};
 use tokio::time::timeout;
 
-use crate::{Connection, Lost, Queue, Topology};
+use crate::Lost;
+use crate::pool::tests::{broker, connect, declare};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[tokio::test]
 async fn a_close_that_is_dropped_ends_the_socket_for_consuming_whoever_has_it_locked() {
-    let config = Config {
-        data: Data::Memory,
-        amqp: vec!["127.0.0.1:0".to_owned()],
-        http: None,
-        drain_timeout: Duration::from_millis(500),
-        ..Config::default()
-    };
-    let broker = Server::start(config).expect("a broker in memory starts");
-    let uri = format!("amqp://guest:guest@{}/%2f", broker.addresses().amqp[0]);
-    let connection = Connection::open(&uri).await.expect("guest may log in");
-    connection.declare(Topology::new().queue(Queue::durable("q"))).await.unwrap();
+    let broker = broker();
+    let connection = connect(&broker).await;
+    declare(&connection, &["q".to_owned()]).await;
     let consumer = connection.consumer("q").build().await.unwrap();
     let shared = connection.shared.clone();
     let locked = shared.consuming.lock().await;

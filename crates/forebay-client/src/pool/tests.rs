@@ -17,7 +17,8 @@ use crate::{
 use super::Pool;
 use crate::session::{Ledger, Target};
 
-fn broker() -> Server {
+/// On a free port.
+pub(crate) fn broker() -> Server {
     let config = Config {
         data: Data::Memory,
         amqp: vec!["127.0.0.1:0".to_owned()],
@@ -29,12 +30,12 @@ fn broker() -> Server {
 }
 
 /// The pool is moved by the test alone.
-async fn connect(broker: &Server) -> Connection {
+pub(crate) async fn connect(broker: &Server) -> Connection {
     let uri = format!("amqp://guest:guest@{}/%2f", broker.addresses().amqp[0]);
     Connection::builder().connections_max(1).open(&uri).await.expect("guest may log in")
 }
 
-async fn declare(connection: &Connection, queues: &[String]) {
+pub(crate) async fn declare(connection: &Connection, queues: &[String]) {
     let topology =
         queues.iter().fold(Topology::new(), |all, queue| all.queue(Queue::durable(queue)));
     connection.declare(topology).await.unwrap();

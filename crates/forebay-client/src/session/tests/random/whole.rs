@@ -129,7 +129,8 @@ fn number_of(delivery: &Delivery) -> u64 {
     String::from_utf8_lossy(delivery.body()).rsplit('#').next().unwrap().parse().unwrap()
 }
 
-fn settle(hub: &Shared, delivery: Delivery, said: Said) {
+/// Whether it was in time.
+fn settle(hub: &Shared, delivery: Delivery, said: Said) -> bool {
     let number = number_of(&delivery);
     // The broker may hear of it before this task goes on.
     let mut hub = lock(hub);
@@ -138,9 +139,11 @@ fn settle(hub: &Shared, delivery: Delivery, said: Said) {
         Said::Reject => delivery.reject(),
         _ => delivery.requeue(),
     };
-    if settlement.in_time().is_ok() {
+    let in_time = settlement.in_time().is_ok();
+    if in_time {
         hub.rabbit.said.insert(number, said);
     }
+    in_time
 }
 
 /// Consumes until it is told to stop, from whatever queue is there.
@@ -239,8 +242,9 @@ async fn drain(
         assert!(!matches!(next, Ok(Some(_))), "{next:?} after it was stopped");
         if !held.is_empty() && random.in_percent(60) {
             let delivery = held.swap_remove(random.below(held.len()));
-            settle(hub, delivery, [Said::Ack, Said::Requeue, Said::Reject][random.below(3)]);
-            lock(hub).drained += 1;
+            let said = [Said::Ack, Said::Requeue, Said::Reject][random.below(3)];
+            let in_time = settle(hub, delivery, said);
+            lock(hub).drained += u64::from(in_time);
         }
         if state(hub).1 {
             break;
